@@ -1,0 +1,77 @@
+"""What the tests of launching share: small programs, and a count of survivors."""
+
+import contextlib
+import time
+from pathlib import Path
+
+import psutil
+
+# Each worker greets, meets the others once, and then does what the test asks for.
+PROGRAM = """\
+import os, signal, subprocess, sys, time
+from mpi4py import MPI
+
+world = MPI.COMM_WORLD
+print(f"worker {world.rank} of {world.size}", flush=True)
+world.Barrier()
+what = sys.argv[1] if len(sys.argv) > 1 else "end"
+unlucky = world.rank == world.size - 1
+if what == "raise" and unlucky:
+    raise ValueError("no such garment")
+if what == "exit" and unlucky:
+    sys.exit(3)
+if what == "leave" and unlucky:
+    os._exit(0)
+if what == "die" and unlucky:
+    os.kill(os.getpid(), signal.SIGKILL)
+if what == "escape":
+    null = subprocess.DEVNULL
+    nap = ["sleep", "1000"]
+    subprocess.Popen(nap, start_new_session=True, stdout=null, stderr=null)
+    open(f"escaped.{world.rank}", "w").close()
+if what != "end":
+    time.sleep(1000)
+"""
+
+
+def program(folder: Path, text: str = PROGRAM, name: str = "program.py") -> Path:
+    """Write a program into `folder`."""
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def descendants_of_runs_in(folder: Path) -> list[psutil.Process]:
+    """Every process that a run below `folder` started, at whatever depth.
+
+    They are known by the variable COURSE_RUN, which they all inherit.
+    """
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            run = process.environ().get("COURSE_RUN", "")
+            if run.startswith(str(folder)) and process.status() != "zombie":
+                found.append(process)
+    return found
+
+
+def wait_for(condition, seconds: float = 60, what: str = "the condition"):
+    """Wait until `condition()` is true and return its value; fail after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.05)
+    raise AssertionError(f"waited {seconds} s for {what}")
+
+
+def wait_until_none_is_left(folder: Path) -> float:
+    """Wait until no process of a run is left; return how many seconds that took."""
+    started = time.monotonic()
+    wait_for(
+        lambda: not descendants_of_runs_in(folder),
+        seconds=10,
+        what="every process of the run to end",
+    )
+    return time.monotonic() - started

@@ -1,0 +1,344 @@
+"""Runs under a real mpirun: how they end, what they say, and that nothing survives."""
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import psutil
+import pytest
+from processes import (
+    PROGRAM,
+    descendants_of_runs_in,
+    program,
+    wait_for,
+    wait_until_none_is_left,
+)
+
+from utils import course, display, launch, supervise, watch
+
+START = "from utils import run; run('program.py', 'sleep', time_limit=120)"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty course with the working directory in it, and no process left after."""
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "exercises").mkdir()
+    monkeypatch.chdir(tmp_path)
+    program(tmp_path)
+    before = scratch_files()
+    yield tmp_path
+    left = descendants_of_runs_in(tmp_path)
+    for process in left:
+        process.kill()
+    assert not left
+    assert scratch_files() <= before
+
+
+def scratch_files():
+    """What a run keeps outside its folder while it lasts, of runs that have ended."""
+    found = set(Path("/dev/shm").glob("vader_segment*"))
+    for parent in {tempfile.gettempdir(), "/dev/shm"}:
+        found |= {
+            path
+            for path in Path(parent).glob("course-*-*")
+            if not psutil.pid_exists(int(path.name.split("-")[1]))
+        }
+    return found
+
+
+def start(folder, code=START):
+    """A Python process of its own that starts a run; returns when its workers are up.
+
+    The second value is the run's folder.
+    """
+    owner = subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    greeted = "worker {} of 2"
+
+    def up():
+        for log in folder.glob("logs/*/log.txt"):
+            text = log.read_text()
+            if all(greeted.format(rank) in text for rank in (0, 1)):
+                return log.parent
+        return None
+
+    return owner, wait_for(up, what="both workers to greet")
+
+
+def test_a_run_shows_its_command_and_keeps_every_workers_output(folder, capsys):
+    run = launch.run("program.py", workers=2)
+    assert run.status == 0
+    assert run.workers == 2
+    assert {"[0] worker 0 of 2", "[1] worker 1 of 2"} == set(run.tail().splitlines())
+    assert run.log.read_text().count("\n") == 2
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == f"$ {run.command}"
+    assert run.command.startswith("mpirun -np 2 ")
+    assert run.command.endswith(" python program.py")
+    assert "2 workers" in shown[-1]
+
+
+def test_the_command_shown_does_the_same_from_a_plain_shell(folder):
+    run = launch.run("program.py", workers=2)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    plain = subprocess.run(
+        run.command,
+        shell=True,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    # Two workers that share one output may mix their lines.
+    assert "worker 0 of 2" in plain.stdout
+    assert "worker 1 of 2" in plain.stdout
+
+
+def test_options_become_the_programs_own_flags(folder):
+    program(folder, "import sys; print(sys.argv[1:])", "options.py")
+    run = launch.run("options.py", "-v", workers=1, train_images=640, data="drawn")
+    words = "['-v', '--train-images', '640', '--data', 'drawn']"
+    assert run.tail() == f"[0] {words}"
+    assert "python options.py -v --train-images 640 --data drawn" in run.command
+
+
+def test_at_most_ten_lines_are_shown_and_all_are_kept(folder, capsys):
+    program(folder, "for i in range(500): print('line', i)", "long.py")
+    run = launch.run("long.py", workers=1)
+    shown = [s for s in capsys.readouterr().out.splitlines() if s.startswith("[0]")]
+    assert shown == [f"[0] line {i}" for i in range(490, 500)]
+    assert len(run.log.read_text().splitlines()) == 500
+
+
+def test_notices_of_workers_are_repeated_once(folder, capsys):
+    text = "from utils import course; course.notice('drawn'); hvd = print; hvd.init = 1"
+    program(folder, text.split("; hvd")[0] + "\ndef init(): 0\ninit()\n", "n.py")
+    run = launch.run("n.py", workers=2)
+    assert run.notices == ["drawn"]
+    assert capsys.readouterr().out.count("\nNOTICE: drawn") == 1
+
+
+@pytest.mark.parametrize(
+    ("what", "seen"),
+    [
+        ("raise", "ValueError: no such garment, in line 10"),
+        ("exit", r"sys.exit\(3\)"),
+        ("leave", "it ended without finishing its work with the others"),
+        ("die", "signal 9, Killed"),
+    ],
+)
+def test_a_rank_that_fails_ends_the_run_and_is_named(folder, what, seen):
+    with pytest.raises(launch.RunFailed, match=f"rank 1 of 2 failed: .*{seen}") as e:
+        launch.run("program.py", what, workers=2, time_limit=60)
+    assert "[1] worker 1 of 2" in str(e.value)
+    assert "[0]" not in str(e.value)
+    assert e.value.run.status not in (0, supervise.TIMED_OUT)
+    assert not descendants_of_runs_in(folder)
+
+
+def test_the_time_limit_ends_the_run(folder):
+    with pytest.raises(launch.RunFailed, match="time limit of 3 s") as error:
+        launch.run("program.py", "sleep", workers=2, time_limit=3)
+    assert error.value.run.status == supervise.TIMED_OUT
+    assert "worker 0 of 2" in str(error.value)
+    assert not descendants_of_runs_in(folder)
+
+
+def test_children_that_leave_their_session_are_ended_too(folder):
+    with pytest.raises(launch.RunFailed):
+        launch.run("program.py", "escape", workers=2, time_limit=4)
+    assert len(list(folder.glob("escaped.*"))) == 2
+    assert not descendants_of_runs_in(folder)
+
+
+def test_children_left_behind_by_a_good_run_are_ended(folder):
+    text = PROGRAM.replace('what != "end"', "False")
+    program(folder, text, "good.py")
+    run = launch.run("good.py", "escape", workers=2)
+    assert run.status == 0
+    assert len(list(folder.glob("escaped.*"))) == 2
+    assert not descendants_of_runs_in(folder)
+
+
+def test_an_interrupt_ends_every_process(folder):
+    owner, _ = start(folder)
+    owner.send_signal(signal.SIGINT)
+    said, _ = owner.communicate(timeout=20)
+    assert "was stopped, and all its workers were ended" in said
+    assert "KeyboardInterrupt" not in said
+    assert not descendants_of_runs_in(folder)
+
+
+@pytest.mark.parametrize("victim", ["mpirun", "supervisor", "rank 0", "rank 1"])
+def test_killing_a_part_ends_the_whole(folder, victim):
+    owner, run = start(folder)
+    if victim.startswith("rank"):
+        target = watch.worker_processes(run)[int(victim[-1])]
+    else:
+        (supervisor,) = psutil.Process(owner.pid).children()
+        (mpirun,) = supervisor.children()
+        target = supervisor if victim == "supervisor" else mpirun
+    target.kill()
+    said, _ = owner.communicate(timeout=30)
+    assert owner.returncode != 0
+    assert "RunFailed" in said
+    if victim.startswith("rank"):
+        assert f"{victim} of 2 failed: it was ended by signal 9" in said
+    wait_until_none_is_left(folder)
+
+
+def test_killing_the_owner_ends_the_run(folder):
+    owner, _ = start(folder)
+    owner.kill()
+    owner.communicate()
+    wait_until_none_is_left(folder)
+
+
+def test_a_kernel_interrupted_and_killed_leaves_nothing(folder):
+    from jupyter_client.manager import start_new_kernel
+
+    manager, client = start_new_kernel(cwd=str(folder), kernel_name="python3")
+    try:
+        request = client.execute(START)
+        wait_for(lambda: "worker 1 of 2" in logs_of(folder), what="greetings")
+        manager.interrupt_kernel()
+        reply = client.get_shell_msg(timeout=30)
+        while reply["parent_header"].get("msg_id") != request:
+            reply = client.get_shell_msg(timeout=30)
+        reply = reply["content"]
+        assert reply["ename"] == "RunFailed"
+        assert len(reply["traceback"]) == 1
+        assert not descendants_of_runs_in(folder)
+        outputs = displayed(client, request)
+        assert any("$ mpirun -np 2" in text for text in outputs)
+
+        client.execute(START)
+        wait_for(lambda: logs_of(folder).count("worker 1 of 2") == 2, what="greetings")
+        manager.shutdown_kernel(now=True)
+        wait_until_none_is_left(folder)
+    finally:
+        client.stop_channels()
+        if manager.is_alive():
+            manager.shutdown_kernel(now=True)
+
+
+def logs_of(folder):
+    return "".join(log.read_text() for log in folder.glob("logs/*/log.txt"))
+
+
+def displayed(client, request):
+    """The plain text of everything that a request displayed."""
+    texts = []
+    while True:
+        try:
+            message = client.get_iopub_msg(timeout=1)
+        except queue.Empty:
+            return texts
+        if message["parent_header"].get("msg_id") == request:
+            data = message["content"].get("data", {})
+            texts.append(data.get("text/plain", ""))
+
+
+@pytest.mark.parametrize("workers", [0, -1, 1.5, "two"])
+def test_a_number_of_workers_that_makes_no_sense_is_refused(folder, workers):
+    with pytest.raises(course.CourseError, match="workers must be 1 or more"):
+        launch.run("program.py", workers=workers)
+    assert not (folder / "logs").exists()
+
+
+def test_a_missing_or_unparsable_program_is_refused(folder):
+    with pytest.raises(course.CourseError, match=r"there is no program missing\.py"):
+        launch.run("missing.py")
+    program(folder, "import a\nif True print()\n", "broken.py")
+    with pytest.raises(course.CourseError, match=r"broken.py is not valid .* line 2"):
+        launch.run("broken.py")
+    assert not (folder / "logs").exists()
+
+
+def test_a_program_that_never_starts_horovod_is_pointed_out(folder):
+    program(folder, "print('alone')", "alone.py")
+    run = launch.run("alone.py", workers=2)
+    assert any("never calls hvd.init()" in text for text in run.notices)
+    assert launch.run("alone.py", workers=1).notices == []
+    assert launch.run("program.py", workers=2).notices == []
+
+
+@pytest.mark.skipif(launch.gpus() > 0, reason="workers count GPUs here, not cores")
+def test_more_workers_than_cores_run_and_are_pointed_out(folder):
+    workers = launch.cores() + 1
+    run = launch.run("program.py", workers=workers)
+    assert f"worker {workers - 1} of {workers}" in run.log.read_text()
+    assert any("take turns" in text for text in run.notices)
+
+
+@pytest.mark.skipif(launch.gpus() > 0, reason="workers count GPUs here, not memory")
+def test_workers_that_memory_cannot_hold_are_refused(folder):
+    too_many = int(psutil.virtual_memory().total / launch.MEMORY_PER_WORKER) + 1
+    with pytest.raises(course.CourseError, match="of memory"):
+        launch.run("program.py", workers=too_many)
+
+
+def test_two_processes_never_write_the_same_file(folder):
+    text = "from utils import logs; print(logs.claim(None, 'history.csv'))"
+    program(folder, text, "claims.py")
+    run = launch.run("claims.py", workers=2)
+    names = sorted(path.name for path in run.folder.glob("history*"))
+    assert names == ["history-1.csv", "history.csv"]
+
+
+def test_a_recorded_worker_that_did_not_train_is_named(folder):
+    run = launch.run("program.py", workers=1)
+    with pytest.raises(course.CourseError, match="rank 0 recorded nothing"):
+        run.recording(0)
+    with pytest.raises(course.CourseError, match=r"wrote no history.csv"):
+        _ = run.history
+
+
+def test_bars_are_followed_and_kept_as_their_last_state(folder):
+    run = launch.Run("p.py", 1, "mpirun", folder)
+    output = folder / "ranks" / "1" / "rank.0"
+    output.mkdir(parents=True)
+    stdout = output / "stdout"
+    with launch.Followed(run) as followed:
+        stdout.write_bytes(b"Epoch 2/4\n\r 1/10 [>...]\x08\x08\x08\r 5/10 [==>")
+        followed.read()
+        assert followed.progress["epoch"] == 2
+        assert followed.progress["done"] == pytest.approx(0.25 + 0.125)
+        with stdout.open("ab") as more:
+            more.write(b"\r10/10 [====] - loss: 1\r\nlast words")
+        followed.read(last=True)
+    kept = ["[0] Epoch 2/4", "[0] 10/10 [====] - loss: 1", "[0] last words"]
+    assert run.log.read_text().splitlines() == kept
+
+
+def test_the_live_line_says_epoch_speed_and_time_left():
+    progress = {"epoch": 2, "epochs": 4, "done": 0.5}
+    assert "starting" in display.describe({}, 3)
+    assert display.describe(progress, 65).endswith("1:05 so far")
+    progress.update(images_per_second=1640.2, seconds_left=59)
+    line = display.describe(progress, 65)
+    assert line.startswith("epoch 2/4 [##########..........]")
+    assert line.endswith("1,640 images/s, 0:59 left")
+
+
+def test_the_supervisor_passes_the_commands_own_status_on():
+    for code, status in [(0, 0), (7, 7)]:
+        command = [sys.executable, "-c", f"raise SystemExit({code})"]
+        done = subprocess.Popen(
+            [sys.executable, "-m", "utils.supervise", "--", *command],
+            stdin=subprocess.PIPE,
+        )
+        assert done.wait(20) == status
+        done.stdin.close()

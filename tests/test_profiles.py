@@ -1,0 +1,88 @@
+"""The profile in force follows COURSE_PROFILE, then CI, then the GPUs."""
+
+import os
+import stat
+
+import pytest
+
+from utils import profiles
+from utils.course import CourseError
+
+NO_GPU = not profiles.gpus()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_chosen(monkeypatch):
+    for name in ("COURSE_PROFILE", "CI", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def nvidia_smi(monkeypatch, tmp_path):
+    """Put a program called `nvidia-smi` on the path; the test gives its body."""
+
+    def install(body: str) -> None:
+        program = tmp_path / "nvidia-smi"
+        program.write_text(f"#!/bin/sh\n{body}\n")
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+
+    return install
+
+
+needs_no_gpu = pytest.mark.skipif(not NO_GPU, reason="this machine has GPUs")
+
+
+@needs_no_gpu
+def test_cpu_where_there_is_no_gpu():
+    assert profiles.settings() == profiles.PROFILES["cpu"]
+
+
+@needs_no_gpu
+def test_gpu_with_one_worker_per_gpu(nvidia_smi):
+    nvidia_smi("echo 'GPU 0: A100 (UUID: x)'; echo 'GPU 1: A100 (UUID: y)'")
+    found = profiles.settings()
+    assert (found.name, found.workers, found.width) == ("gpu", 2, 10)
+
+
+@needs_no_gpu
+@pytest.mark.parametrize(("visible", "count"), [("", 0), ("-1", 0), ("1", 1)])
+def test_hidden_gpus_do_not_count(nvidia_smi, monkeypatch, visible, count):
+    nvidia_smi("echo 'GPU 0: A100 (UUID: x)'; echo 'GPU 1: A100 (UUID: y)'")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert profiles.gpus() == count
+
+
+@needs_no_gpu
+def test_a_driver_that_fails_drives_no_gpu(nvidia_smi):
+    nvidia_smi("echo 'GPU 0: from a broken driver'; exit 9")
+    assert profiles.gpus() == 0
+
+
+def test_ci_goes_before_the_machine(monkeypatch):
+    monkeypatch.setenv("CI", "true")
+    assert profiles.settings() == profiles.PROFILES["ci"]
+
+
+def test_the_choice_goes_before_ci(monkeypatch):
+    monkeypatch.setenv("CI", "true")
+    monkeypatch.setenv("COURSE_PROFILE", "cpu")
+    assert profiles.settings() == profiles.PROFILES["cpu"]
+
+
+@needs_no_gpu
+def test_gpu_chosen_by_hand_has_a_worker_even_without_gpus(monkeypatch):
+    monkeypatch.setenv("COURSE_PROFILE", "gpu")
+    assert profiles.settings().workers == 1
+
+
+def test_an_unknown_profile_is_refused_with_the_three_names(monkeypatch):
+    monkeypatch.setenv("COURSE_PROFILE", "laptop")
+    with pytest.raises(CourseError, match=r"'laptop'.* ci, cpu or gpu"):
+        profiles.settings()
+
+
+def test_each_profile_is_listed_under_its_own_name():
+    assert {name: s.name for name, s in profiles.PROFILES.items()} == {
+        name: name for name in ("ci", "cpu", "gpu")
+    }

@@ -1,0 +1,522 @@
+"""The data set and the pipelines that feed it to a model.
+
+Fashion-MNIST comes from the folder `COURSE_DATA`, else from the course's cache, else
+from the places where it is published. Without a network the course draws garments of
+its own and says so.
+"""
+
+import gzip
+import hashlib
+import http.client
+import os
+import queue
+import sys
+import threading
+import time
+import urllib.request
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import platformdirs
+from filelock import FileLock
+
+from utils import drawn
+from utils.course import CourseError, notice, worker_rank
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+CLASSES = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
+CHOICES = ("auto", "real", "drawn")
+
+# The published files, and the SHA-256 of what is in each once it is unpacked: a file
+# that was only compressed again is still the right one.
+FILES = {
+    "x_train": (
+        "train-images-idx3-ubyte.gz",
+        "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+    ),
+    "y_train": (
+        "train-labels-idx1-ubyte.gz",
+        "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+    ),
+    "x_test": (
+        "t10k-images-idx3-ubyte.gz",
+        "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+    ),
+    "y_test": (
+        "t10k-labels-idx1-ubyte.gz",
+        "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+    ),
+}
+PLACES = (
+    "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
+    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+    "https://storage.googleapis.com/tensorflow/tf-keras-datasets",
+)
+ANSWER_WITHIN = 5  # seconds that a server has for its first word
+STALL = 20  # seconds of silence in the middle of a file
+REMEMBER = 600  # seconds for which a failed download is not tried again
+
+SHIFT = 5  # pixels: 20 % of 28, rounded down
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Images uint8 (n, 28, 28) and labels uint8 (n,), for training and for testing.
+
+    `mean` and `std` are those of all pixels of `x_train`, in units of 0 to 255.
+    """
+
+    name: str
+    x_train: np.ndarray
+    y_train: np.ndarray
+    x_test: np.ndarray
+    y_test: np.ndarray
+    mean: float
+    std: float
+    classes: tuple[str, ...] = CLASSES
+
+
+def load(choice: str = "auto", train_images: int | None = None) -> Dataset:
+    """The data set: 60,000 images to train on (or `train_images`), 10,000 to test on.
+
+    `choice` is "real" for Fashion-MNIST, "drawn" for the course's drawn garments, or
+    "auto": Fashion-MNIST, and drawn garments only if it can't be downloaded.
+    A smaller training set has the first images of every class, as many of each (or
+    one more), in the order of the full set.
+
+    Raises CourseError for another choice or number, for a COURSE_DATA folder that does
+    not hold the published files, and with "real" if there is no way to get them.
+    """
+    if choice not in CHOICES:
+        raise CourseError(f"data is {choice!r}: choose one of {', '.join(CHOICES)}.")
+    name = "Fashion-MNIST"
+    if choice == "drawn":
+        name, arrays = _drawn("as chosen")
+    elif os.environ.get("COURSE_DATA"):
+        arrays = _from_course_data(Path(os.environ["COURSE_DATA"]).resolve())
+    else:
+        try:
+            arrays = _from_cache(try_again=choice == "real")
+        except NoDownload as error:
+            if choice == "real":
+                raise
+            name, arrays = _drawn(error.summary)
+    x_train, y_train = arrays["x_train"], arrays["y_train"]
+    if train_images is not None:
+        chosen = _balanced(y_train, train_images)
+        x_train, y_train = x_train[chosen], y_train[chosen]
+    mean = x_train.mean()
+    std = np.sqrt(np.square(x_train, dtype=np.uint16).mean() - mean**2)
+    arrays |= {"x_train": x_train, "y_train": y_train}
+    return Dataset(name, **arrays, mean=float(mean), std=float(std))
+
+
+def _balanced(labels: np.ndarray, count: int) -> np.ndarray:
+    """The places of the first `count` labels if the classes take turns."""
+    if not 1 <= count <= len(labels):
+        raise CourseError(
+            f"train_images is {count}: choose from 1 to {len(labels):,} images."
+        )
+    turn = np.empty(len(labels), np.int64)
+    for label in np.unique(labels):
+        places = np.flatnonzero(labels == label)
+        turn[places] = np.arange(len(places))
+    return np.sort(np.lexsort((labels, turn))[:count])
+
+
+def _drawn(why: str) -> tuple[str, dict[str, np.ndarray]]:
+    notice(
+        f"these are drawn garments, not Fashion-MNIST ({why}). For the real data "
+        "connect to the network and use --data real, or set COURSE_DATA to a folder "
+        "that holds its four .gz files."
+    )
+    x_train, y_train = drawn.draw(60_000, seed=1)
+    x_test, y_test = drawn.draw(10_000, seed=2)
+    return "drawn garments", {
+        "x_train": x_train,
+        "y_train": y_train,
+        "x_test": x_test,
+        "y_test": y_test,
+    }
+
+
+# --- Files -------------------------------------------------------------------------
+
+
+class WrongFile(Exception):
+    """A file whose content is not what was published under its name."""
+
+
+class Unreachable(Exception):
+    """A file that a server did not deliver."""
+
+
+class NoDownload(CourseError):
+    """Fashion-MNIST is not on this machine, and no place could be reached."""
+
+    def __init__(self, summary: str, details: str):
+        super().__init__(f"Fashion-MNIST: {summary}.\n{details}")
+        self.summary = summary
+
+
+def cache_folder() -> Path:
+    """Where the course keeps what it has downloaded: COURSE_CACHE, else the user's."""
+    given = os.environ.get("COURSE_CACHE")
+    return Path(given or platformdirs.user_cache_dir("distributed-training-course"))
+
+
+def _unpack(packed: bytes, sha256: str) -> np.ndarray:
+    """The array in a gzipped IDX file (http://yann.lecun.com/exdb/mnist), once checked.
+
+    The checksum of the content is the one test of a file, wherever it comes from.
+    """
+    try:
+        content = gzip.decompress(packed)
+    except (EOFError, gzip.BadGzipFile, zlib.error):
+        raise WrongFile("is cut short or is no gzip file") from None
+    found = hashlib.sha256(content).hexdigest()
+    if found != sha256:
+        for name, known in FILES.values():
+            if found == known:
+                raise WrongFile(f"holds the content of {name}")
+        raise WrongFile("does not hold what was published under this name")
+    dimensions = content[3]
+    shape = np.frombuffer(content, ">u4", count=dimensions, offset=4)
+    return np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions).reshape(shape)
+
+
+def _read(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """The arrays in the files of a folder, and what is the matter with the others."""
+    arrays, faults = {}, {}
+    for key, (name, sha256) in FILES.items():
+        try:
+            arrays[key] = _unpack((folder / name).read_bytes(), sha256)
+        except FileNotFoundError:
+            faults[key] = "is missing"
+        except OSError as error:
+            faults[key] = f"can't be read: {error.strerror}"
+        except WrongFile as fault:
+            faults[key] = str(fault)
+    return arrays, faults
+
+
+def _from_course_data(folder: Path) -> dict[str, np.ndarray]:
+    if (folder / "fashion-mnist").is_dir():
+        folder = folder / "fashion-mnist"
+    arrays, faults = _read(folder)
+    if faults:
+        lines = "".join(f"  {FILES[key][0]} {faults[key]}\n" for key in faults)
+        raise CourseError(
+            f"COURSE_DATA leads to {folder}, which does not hold Fashion-MNIST:\n"
+            f"{lines}Put the published files there (delete wrong ones), or unset "
+            "COURSE_DATA and let the course download them."
+        )
+    return arrays
+
+
+def _from_cache(try_again: bool) -> dict[str, np.ndarray]:
+    """The arrays in the cache, downloaded first if need be, by one process at a time.
+
+    Raises NoDownload, also when a download failed within the last minutes; with
+    `try_again` only when one failed since this call.
+    """
+    since = time.time() - (0 if try_again else REMEMBER)
+    folder = cache_folder() / "fashion-mnist"
+    arrays, faults = _read(folder)
+    if not faults:
+        return arrays
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # The kernel drops this lock when its owner dies, however it dies.
+        with FileLock(folder / "lock"):
+            arrays, faults = _read(folder)  # others may have been here meanwhile
+            for key, fault in faults.items():
+                if (folder / FILES[key][0]).exists():
+                    notice(f"{folder / FILES[key][0]} {fault}: fetching it again.")
+            if faults:
+                arrays |= _download(folder, list(faults), since)
+    except OSError as error:
+        raise CourseError(
+            f"Can't write to the cache {folder}: {error.strerror or error}. "
+            "Set COURSE_CACHE to a folder that you may write to."
+        ) from error
+    return arrays
+
+
+def _download(folder: Path, keys: list[str], since: float) -> dict[str, np.ndarray]:
+    """Fetch files from the first place that has them, and keep them in the folder."""
+    failed = folder / "download-failed"
+    if failed.exists() and failed.stat().st_mtime >= since:
+        raise NoDownload("no download a few minutes ago", failed.read_text())
+    arrays, reasons = {}, []
+    for place in _places():
+        print(f"Downloading Fashion-MNIST from {place}", file=sys.stderr, flush=True)
+        try:
+            for key in keys:
+                if key not in arrays:
+                    name, sha256 = FILES[key]
+                    packed = _fetch(f"{place}/{name}")
+                    arrays[key] = _unpack(packed, sha256)
+                    _write(folder / name, packed)
+            failed.unlink(missing_ok=True)
+            return arrays
+        except (Unreachable, WrongFile) as fault:
+            reasons.append(f"  {place}/{name} {fault}")
+    details = "\n".join(reasons)
+    _write(failed, details.encode())
+    raise NoDownload("no place could be reached", details)
+
+
+def _places() -> list[str]:
+    """The addresses to try in turn, an instructor's own (COURSE_MIRROR) first."""
+    mirror = os.environ.get("COURSE_MIRROR")
+    if not mirror:
+        return list(PLACES)
+    if not mirror.startswith(("http://", "https://")):
+        raise CourseError(f"COURSE_MIRROR is {mirror!r}: it must begin with http(s)://")
+    return [mirror.rstrip("/"), *PLACES]
+
+
+def _fetch(url: str) -> bytes:
+    """What is at an address. Raises Unreachable."""
+    # A thread can be left behind: a host may have sixteen addresses, and each of them
+    # would be given its own time-out in turn.
+    answers: queue.SimpleQueue = queue.SimpleQueue()
+
+    def ask():
+        try:
+            answers.put(urllib.request.urlopen(url, timeout=STALL))
+        except (OSError, http.client.HTTPException) as error:
+            answers.put(error)
+
+    threading.Thread(target=ask, daemon=True).start()
+    try:
+        answer = answers.get(timeout=ANSWER_WITHIN)
+        if isinstance(answer, Exception):
+            raise answer
+        with answer:
+            return answer.read()
+    except queue.Empty:
+        raise Unreachable(f"got no answer within {ANSWER_WITHIN} s") from None
+    except (OSError, http.client.HTTPException) as error:
+        raise Unreachable(f"did not come: {error}") from error
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    unfinished = path.with_name(path.name + ".part")
+    unfinished.write_bytes(content)
+    os.replace(unfinished, path)
+
+
+# --- Pipelines ---------------------------------------------------------------------
+
+
+def training_batches(
+    dataset: Dataset, batch_size: int, seed: int | None = None
+) -> "tf.data.Dataset":
+    """Endless batches to train on: float32 (batch, 28, 28, 1) and one-hot (batch, 10).
+
+    A pass has len(x_train) // batch_size batches and is a new permutation of the
+    images. Each image is flipped left to right with probability 1/2, shifted by -5 to
+    5 pixels in both directions, all equally likely, and standardised. What is shifted
+    in is black, the background of every image: repeating the edge, as Keras does,
+    would draw streaks where a sleeve touches it.
+
+    One seed gives every rank a stream of its own, always the same; without a seed the
+    stream is new every time. Raises CourseError if not a single batch can be filled.
+    """
+    import tensorflow as tf
+
+    images, labels = _tensors(dataset.x_train, dataset.y_train)
+    count = len(images)
+    if not 1 <= batch_size <= count:
+        raise CourseError(
+            f"batch size is {batch_size}: choose from 1 to the {count:,} images "
+            "to train on."
+        )
+    key = _random_state(seed, words=2)
+
+    # Everything random is drawn for a whole pass: a batch costs no more than its
+    # pixels, and is the same whatever runs in parallel.
+    def one_pass(number):
+        keys = tf.random.experimental.stateless_split(
+            tf.random.experimental.stateless_fold_in(key, number), 3
+        )
+        order = tf.random.experimental.stateless_shuffle(tf.range(count), keys[0])
+        shifts = tf.random.stateless_uniform(
+            (count, 2), keys[1], -SHIFT, SHIFT + 1, tf.int32
+        )
+        flips = tf.random.stateless_uniform((count,), keys[2], 0, 2, tf.int32)
+        return order, shifts, flips == 1
+
+    def batch(chosen, shifts, flips):
+        moved = flip_and_shift(tf.gather(images, chosen), flips, shifts)
+        return standardise(moved, dataset), tf.one_hot(tf.gather(labels, chosen), 10)
+
+    passes = tf.data.Dataset.counter().map(one_pass)
+    whole_batches = count - count % batch_size
+    return _pipeline(passes, whole_batches, batch_size, batch)
+
+
+def validation_batches(
+    dataset: Dataset, batch_size: int, seed: int | None = None
+) -> "tf.data.Dataset":
+    """Endless batches of test images: float32 (batch, 28, 28, 1), one-hot (batch, 10).
+
+    They are standardised and nothing else. Every pass is a permutation of all of them
+    (each rank's own), its last batch may be smaller.
+    """
+    import tensorflow as tf
+
+    key = _random_state(seed, words=2)
+
+    def one_pass(number):
+        return tf.random.experimental.stateless_shuffle(
+            tf.range(len(dataset.x_test)),
+            tf.random.experimental.stateless_fold_in(key, number),
+        )
+
+    return _plain(dataset, tf.data.Dataset.counter().map(one_pass), batch_size)
+
+
+def test_batches(dataset: Dataset, batch_size: int) -> "tf.data.Dataset":
+    """Every test image once, in order, standardised; shapes as for validation."""
+    import tensorflow as tf
+
+    once = tf.data.Dataset.from_tensors(tf.range(len(dataset.x_test)))
+    return _plain(dataset, once, batch_size)
+
+
+def flip_and_shift(
+    images: "tf.Tensor", flips: "tf.Tensor", shifts: "tf.Tensor"
+) -> "tf.Tensor":
+    """Each image (batch, 28, 28) flipped or not, then moved (down, right) by pixels.
+
+    `flips` is bool (batch,), `shifts` int32 (batch, 2) from -SHIFT to SHIFT. What moves
+    in from outside is 0.
+    """
+    import tensorflow as tf
+
+    size = images.shape[1]
+    margin = [SHIFT, SHIFT]
+    padded = tf.pad(images, [[0, 0], margin, margin])
+    rows = tf.range(size) + SHIFT - shifts[:, :1]
+    columns = tf.range(size) + SHIFT - shifts[:, 1:]
+    mirrored = size + 2 * SHIFT - 1 - columns
+    columns = tf.where(flips[:, None], mirrored, columns)
+    # Columns are picked as rows of the transposed images: many times faster.
+    picked = tf.transpose(tf.gather(padded, rows, batch_dims=1), [0, 2, 1])
+    return tf.transpose(tf.gather(picked, columns, batch_dims=1), [0, 2, 1])
+
+
+def standardise(images: "tf.Tensor", dataset: Dataset) -> "tf.Tensor":
+    """Pixels (batch, 28, 28) less their mean, over their standard deviation.
+
+    Both are the training set's. Returns float32 (batch, 28, 28, 1).
+    """
+    import tensorflow as tf
+
+    pixels = tf.cast(images, tf.float32)[..., None]
+    return (pixels - np.float32(dataset.mean)) / np.float32(dataset.std)
+
+
+def keras_generator_batches(dataset: Dataset, batch_size: int, seed: int | None = None):
+    """What `training_batches` replaces: Keras' generator, which moves image by image.
+
+    Only the benchmark uses it, to compare the speeds.
+    """
+    import tensorflow as tf
+
+    generator = tf.keras.preprocessing.image.ImageDataGenerator(
+        featurewise_center=True,
+        featurewise_std_normalization=True,
+        horizontal_flip=True,
+        width_shift_range=0.2,
+        height_shift_range=0.2,
+        fill_mode="constant",
+    )
+    generator.mean, generator.std = dataset.mean, dataset.std
+    labels = np.eye(10, dtype=np.float32)[dataset.y_train]
+    return generator.flow(dataset.x_train[..., None], labels, batch_size, seed=seed)
+
+
+def seed_worker(seed: int | None) -> None:
+    """Seed Python, NumPy and TensorFlow, for every rank differently.
+
+    Ranks still start from different weights, as they do without a seed. None does
+    nothing.
+    """
+    if seed is not None:
+        import tensorflow as tf
+
+        (word,) = _random_state(seed, words=1)
+        tf.keras.utils.set_random_seed(int(word))
+
+
+def _random_state(seed: int | None, words: int) -> np.ndarray:
+    """Numbers from 0 to 2**31 - 1, this rank's own for a seed, new ones for None."""
+    if seed is not None and seed < 0:
+        raise CourseError(f"seed is {seed}: choose 0 or more.")
+    entropy = None if seed is None else [seed, worker_rank()]
+    state = np.random.SeedSequence(entropy).generate_state(words)
+    return (state >> 1).astype(np.int32)
+
+
+def _tensors(images: np.ndarray, labels: np.ndarray) -> tuple:
+    import tensorflow as tf
+
+    with tf.device("CPU"):  # a GPU has better uses for its memory
+        return tf.constant(images), tf.constant(labels)
+
+
+def _plain(dataset: Dataset, passes: "tf.data.Dataset", batch_size: int):
+    """Batches of test images in the order of each pass, standardised."""
+    import tensorflow as tf
+
+    if batch_size < 1:
+        raise CourseError(f"batch size is {batch_size}: choose 1 or more.")
+    images, labels = _tensors(dataset.x_test, dataset.y_test)
+
+    def batch(chosen):
+        pixels = standardise(tf.gather(images, chosen), dataset)
+        return pixels, tf.one_hot(tf.gather(labels, chosen), 10)
+
+    return _pipeline(passes, len(images), batch_size, batch)
+
+
+def _pipeline(passes: "tf.data.Dataset", stop: int, batch_size: int, batch):
+    """Cut each pass (tensors with a row per image) into batches, up to row `stop`."""
+    import tensorflow as tf
+
+    def cut(*rows):
+        starts = tf.data.Dataset.range(0, stop, batch_size)
+        return starts.map(lambda at: tuple(row[at : at + batch_size] for row in rows))
+
+    endless = passes.cardinality() == tf.data.INFINITE_CARDINALITY
+    size = tf.data.INFINITE_CARDINALITY if endless else -(-stop // batch_size)
+    batches = passes.flat_map(cut).map(batch).prefetch(2)
+    # Keras then asks for the steps of an epoch instead of waiting for its end for ever.
+    batches = batches.apply(tf.data.experimental.assert_cardinality(size))
+    options = tf.data.Options()
+    # One thread is hundreds of times faster than the model needs, and leaves the
+    # cores to it and to the other workers.
+    options.threading.private_threadpool_size = 1
+    options.threading.max_intra_op_parallelism = 1
+    return batches.with_options(options)

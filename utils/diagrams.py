@@ -1,0 +1,457 @@
+"""The drawings of notebook 02: who sends what to whom, and what it costs.
+
+One function a drawing. Each returns a `Diagram`: a matplotlib Figure that also says
+in words what it shows, for screen readers and for whoever compares two of them.
+The words come from the numbers that are drawn.
+"""
+
+import base64
+import io
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch, Rectangle
+from matplotlib.ticker import FuncFormatter
+from PIL import Image
+
+# Okabe and Ito's colours: told apart with any colour vision. Words go with each.
+INK, GREY, PALE = "#1a1a1a", "#595959", "#e6e6e6"
+BLUE, ORANGE, GREEN = "#0072b2", "#e69f00", "#009e73"
+SHADES = ["#ffffff", "#e1eef7", "#b9d7ea", "#8abddb"]  # by how many are in a sum
+
+DOTS_PER_INCH = 96
+SHARPER = 2  # times as many dots are stored as are shown, for dense screens
+
+
+class Diagram(Figure):
+    """A matplotlib Figure, `width` by `height` inches, that `words` describe.
+
+    It is not one of pyplot's figures, so a cell shows it by ending with it, once.
+    """
+
+    def __init__(self, width: float, height: float, words: str):
+        super().__init__(figsize=(width, height), facecolor="white")
+        self.words = words
+
+    def __repr__(self) -> str:
+        return self.words
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        """What Jupyter shows: the picture, with `words` as its alternative text."""
+        drawn, stored = io.BytesIO(), io.BytesIO()
+        self.savefig(drawn, dpi=DOTS_PER_INCH * SHARPER)
+        # Sixty-four colours are all it has; stored as such it is a third of the size.
+        Image.open(drawn).convert("RGB").quantize(64).save(stored, "png", optimize=True)
+        picture = base64.b64encode(stored.getvalue()).decode()
+        width, height = (
+            round(DOTS_PER_INCH * inches) for inches in self.get_size_inches()
+        )
+        shown = {"width": width, "height": height, "alt": self.words}
+        return {"image/png": picture, "text/plain": self.words}, {"image/png": shown}
+
+
+def model_and_data_parallel() -> Diagram:
+    """One network on two GPUs: its layers shared out, or its images."""
+    diagram, ax = _paper(
+        8,
+        3.7,
+        "Left, model parallel: GPU 0 holds layers 1 and 2, GPU 1 layers 3 and 4; one "
+        "batch passes through both, and activations travel between them. Right, data "
+        "parallel: both GPUs hold all four layers; each sees half of the batch, and "
+        "gradients travel between them once per step.",
+    )
+    _text(ax, 2, 3.45, "Model parallel", size=12, weight="bold")
+    _text(ax, 2, 3.17, "each GPU has half of the layers")
+    _text(ax, 6, 3.45, "Data parallel", size=12, weight="bold")
+    _text(ax, 6, 3.17, "each GPU has half of the batch")
+    ax.plot([4, 4], [0.1, 3.6], color=PALE, lw=1.5)
+
+    for gpu, (left, colour) in enumerate([(0.25, BLUE), (2.35, ORANGE)]):
+        _box(ax, left, 1.05, 1.4, 1.8, "", edge=colour)
+        _text(ax, left + 0.7, 2.65, f"GPU {gpu}", weight="bold")
+        for row in range(2):
+            y = 1.18 + 0.65 * row
+            _box(ax, left + 0.2, y, 1.0, 0.5, f"layer {2 * gpu + row + 1}", PALE)
+    _arrow(ax, (1.45, 2.08), (2.55, 1.43), both=True)
+    _text(ax, 2, 0.75, "activations there, gradients back:")
+    _text(ax, 2, 0.52, "in the middle of every step")
+    _box(ax, 0.35, 0.08, 1.2, 0.3, "whole batch", PALE)
+    _arrow(ax, (0.45, 0.38), (0.45, 1.05))
+
+    for gpu, (left, colour) in enumerate([(4.25, BLUE), (6.35, ORANGE)]):
+        _box(ax, left, 1.05, 1.4, 1.8, "", edge=colour)
+        _text(ax, left + 0.7, 2.65, f"GPU {gpu}", weight="bold")
+        for layer in range(4):
+            y = 1.13 + 0.34 * layer
+            _box(ax, left + 0.2, y, 1.0, 0.28, f"layer {layer + 1}", PALE)
+        half = ("first", "second")[gpu]
+        _box(ax, left + 0.05, 0.08, 1.3, 0.3, f"{half} half", PALE)
+        edge = left + (0.15 if gpu == 0 else 1.25)
+        _arrow(ax, (edge, 0.38), (edge, 1.05))
+    _arrow(ax, (5.65, 1.75), (6.35, 1.75), both=True)
+    _text(ax, 6, 0.75, "gradients both ways:")
+    _text(ax, 6, 0.52, "once at the end of a step")
+    return diagram
+
+
+def synchronous_and_asynchronous(
+    seconds_per_step: Sequence[float], seconds: float
+) -> Diagram:
+    """Who computes and who waits when worker i needs seconds_per_step[i] a step.
+
+    A block of the asynchronous half carries its staleness: how many updates others
+    made to the weights between this worker's fetching them and its own update.
+    """
+    rounds = int(seconds / max(seconds_per_step) + 1e-9)
+    asynchronous = staleness(seconds_per_step, seconds)
+    workers = len(seconds_per_step)
+    used = sum(len(blocks) for blocks in asynchronous)
+    stalest = max((late for blocks in asynchronous for _, late in blocks), default=0)
+    height = 2.1 + 0.76 * workers
+    diagram = Diagram(
+        8,
+        height,
+        f"In {seconds:g} seconds, with steps of "
+        f"{', '.join(f'{step:g}' for step in seconds_per_step)} seconds: synchronous "
+        f"workers make {rounds} updates from {rounds * workers} gradients, and all "
+        f"but the slowest wait; asynchronous workers use {used} gradients, one at a "
+        f"time, the stalest {stalest} updates late.",
+    )
+    above, below = diagram.subplots(2, 1, sharex=True)
+    diagram.subplots_adjust(
+        left=0.1, right=0.98, top=1 - 0.35 / height, bottom=0.5 / height, hspace=0.5
+    )
+    above.set_title(
+        f"Synchronous: all wait for the slowest. {rounds} updates (black lines) from "
+        f"{rounds * workers} gradients",
+        fontsize=10,
+        loc="left",
+    )
+    below.set_title(
+        f"Asynchronous: nobody waits. {used} updates from {used} gradients; "
+        "each with its staleness",
+        fontsize=10,
+        loc="left",
+    )
+    slowest = max(seconds_per_step)
+    for worker, step in enumerate(seconds_per_step):
+        for turn in range(rounds):
+            start = turn * slowest
+            _block(above, worker, start, step, BLUE, "computes")
+            if step < slowest:
+                _block(above, worker, start + step, slowest - step, None, "waits")
+        for end, late in asynchronous[worker]:
+            _block(below, worker, end - step, step, ORANGE, str(late))
+    for turn in range(1, rounds + 1):
+        above.axvline(turn * slowest, color=INK, lw=3, clip_on=False)
+    for ax in (above, below):
+        ax.set(xlim=(0, seconds), ylim=(workers - 0.5, -0.5))
+        ax.set_yticks(range(workers), [f"worker {i}" for i in range(workers)])
+        ax.tick_params(axis="y", length=0)
+        ax.spines[["top", "right", "left"]].set_visible(False)
+    below.set_xlabel("seconds")
+    return diagram
+
+
+def staleness(
+    seconds_per_step: Sequence[float], seconds: float
+) -> list[list[tuple[float, int]]]:
+    """For each worker, the (time, staleness) of its asynchronous updates until
+    `seconds`. Simultaneous updates are made in the order of the workers' numbers.
+    """
+    updates = sorted(
+        (turn * step, worker)
+        for worker, step in enumerate(seconds_per_step)
+        for turn in range(1, int(seconds / step + 1e-9) + 1)
+    )
+    made = [[] for _ in seconds_per_step]
+    fetched = [0 for _ in seconds_per_step]  # the version of the weights in use
+    for version, (time, worker) in enumerate(updates):
+        made[worker].append((time, version - fetched[worker]))
+        fetched[worker] = version + 1
+    return made
+
+
+def descent(paths: Mapping[int, Sequence[float]]) -> Diagram:
+    """The weight after each update, for gradients that come so many updates late."""
+    ends = [
+        f"{delay} updates late, the weight ends at {path[-1]:.2g}"
+        for delay, path in paths.items()
+    ]
+    diagram = Diagram(
+        8, 3.2, f"A weight whose best value is 0. With gradients {'; '.join(ends)}."
+    )
+    ax = diagram.subplots()
+    diagram.subplots_adjust(left=0.09, right=0.76, top=0.96, bottom=0.16)
+    styles = itertools.cycle([(BLUE, "-"), (GREEN, "--"), (ORANGE, "-."), (INK, ":")])
+    for (delay, path), (colour, dashes) in zip(paths.items(), styles, strict=False):
+        ax.plot(path, color=colour, ls=dashes, lw=2.5, label=f"{delay} updates late")
+    ax.axhline(0, color=GREY, lw=1)
+    ax.set(xlabel="updates", ylabel="weight (0 is best)", xlim=(0, len(path) - 1))
+    ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    _open_axes(ax)
+    return diagram
+
+
+def parameter_server(workers: int) -> Diagram:
+    """Every worker's gradients to one machine, and their sum back. For 2 to 8."""
+    _must_fit(workers, 8)
+    width = max(5.5, 1.5 * workers)
+    diagram, ax = _paper(
+        width,
+        3.8,
+        f"{workers} workers and a server on one network. Over each worker's wire its "
+        f"gradients, S bytes, go out and the sum, S bytes, comes in: 2 S. Over the "
+        f"server's wire all of it passes: {workers} S in and {workers} S out, "
+        f"{2 * workers} S.",
+    )
+    middle = width / 2
+    _box(ax, middle - 1, 3.05, 2, 0.6, "server\nadds them all up", edge=GREEN)
+    _box(ax, 0.2, 1.55, width - 0.4, 0.3, "network", PALE)
+    ax.plot([middle, middle], [1.85, 3.05], color=ORANGE, lw=12, solid_capstyle="butt")
+    label = f"one wire for all:\n{workers} S in, {workers} S out"
+    _text(ax, middle + 0.2, 2.45, label, align="left", weight="bold")
+    for worker in range(workers):
+        x = width * (worker + 0.5) / workers
+        ax.plot([x, x], [0.75, 1.55], color=BLUE, lw=2.5)
+        _text(ax, x + 0.08, 1.15, "S out,\nS in", align="left")
+        _box(ax, x - 0.6, 0.2, 1.2, 0.55, f"worker {worker}", edge=BLUE)
+    return diagram
+
+
+def ring(workers: int) -> Diagram:
+    """Each worker sends to the next, hears from the one before. For 2 to 8."""
+    _must_fit(workers, 8)
+    diagram, ax = _paper(
+        5.6,
+        4.2,
+        f"{workers} workers in a circle, an arrow from each to the next. All arrows "
+        f"carry a chunk of S/{workers} bytes at the same time.",
+    )
+    middle, radii = np.array([2.8, 2.1]), np.array([1.95, 1.65])
+    turns = np.pi / 2 - 2 * np.pi * np.arange(workers) / workers
+    places = middle + radii * np.stack([np.cos(turns), np.sin(turns)], axis=1)
+    boxes = [
+        _box(ax, x - 0.6, y - 0.25, 1.2, 0.5, f"worker {worker}", edge=BLUE)
+        for worker, (x, y) in enumerate(places)
+    ]
+    for worker in range(workers):
+        to = (worker + 1) % workers
+        between = {"patchA": boxes[worker], "patchB": boxes[to], "shrinkB": 5}
+        _arrow(ax, places[worker], places[to], colour=BLUE, bend=-0.25, **between)
+    _text(ax, *middle, f"every arrow carries\none chunk: S/{workers} bytes", size=10)
+    return diagram
+
+
+def ring_in_steps(workers: int) -> Diagram:
+    """What each worker holds after each step of a ring all-reduce. For 2 to 4.
+
+    Worker w starts with 10**w in all of its chunks, so a number's digits tell whose
+    gradients are in it.
+    """
+    _must_fit(workers, 4)
+    states = ring_states(workers)
+    steps = workers - 1
+    complete = states[-1][0, 0]
+    wide, high = 0.41, 0.32  # of a cell
+    panel, gap, left = workers * wide, 0.32, 0.85
+    row_height = 1.2 + workers * high
+    diagram, ax = _paper(
+        max(4.5, left + workers * (panel + gap)),
+        2 * row_height + 0.4,
+        f"A ring all-reduce of {workers} workers in {2 * steps} steps. In the first "
+        f"{steps}, scatter-reduce, every worker adds the chunk that arrives: then "
+        f"each holds one complete chunk, {complete}. In the last {steps}, all-gather, "
+        "it overwrites its own chunk with the one that arrives: then each holds all "
+        f"{workers}.",
+    )
+
+    def corner(column, row, worker, chunk):
+        """The lower left corner of a cell."""
+        top = (2 - row) * row_height - 0.3
+        return left + column * (panel + gap) + chunk * wide, top - (worker + 1) * high
+
+    rows = [
+        ("Scatter-reduce: the receiver adds", range(steps + 1)),
+        ("All-gather: the receiver overwrites", range(steps, 2 * steps + 1)),
+    ]
+    for row, (title, shown) in enumerate(rows):
+        y = corner(0, row, -1, 0)[1]
+        _text(ax, 0.1, y + 0.52, title, size=11, align="left", weight="bold")
+        for worker in range(workers):
+            below = corner(0, row, worker, 0)[1] + high / 2
+            _text(ax, left - 0.1, below, f"worker {worker}", align="right")
+        for column, step in enumerate(shown):
+            x = corner(column, row, 0, 0)[0] + panel / 2
+            _text(ax, x, y + 0.17, f"after step {step}" if step else "start")
+            for (worker, chunk), value in np.ndenumerate(states[step]):
+                place = corner(column, row, worker, chunk)
+                _cell(ax, place, wide, high, value, value == complete)
+                if column and value != states[step - 1][worker, chunk]:
+                    _frame(ax, place, wide, high)
+    _cell(ax, (left, 0.12), wide, high, complete, True)
+    _text(ax, left + wide + 0.08, 0.28, "dark: complete", align="left")
+    _frame(ax, (left + 1.75, 0.12), wide, high)
+    _text(ax, left + wide + 1.83, 0.28, "framed: just arrived", align="left")
+    return diagram
+
+
+def ring_states(workers: int) -> list[np.ndarray]:
+    """The (worker, chunk) numbers of a ring all-reduce at the start and after each of
+    its 2(N - 1) steps, when worker w starts with 10**w in all of its chunks.
+    """
+    who = np.arange(workers)
+    states = [np.repeat(10**who, workers).reshape(workers, workers)]
+    for step in range(2 * (workers - 1)):
+        before, after = states[-1], states[-1].copy()
+        chunk = (who - 1 - step) % workers  # the one that arrives at each worker
+        if step < workers - 1:
+            after[who, chunk] += before[who - 1, chunk]
+        else:
+            after[who, chunk] = before[who - 1, chunk]
+        states.append(after)
+    return states
+
+
+def busiest_wire(
+    server: Callable[[int, float], float],
+    ring: Callable[[int, float], float],
+    sizes: Mapping[str, float],
+) -> Diagram:
+    """Bytes in and out over the busiest wire for 2 to 64 workers, on log scales.
+
+    server(workers, size), ring(workers, size): those bytes for gradients of `size`.
+    """
+    workers = np.arange(2, 65)
+    ends = [
+        f"for {name}, {human_bytes(server(64, size))} with a parameter server and "
+        f"{human_bytes(ring(64, size))} with a ring"
+        for name, size in sizes.items()
+    ]
+    diagram = Diagram(
+        8,
+        3.8,
+        "Bytes over the busiest wire for 2 to 64 workers: it grows with the number of "
+        "workers for a parameter server and hardly for a ring. At 64 workers: "
+        f"{'; '.join(ends)}.",
+    )
+    ax = diagram.subplots()
+    diagram.subplots_adjust(left=0.11, right=0.66, top=0.95, bottom=0.14)
+    for name, size in sizes.items():
+        for cost, who, colour, dashes in (
+            (server, "server", ORANGE, "-"),
+            (ring, "ring", BLUE, "--"),
+        ):
+            line = [cost(n, size) for n in workers]
+            ax.plot(workers, line, color=colour, ls=dashes, lw=2.5)
+            ax.annotate(
+                f"{who}, {name}: {human_bytes(line[-1])}",
+                (64, line[-1]),
+                xytext=(8, 0),
+                textcoords="offset points",
+                va="center",
+                annotation_clip=False,
+            )
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("log")
+    ax.set(xlabel="workers", ylabel="bytes in and out per step", xlim=(2, 64))
+    ax.set_xticks([2, 4, 8, 16, 32, 64], ["2", "4", "8", "16", "32", "64"])
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda size, _: human_bytes(size)))
+    ax.grid(axis="y", color=PALE)
+    _open_axes(ax)
+    return diagram
+
+
+def human_bytes(size: float) -> str:
+    """`size` bytes to three digits, in powers of 1,000: 1.4e6 is "1.4 MB"."""
+    units = ["bytes", "kB", "MB", "GB", "TB"]
+    while size >= 999.5 and len(units) > 1:
+        size, units = size / 1000, units[1:]
+    return f"{size:.3g} {units[0]}"
+
+
+def _must_fit(workers: int, most: int) -> None:
+    if not 2 <= workers <= most:
+        raise ValueError(f"this drawing is for 2 to {most} workers, not {workers}")
+
+
+def _paper(width: float, height: float, words: str) -> tuple[Diagram, Axes]:
+    """A Diagram without axes, to draw on in inches from its lower left corner."""
+    diagram = Diagram(width, height, words)
+    ax = diagram.add_axes((0, 0, 1, 1))
+    ax.set(xlim=(0, width), ylim=(0, height))
+    ax.set_axis_off()
+    return diagram, ax
+
+
+def _open_axes(ax: Axes) -> None:
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def _text(ax, x, y, text, size=9, align="center", weight="normal", colour=INK):
+    ax.text(
+        x, y, text, fontsize=size, ha=align, va="center", weight=weight, color=colour
+    )
+
+
+def _box(ax, x, y, width, height, text, fill="white", edge=GREY):
+    """A rounded box with its lower left corner at (x, y)."""
+    box = FancyBboxPatch(
+        (x, y),
+        width,
+        height,
+        boxstyle="round,pad=0,rounding_size=0.06",
+        facecolor=fill,
+        edgecolor=edge,
+        linewidth=1 if edge == GREY else 2.5,
+    )
+    ax.add_patch(box)
+    _text(ax, x + width / 2, y + height / 2, text)
+    return box
+
+
+def _arrow(ax, start, end, colour=INK, bend=0.0, both=False, **ends):
+    style = "<|-|>" if both else "-|>"
+    look = {"arrowstyle": style, "color": colour, "lw": 1.8, "shrinkA": 0, "shrinkB": 0}
+    look["connectionstyle"] = f"arc3,rad={bend}"
+    ax.annotate("", xy=end, xytext=start, arrowprops=look | ends)
+
+
+def _block(ax, worker, start, length, colour, text):
+    """A stretch of a worker's time; without a colour it is one of waiting."""
+    style = {"facecolor": colour, "edgecolor": "white"}
+    if colour is None:
+        style = {"facecolor": "white", "edgecolor": GREY, "hatch": "///"}
+    ax.add_patch(Rectangle((start, worker - 0.36), length, 0.72, lw=1.2, **style))
+    ink = INK if colour in (None, ORANGE) else "white"
+    backing = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
+    ax.text(
+        start + length / 2,
+        worker,
+        text,
+        ha="center",
+        va="center",
+        fontsize=9,
+        color=ink,
+        bbox=backing if colour is None else None,
+        clip_on=True,
+    )
+
+
+def _cell(ax, corner, width, height, value, complete):
+    fill = BLUE if complete else SHADES[str(value).count("1")]
+    ax.add_patch(Rectangle(corner, width, height, facecolor=fill, edgecolor=GREY))
+    middle = corner[0] + width / 2, corner[1] + height / 2
+    if complete:
+        _text(ax, *middle, str(value), weight="bold", colour="white")
+    else:
+        _text(ax, *middle, str(value))
+
+
+def _frame(ax, corner, width, height):
+    ax.add_patch(
+        Rectangle(corner, width, height, fill=False, edgecolor=ORANGE, lw=3, zorder=3)
+    )

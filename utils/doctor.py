@@ -1,0 +1,470 @@
+"""What this machine can run, and the fix for what it can't: `course doctor`.
+
+Nothing is guessed: two processes are started with `mpirun`, add two numbers with
+Horovod, and tell what they found on the way (utils.probe).
+"""
+
+import html
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from utils import course, data, launch, notebook_rules, notebooks, probe, profiles
+
+OK, LIMITED, MISSING = "ok", "limited", "missing"
+
+PROBE_SECONDS = 90.0  # two processes import TensorFlow at once; it may be a cold start
+NEEDED_MEMORY = 2 * launch.MEMORY_PER_WORKER + 0.6e9  # two workers and a notebook
+NEEDED_DISK = 1e9  # the data, the logs and the executed notebooks
+SMALLEST_FILE = data.FILES["y_test"][0]
+SET_UP = "run `make setup`; it says what it misses"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One thing that was looked at.
+
+    name: what notebooks call it in `metadata.course.needs`; what, found: for people.
+    state: OK, LIMITED (the course runs, but ...) or MISSING; fix: what to do, if
+    there is anything.
+    """
+
+    name: str
+    what: str
+    found: str
+    state: str = OK
+    fix: str = ""
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A notebook and whether it will run here; minutes as it states them itself."""
+
+    number: str
+    title: str
+    minutes: int
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """The lines, the lessons, and the profile in force.
+
+    Shows itself as tables in a terminal and in a notebook.
+    """
+
+    lines: list[Line]
+    lessons: list[Lesson]
+    profile: profiles.Settings
+
+    @property
+    def ok(self) -> bool:
+        """Nothing is missing; what is limited still runs."""
+        return all(line.state != MISSING for line in self.lines)
+
+    @property
+    def summary(self) -> str:
+        if not self.ok:
+            return "Something is missing. Mend it as above, then look again."
+        if any(line.state == LIMITED for line in self.lines):
+            return "The course runs here, with the limits named above."
+        return "The course runs here."
+
+    def line(self, name: str) -> Line:
+        """The line called `name`."""
+        return next(line for line in self.lines if line.name == name)
+
+    def as_json(self) -> dict:
+        """The same as plain values."""
+        return {"ok": self.ok, "summary": self.summary, **asdict(self)}
+
+    def _tables(self) -> list[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
+        """Header and rows of what was looked at, and of the lessons."""
+        lines = [(line.what, line.found, line.state) for line in self.lines]
+        lessons = [
+            (lesson.number, lesson.title, str(lesson.minutes), lesson.verdict)
+            for lesson in self.lessons
+        ]
+        return [
+            (("What", "Found", "State"), lines),
+            (("Notebook", "Title", "Minutes", "Runs here?"), lessons),
+        ]
+
+    def _remarks(self) -> list[str]:
+        """What to do about each line that is not ok, and the sum of it all."""
+        fixes = [
+            f"{line.what} ({line.state}): {line.fix}."
+            for line in self.lines
+            if line.fix
+        ]
+        return [*fixes, self.summary]
+
+    def __rich__(self):
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        colours = {OK: "green", LIMITED: "yellow", MISSING: "red"}
+        grids = []
+        for header, rows in self._tables():
+            grid = Table(*header)
+            for row in rows:
+                grid.add_row(*(Text(cell, colours.get(cell, "")) for cell in row))
+            grids.append(grid)
+        return Group(*grids, *map(Text, self._remarks()))
+
+    def _repr_html_(self) -> str:
+        def cells(row: tuple[str, ...], tag: str) -> str:
+            style = 'style="text-align: left"'
+            return "".join(f"<{tag} {style}>{html.escape(c)}</{tag}>" for c in row)
+
+        parts = []
+        for header, rows in self._tables():
+            body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
+            parts.append(f"<table><tr>{cells(header, 'th')}</tr>{body}</table>")
+        parts += [f"<p>{html.escape(remark)}</p>" for remark in self._remarks()]
+        return "".join(parts)
+
+
+def doctor() -> Report:
+    """Look at this machine; about 15 seconds, most of it TensorFlow's import.
+
+    Raises CourseError when COURSE_PROFILE names no profile.
+    """
+    profile = profiles.settings()
+    own_lines: list[Line] = []
+    # Two things that wait: for a network that may be absent, for TensorFlow.
+    looking = threading.Thread(target=lambda: own_lines.extend(_lines_of_machine()))
+    looking.start()
+    facts = _probe()
+    looking.join()
+    lines = [*_lines_of_software(facts), *own_lines, _gpu_line(facts)]
+    return Report(lines, _lessons(lines), profile)
+
+
+# -------------------------------------------------------------- the machine
+
+
+def _lines_of_machine() -> list[Line]:
+    return [_core_line(), _memory_line(), _disk_line(), _data_line()]
+
+
+def _core_line() -> Line:
+    cores, quota = launch.cores(), _cgroup("cpu.max", "cpu/cpu.cfs_quota_us")
+    found = f"{cores}, one worker each"
+    if quota and quota < cores:
+        found, cores = f"{cores}, of which this container may use {quota:g}", quota
+    if cores >= 2:
+        return Line("cores", "Processor cores", found)
+    return Line(
+        "cores",
+        "Processor cores",
+        found if quota else "1",
+        LIMITED,
+        "everything runs, but two workers take turns: no speed-up; give the virtual "
+        "machine or container a second core",
+    )
+
+
+def _memory_line() -> Line:
+    free, limit = psutil.virtual_memory().available, _cgroup("memory.max", None)
+    if limit:
+        free = min(free, limit)
+    found = f"{free / 1e9:.1f} GB free of {psutil.virtual_memory().total / 1e9:.1f} GB"
+    if free >= NEEDED_MEMORY:
+        return Line("memory", "Memory", found)
+    fix = f"close programs until {NEEDED_MEMORY / 1e9:.0f} GB are free"
+    return Line("memory", "Memory", found, MISSING, fix)
+
+
+def _cgroup(version_2: str, version_1: str | None) -> float | None:
+    """A container's limit: cores for `cpu.max`, bytes for `memory.max`; None without
+    one."""
+    top = Path("/sys/fs/cgroup")
+    if (top / version_2).exists():
+        value, *period = (top / version_2).read_text().split()
+    elif version_1 and (top / version_1).exists():
+        value, period = (top / version_1).read_text().strip(), ["100000"]
+    else:
+        return None
+    if value in ("max", "-1"):
+        return None
+    return int(value) / (int(period[0]) if period else 1)
+
+
+def _disk_line() -> Line:
+    free = shutil.disk_usage(course.root()).free
+    found = f"{free / 1e9:.0f} GB free"
+    if free >= NEEDED_DISK:
+        return Line("disk", "Disk", found)
+    fix = f"free {NEEDED_DISK / 1e9:.0f} GB on the disk that holds the course"
+    return Line("disk", "Disk", found, MISSING, fix)
+
+
+def _data_line() -> Line:
+    cache = data.cache_folder() / "fashion-mnist"
+    given = os.environ.get("COURSE_DATA")
+    if given or all((cache / name).exists() for name, _ in data.FILES.values()):
+        try:
+            data.load("real")
+        except course.CourseError as error:
+            return Line("data", "Data", "unusable", MISSING, str(error).rstrip("."))
+        where = "the folder COURSE_DATA names" if given else "the course's cache"
+        return Line("data", "Data", f"Fashion-MNIST, checked, in {where}")
+    if _published_data_answers():
+        return Line("data", "Data", "Fashion-MNIST, downloaded when first used (31 MB)")
+    return Line(
+        "data",
+        "Data",
+        "none; the course will draw garments of its own",
+        LIMITED,
+        "everything runs, but not on Fashion-MNIST: connect to the network, or set "
+        "COURSE_DATA to a folder that holds its four .gz files",
+    )
+
+
+def _published_data_answers() -> bool:
+    for place in data._places():
+        try:
+            data._fetch(f"{place}/{SMALLEST_FILE}")
+            return True
+        except data.Unreachable:
+            continue
+    return False
+
+
+# -------------------------------------------------------------- the software
+
+
+def _probe() -> dict:
+    """What two processes under `mpirun` found out, or one alone if they can't start.
+
+    Keys as in utils.probe, `alone` (only one process could say anything) and `last`
+    (the last line of output that is not theirs).
+    """
+    program = [sys.executable, "-m", "utils.probe"]
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("OMPI_", "PMIX_", "HOROVOD_RANK"))
+    }
+    folder_of_python = str(Path(sys.executable).parent)
+    environment["PATH"] = os.pathsep.join([folder_of_python, environment["PATH"]])
+    together = launch.mpirun_line(2, program, one_core_each=not profiles.gpus())
+    together[0] = shutil.which(together[0], path=environment["PATH"]) or "mpirun"
+    facts = _facts_from(together, environment) if _mpirun() else {}
+    if "tensorflow" in facts:
+        return facts
+    return {**_facts_from(program, environment), **facts, "alone": True}
+
+
+def _facts_from(command: list[str], environment: dict[str, str]) -> dict:
+    facts: dict = {}
+    with tempfile.TemporaryDirectory(prefix="course-doctor-") as name:
+        folder = Path(name)
+        with launch.supervised(command, PROBE_SECONDS, environment, folder) as process:
+            process.wait()
+        for line in (folder / "mpirun.txt").read_text(errors="replace").splitlines():
+            if line.startswith(probe.MARK):
+                facts |= json.loads(line.removeprefix(probe.MARK))
+            elif line.strip():
+                facts["last"] = line.strip()
+    return facts
+
+
+def _lines_of_software(facts: dict) -> list[Line]:
+    return [
+        _python_line(),
+        _package_line(facts, "tensorflow", "TensorFlow"),
+        _horovod_line(facts),
+        _mpi_line(),
+        _all_reduce_line(facts),
+    ]
+
+
+def _python_line() -> Line:
+    version = platform.python_version()
+    if version.startswith("3.11."):
+        return Line("python", "Python", version)
+    fix = "the course needs Python 3.11: run `make setup`, which can fetch it"
+    return Line("python", "Python", version, MISSING, fix)
+
+
+def _package_line(facts: dict, name: str, what: str) -> Line:
+    if name in facts:
+        return Line(name, what, facts[name])
+    reason = facts.get("last", "it gave no reason")
+    return Line(name, what, f"not importable: {reason[:200]}", MISSING, SET_UP)
+
+
+def _horovod_line(facts: dict) -> Line:
+    line = _package_line(facts, "horovod", "Horovod")
+    if line.state == MISSING:
+        return line
+    built = [name for name in ("MPI", "Gloo", "NCCL") if facts["built"][name]]
+    found = f"{line.found} with {', '.join(built) or 'neither MPI nor Gloo'}"
+    if not {"MPI", "Gloo"} <= set(built):
+        return Line("horovod", "Horovod", found, MISSING, SET_UP)
+    return Line("horovod", "Horovod", found)
+
+
+def _mpi_line() -> Line:
+    version = _mpirun()
+    if version:
+        return Line("mpi", "MPI", version)
+    return Line("mpi", "MPI", "no mpirun", MISSING, SET_UP)
+
+
+def _mpirun() -> str:
+    """Which MPI answers to `mpirun --version`; "" if there is none."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    program = shutil.which("mpirun", path=path)
+    if not program:
+        return ""
+    try:
+        answer = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, timeout=20
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    first_line = answer.stdout.partition("\n")[0]
+    version = re.search(r"Open.*?(\d+\.\d+[\w.]*)", first_line)
+    return f"Open MPI {version[1]}" if version else first_line
+
+
+def _all_reduce_line(facts: dict) -> Line:
+    what = "Two processes"
+    if facts.get("sum") == 3 and not facts.get("alone"):
+        return Line("all-reduce", what, "added 1 and 2 with Horovod: 3")
+    found = f"could not add 1 and 2: {facts.get('last', 'no answer in time')[:200]}"
+    fix = f"{SET_UP}; then `mpirun -np 2 hostname` must print two lines"
+    return Line("all-reduce", what, found, MISSING, fix)
+
+
+def _gpu_line(facts: dict) -> Line:
+    there, seen = profiles.gpus(), facts.get("gpus", 0)
+    if not there:
+        return Line("gpus", "GPUs", "none, and none needed: a core stands in for each")
+    if seen < there:
+        return Line(
+            "gpus",
+            "GPUs",
+            f"{there}, of which TensorFlow sees {seen}",
+            LIMITED,
+            "everything runs on the cores; for the GPUs install the GPU variant "
+            "(README, For maintainers)",
+        )
+    cuda = f", CUDA {facts['cuda']}" if facts.get("cuda") else ""
+    if there > 1 and not facts["built"]["NCCL"]:
+        found, fix = f"{there}{cuda}, Horovod without NCCL", "they talk through memory"
+        return Line("gpus", "GPUs", found, LIMITED, fix)
+    return Line("gpus", "GPUs", f"{there}{cuda}, one worker each")
+
+
+# -------------------------------------------------------------- the notebooks
+
+
+def _lessons(lines: list[Line]) -> list[Lesson]:
+    state = {line.name: line for line in lines}
+    lessons = []
+    for path in notebooks.discover():
+        notebook = notebook_rules.read(path)
+        facts = notebook.metadata.get("course", {})
+        needed = [state[name] for name in facts.get("needs", [])]
+        missing = [line.what for line in needed if line.state == MISSING]
+        limited = [line.what for line in needed if line.state == LIMITED]
+        verdict = "yes"
+        if missing:
+            verdict = f"not before this is mended: {', '.join(missing)}"
+        elif limited:
+            verdict = f"yes, with a limit: {', '.join(limited)}"
+        title = notebook.cells[0].source.partition("\n")[0].lstrip("# 0123456789")
+        minutes = facts.get("minutes", 1)
+        lessons.append(Lesson(path.name[:2], title, minutes, verdict))
+    return lessons
+
+
+# -------------------------------------------------------------- the figure
+
+
+def show_machine(report: Report):
+    """A drawing of this machine: which worker gets which cores or GPUs.
+
+    Returns a Diagram. report: from `doctor()`; its profile says how many workers.
+    """
+    from matplotlib.patches import FancyBboxPatch
+
+    from utils.diagrams import BLUE, GREEN, GREY, INK, ORANGE, PALE, Diagram
+
+    workers, kind = report.profile.workers, "GPU" if profiles.gpus() else "core"
+    shares = share_out(
+        workers, profiles.gpus() or launch.cores(), bool(profiles.gpus())
+    )
+    shown = min(workers, 4)
+    diagram = Diagram(8, 2.2, in_words(shares, kind))
+    ax = diagram.add_axes((0, 0, 1, 1))
+    ax.set(xlim=(0, 8), ylim=(0, 2.2))
+    ax.set_axis_off()
+
+    def box(x, y, width, height, edge, fill="white"):
+        style = "round,pad=0,rounding_size=0.08"
+        ax.add_patch(
+            FancyBboxPatch(
+                (x, y), width, height, style, facecolor=fill, edgecolor=edge, lw=2.5
+            )
+        )
+
+    def text(x, y, words, **style):
+        ax.text(x, y, words, ha="center", va="center", color=INK, **style)
+
+    gap = 1.1
+    width = (7.6 - gap * (shown - 1)) / shown
+    for rank, colour in zip(range(shown), (BLUE, ORANGE, GREEN, INK), strict=False):
+        left = 0.2 + rank * (width + gap)
+        box(left, 0.4, width, 1.6, colour)
+        text(left + width / 2, 1.75, f"worker {rank}", weight="bold", fontsize=12)
+        mine = shares[rank]
+        some = mine[:2]
+        each = (width - 0.2) / len(some)
+        for place, device in enumerate(some):
+            box(left + 0.15 + place * each, 0.75, each - 0.1, 0.7, GREY, PALE)
+            text(left + 0.1 + (place + 0.5) * each, 1.1, f"{kind} {device}")
+        if len(mine) > len(some):
+            text(left + width / 2, 0.56, f"and {len(mine) - len(some)} more {kind}s")
+        if rank:
+            ends = {"arrowstyle": "<|-|>", "color": INK, "lw": 1.8}
+            ax.annotate("", (left - 0.1, 1.1), (left - gap + 0.1, 1.1), arrowprops=ends)
+            text(left - gap / 2, 1.35, "gradients", fontsize=9)
+    text(4, 0.16, diagram.words, fontsize=9)
+    return diagram
+
+
+def share_out(workers: int, devices: int, one_each: bool) -> list[list[int]]:
+    """Which devices each worker gets: equal shares, or one each; where there are fewer
+    devices than workers, they are shared in turns."""
+    if workers >= devices:
+        return [[rank % devices] for rank in range(workers)]
+    each = 1 if one_each else devices // workers
+    return [list(range(rank * each, (rank + 1) * each)) for rank in range(workers)]
+
+
+def in_words(shares: list[list[int]], kind: str) -> str:
+    """What `share_out` gave, as a sentence."""
+    workers, devices = len(shares), len({d for share in shares for d in share})
+    if devices < workers:
+        return f"{workers} workers take turns on {devices} {kind}{'s' * (devices > 1)}."
+    each = len(shares[0])
+    share = f"{each} {kind}s each" if each > 1 else f"one {kind} each"
+    many = "s" * (workers > 1)
+    system = "; the operating system picks which" if kind == "core" else ""
+    return f"{workers} worker{many}, {share}{system}."

@@ -1,0 +1,425 @@
+"""Start a program on N workers with `mpirun`, watch it, and end all of it.
+
+`run` is behind both `course run` and the notebooks. It shows the plain `mpirun` line
+that it stands for, one live line of progress, at most ten lines of output at the
+end, and returns a `Run`. The workers' whole output is in the run's log.
+"""
+
+import ast
+import contextlib
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import psutil
+
+from utils import course, logs, steps, supervise
+from utils.display import Display
+from utils.watch import Watch
+
+TIME_LIMIT = 3600.0  # seconds; what a lesson needs is far less
+BEAT = 0.1  # seconds between two looks at the workers
+GRACE = 5.0  # seconds that the supervisor gets for ending everything
+MEMORY_PER_WORKER = 0.7e9  # bytes: TensorFlow, the data and the width-1 network
+
+
+class RunFailed(course.CourseError):
+    """A run that did not end well; `.run` is what there is of it."""
+
+    def __init__(self, message: str, run: "Run"):
+        super().__init__(message)
+        self.run = run
+
+
+@dataclass
+class Run:
+    """What came of starting a program on some workers.
+
+    status is mpirun's exit status (0: all workers ended well), seconds the time from
+    start to end, samples the processor readings of a watched run.
+    """
+
+    script: str
+    workers: int
+    command: str
+    folder: Path
+    status: int = -1
+    seconds: float = 0.0
+    notices: list[str] = field(default_factory=list)
+    samples: list[dict] = field(default_factory=list)
+
+    @property
+    def log(self) -> Path:
+        """The whole output of all workers, each line with its rank in front."""
+        return self.folder / "log.txt"
+
+    @cached_property
+    def history(self):
+        """pandas DataFrame, a row an epoch, of the worker that keeps history.csv."""
+        return self.histories[0]
+
+    @cached_property
+    def histories(self) -> list:
+        """One DataFrame for each worker that kept a history of its own.
+
+        Raises CourseError if none did.
+        """
+        import pandas
+
+        paths = sorted(self.folder.glob("history*.csv"), key=lambda p: (len(p.stem), p))
+        found = [pandas.read_csv(path) for path in paths if path.stat().st_size]
+        if not found:
+            raise course.CourseError(
+                f"{self.script} wrote no history.csv: did it train for an epoch?"
+            )
+        return found
+
+    @property
+    def images_per_second(self) -> float:
+        """Median over the epochs after the first, which pays for building the graph;
+        of the only epoch if there is just one."""
+        speeds = self.history["images_per_second"]
+        return float((speeds[1:] if len(speeds) > 1 else speeds).median())
+
+    def tail(self, lines: int = 10) -> str:
+        """The last lines of the log."""
+        with self.log.open(encoding="utf-8") as log:
+            return "".join(deque(log, maxlen=lines)).rstrip()
+
+    def recording(self, rank: int):
+        """What `rank` recorded in a run started with `record=...`."""
+        from utils import record
+
+        return record.load(self.folder, rank)
+
+    def __repr__(self) -> str:
+        return (
+            f"Run({self.script}, workers={self.workers}, status={self.status}, "
+            f"seconds={self.seconds:.0f}, log={course.shown(self.log)})"
+        )
+
+
+def cores() -> int:
+    """How many processor cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def gpus() -> int:
+    """How many NVIDIA GPUs this machine shows, without asking TensorFlow."""
+    return len(list(Path("/dev").glob("nvidia[0-9]*")))
+
+
+def mpirun_line(workers: int, program: list[str], one_core_each: bool) -> list[str]:
+    """The `mpirun` command that suits this machine, as an argument list.
+
+    Workers that wait in MPI spin, and steal the core that another computes on;
+    yielding gives it back. Binding is left to the kernel, as each worker has more
+    threads than the one that computes.
+    """
+    line = ["mpirun", "-np", str(workers), "--bind-to", "none"]
+    line += ["--mca", "mpi_yield_when_idle", "1"]
+    if workers > cores():
+        line += ["--oversubscribe"]
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        line += ["--allow-run-as-root"]
+    if one_core_each:
+        threads = str(max(1, cores() // workers))
+        for name in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS"):
+            line += ["-x", f"{name}={threads}"]
+        line += ["-x", "TF_NUM_INTEROP_THREADS=1"]
+    return line + program
+
+
+def _check(script: Path, workers: int) -> list[str]:
+    """Refuse what can't work; return what the user should know about the rest."""
+    if not isinstance(workers, int) or workers < 1:
+        raise course.CourseError(f"workers must be 1 or more, not {workers!r}.")
+    tree = steps.parse_program(script)
+    notices = []
+    if workers > 1 and not _starts_a_library(tree):
+        notices.append(
+            f"{script.name} never calls hvd.init(): its {workers} workers run side by "
+            "side, each as if it were alone."
+        )
+    if gpus():
+        if workers > gpus():
+            notices.append(f"{workers} workers share {gpus()} GPU(s).")
+        return notices
+    if workers > cores():
+        notices.append(
+            f"{workers} workers on {cores()} cores take turns: expect no speed-up "
+            f"beyond {cores()} workers."
+        )
+    needed = workers * MEMORY_PER_WORKER
+    free = psutil.virtual_memory().available
+    if needed > free:
+        raise course.CourseError(
+            f"{workers} workers need about {needed / 1e9:.0f} GB of memory; "
+            f"{free / 1e9:.1f} GB are free. Start fewer workers or close programs."
+        )
+    return notices
+
+
+def _starts_a_library(tree: ast.Module) -> bool:
+    """Does the program itself call an `init`, or import MPI, which starts itself?"""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if name == "init":
+                return True
+        if isinstance(node, ast.ImportFrom) and node.module == "mpi4py":
+            return True
+    return False
+
+
+def run(
+    script: str | os.PathLike,
+    *arguments: object,
+    workers: int = 2,
+    time_limit: float = TIME_LIMIT,
+    record: int = 0,
+    watch: bool = False,
+    **options: object,
+) -> Run:
+    """Run `script` on `workers` workers under `mpirun` and wait for its end.
+
+    arguments, options: the program's own; `epochs=3` becomes `--epochs 3`.
+    time_limit: seconds, after which every process is ended.
+    record: let each worker keep its weights of so many batches (`Run.recording`).
+    watch: sample which core each worker loads (`Run.samples`).
+
+    Raises CourseError for a program or a number of workers that can't run, and
+    RunFailed when a worker fails, the time is up or the run is stopped; by then no
+    process is left. An interrupt (Ctrl-C, the stop button) ends the run likewise.
+    """
+    script = Path(script)
+    notices = _check(script, workers)
+    mpirun = shutil.which("mpirun", path=_path())
+    if mpirun is None:
+        raise course.CourseError("there is no mpirun here; `make setup` installs it.")
+    own = [str(argument) for argument in arguments]
+    for name, value in options.items():
+        own += [f"--{name.replace('_', '-')}", str(value)]
+
+    plain = mpirun_line(workers, ["python", str(script), *own], not gpus())
+    result = Run(script.name, workers, shlex.join(plain), logs.new_folder(script.stem))
+    result.notices += notices
+    actual = mpirun_line(
+        workers,
+        [sys.executable, "-u", "-m", "utils.worker", str(script), *own],
+        not gpus(),
+    )
+    actual[:1] = [mpirun, "--output-filename", f"{result.folder / 'ranks'}:nocopy"]
+    environment = dict(os.environ, PATH=_path(), COURSE_RUN=str(result.folder))
+    if record:
+        environment["COURSE_RECORD"] = str(record)
+    # A worker of a run must not believe to be a worker of the run that started it.
+    for name in list(environment):
+        if name.startswith(("OMPI_", "PMIX_", "HOROVOD_RANK")):
+            del environment[name]
+
+    watching = Watch(result.folder) if watch else None
+    started = time.monotonic()
+    with Display(result) as display, Followed(result) as output:
+        try:
+            with supervised(actual, time_limit, environment, result.folder) as process:
+                while process.poll() is None:
+                    time.sleep(BEAT)
+                    output.read()
+                    display.update(output.progress)
+                    if watching:
+                        result.samples += watching.sample()
+                result.status = process.returncode
+        except KeyboardInterrupt:
+            result.status = supervise.STOPPED
+        result.seconds = time.monotonic() - started
+        output.read(last=True)
+        result.notices += [n for n in output.notices if n not in result.notices]
+    if result.status:
+        raise RunFailed(_why(result, time_limit), result)
+    return result
+
+
+def _path() -> str:
+    """PATH with this Python's own folder first: its mpirun belongs to it."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+
+
+@contextlib.contextmanager
+def supervised(command: list[str], time_limit: float, environment: dict, folder: Path):
+    """Start `command` under `utils.supervise`; leaving the block ends all of it.
+
+    The supervisor's own session keeps a Ctrl-C from reaching the workers directly:
+    it comes here, and the closing of the supervisor's input passes it on. The
+    command's own output (not the workers') goes to `mpirun.txt` in `folder`.
+    """
+    with (folder / "mpirun.txt").open("wb") as own_output:
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "utils.supervise"),
+                *("--time-limit", str(time_limit), "--"),
+                *command,
+            ],
+            stdin=subprocess.PIPE,
+            stdout=own_output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+        try:
+            yield process
+        finally:
+            process.stdin.close()
+            process.wait(GRACE)
+            supervise.sweep()
+
+
+class Followed:
+    """Reads what the workers print as they print it, into the run's log.
+
+    Workers write to files of their own, so their lines can't mix. A progress bar
+    rewrites its line with carriage returns and backspaces; the log has its last
+    state only.
+    """
+
+    _REWRITE = re.compile(r".*\r|\x08+|\x1b\[[0-9;]*[A-Za-z]")
+    _EPOCH = re.compile(r"Epoch (\d+)/(\d+)")
+    _BAR = re.compile(r" *(\d+)/(\d+) \[")
+
+    def __init__(self, result: Run):
+        self.result = result
+        self.notices: list[str] = []
+        self.progress: dict = {}
+        self._open: dict[Path, tuple] = {}
+        self._bar_started: float | None = None
+
+    def __enter__(self):
+        self._log = self.result.log.open("w", encoding="utf-8")
+        return self
+
+    def __exit__(self, *error):
+        self._log.close()
+        for stream, _ in self._open.values():
+            stream.close()
+
+    def read(self, last: bool = False) -> None:
+        """Take in what is new; with `last`, unfinished lines too."""
+        for path in sorted(self.result.folder.glob("ranks/1/rank.*/std*")):
+            if path not in self._open:
+                self._open[path] = (path.open("rb"), b"")
+            stream, rest = self._open[path]
+            *lines, rest = (rest + stream.read()).split(b"\n")
+            rest = rest[max(0, rest.rfind(b"\r")) :]
+            if last and rest:
+                lines, rest = [*lines, rest], b""
+            rank = int(path.parent.name.partition(".")[2])
+            for line in lines:
+                self._take(rank, self._clean(line))
+            if rank == 0 and path.name == "stdout":
+                self._look_at_bar(self._clean(rest))
+            self._open[path] = (stream, rest)
+        self._log.flush()
+
+    def _clean(self, line: bytes) -> str:
+        text = line.decode("utf-8", errors="replace").rstrip("\r")
+        return self._REWRITE.sub("", text).rstrip()
+
+    def _take(self, rank: int, line: str) -> None:
+        if not line:
+            return
+        self._log.write(f"[{rank}] {line}\n")
+        if line.startswith("NOTICE: ") and line[8:] not in self.notices:
+            self.notices.append(line[8:])
+        epoch = self._EPOCH.match(line) if rank == 0 else None
+        if epoch:
+            now, total = int(epoch[1]), int(epoch[2])
+            self.progress.update(epoch=now, epochs=total, step=0, steps=1)
+
+    def _look_at_bar(self, text: str) -> None:
+        bar = self._BAR.match(text)
+        if bar and "epoch" in self.progress:
+            self.progress.update(step=int(bar[1]), steps=int(bar[2]))
+        if "epoch" not in self.progress:
+            return
+        done = (
+            self.progress["epoch"] - 1 + self.progress["step"] / self.progress["steps"]
+        )
+        self.progress["done"] = done / self.progress["epochs"]
+        now = time.monotonic()
+        if done and self._bar_started is None:
+            self._bar_started, self._done_then = now, self.progress["done"]
+        elif done and self.progress["done"] > self._done_then:
+            pace = (now - self._bar_started) / (self.progress["done"] - self._done_then)
+            self.progress["seconds_left"] = pace * (1 - self.progress["done"])
+        self.progress["images_per_second"] = self._last_speed()
+
+    def _last_speed(self) -> float | None:
+        """Images per second of the last whole epoch, from history.csv."""
+        path = self.result.folder / "history.csv"
+        if not path.exists():
+            return None
+        header, *rows = path.read_text().splitlines() or [""]
+        names = header.split(",")
+        if not rows or "images_per_second" not in names:
+            return None
+        values = rows[-1].split(",")
+        if len(values) < len(names):  # a row that is just being written
+            return None
+        return float(values[names.index("images_per_second")])
+
+
+def _why(result: Run, time_limit: float) -> str:
+    """One message on why a run failed: which rank, with the last lines it printed."""
+    where = f"The whole log: {course.shown(result.log)}"
+    if result.status == supervise.TIMED_OUT:
+        return (
+            f"{result.script} was stopped after its time limit of {time_limit:g} s, "
+            "and all its workers were ended. A larger time_limit= (--time-limit) "
+            f"gives it longer.\n{result.tail()}\n{where}"
+        )
+    if result.status == supervise.STOPPED:
+        return f"{result.script} was stopped, and all its workers were ended. {where}"
+    mpirun = (result.folder / "mpirun.txt").read_text(errors="replace")
+    rank, what = _culprit(result, mpirun)
+    if rank is None:
+        return f"mpirun ended with status {result.status}:\n{mpirun.strip()}\n{where}"
+    own = [
+        line
+        for line in result.log.read_text().splitlines()
+        if line.startswith(f"[{rank}] ")
+    ]
+    tail = "\n".join(own[-10:])
+    return (
+        f"rank {rank} of {result.workers} failed: {what}. All workers were ended. "
+        f"Its last lines:\n{tail}\n{where}"
+    )
+
+
+def _culprit(result: Run, mpirun: str) -> tuple[int | None, str]:
+    """The rank that failed first, and how: its own word for it, else mpirun's."""
+    reports = sorted(result.folder.glob("workers/*.json"), key=os.path.getmtime)
+    for path in reports:
+        report = json.loads(path.read_text())
+        if "error" in report:
+            line = f", in line {report['line']}" if report.get("line") else ""
+            return int(path.stem), report["error"] + line
+    killed = re.search(
+        r"process rank (\d+) .*? on signal (\d+) \(([^)]*)\)", mpirun, re.S
+    )
+    if killed:
+        return int(killed[1]), f"it was ended by signal {killed[2]}, {killed[3]}"
+    left = re.search(r"process rank (\d+) with .*? exiting improperly", mpirun, re.S)
+    if left:
+        return int(left[1]), "it ended without finishing its work with the others"
+    return None, ""

@@ -1,0 +1,110 @@
+"""requirements.lock: parts of it to install, and how it is remade.
+
+    make lock        (python3 utils/lock.py)
+
+takes the newest versions that requirements.txt allows, for every platform of the
+course at once, and writes them to requirements.lock and environment.yml.
+
+Like utils/install.py this uses only the standard library and plain syntax.
+"""
+
+import fnmatch
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from machine import SetupError, uv
+
+ROOT = Path(__file__).resolve().parent.parent
+LOCK = ROOT / "requirements.lock"
+REQUIREMENTS = ROOT / "requirements.txt"
+CONDA_FILE = ROOT / "environment.yml"
+
+# What conda brings itself, and what can only be installed once TensorFlow is there.
+FROM_CONDA = ("cmake", "openmpi", "pip")
+AFTER_TENSORFLOW = ("horovod",)
+
+
+def entries():
+    """The lock as {name: text}. A package may have several lines, by platform."""
+    found = {}
+    pattern = r"^([a-z0-9-]+)(?:\[.*\])?==.*(?:\n .*)*"
+    for match in re.finditer(pattern, LOCK.read_text(), re.MULTILINE):
+        found[match[1]] = found.get(match[1], "") + match[0] + "\n"
+    return found
+
+
+def locked(pattern, without=()):
+    """The entries whose names match `pattern` and none of `without` (as file names
+    do): the text of a requirements file, with hashes."""
+    return "".join(
+        text
+        for name, text in entries().items()
+        if fnmatch.fnmatchcase(name, pattern)
+        and not any(fnmatch.fnmatchcase(name, other) for other in without)
+    )
+
+
+def direct_requirements():
+    """The lines of requirements.txt that name a package."""
+    lines = REQUIREMENTS.read_text().splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def direct_names():
+    """Their names, sorted, written as the lock writes names."""
+    names = (re.match(r"[\w.-]+", line)[0] for line in direct_requirements())
+    return sorted(re.sub(r"[-_.]+", "-", name).lower() for name in names)
+
+
+def conda_pins():
+    """`name==version` of each direct requirement that conda's pip installs."""
+    elsewhere = FROM_CONDA + AFTER_TENSORFLOW
+    found = entries()
+    names = [name for name in direct_names() if name not in elsewhere]
+    return [re.match(r"[^\\\n]+", found[name])[0].strip() for name in names]
+
+
+def resolve():
+    """The text of a new lock: versions and hashes of everything, no addresses."""
+    project = (
+        "[project]\nname = 'course'\nversion = '0'\nrequires-python = '==3.11.*'\n"
+        f"dependencies = {json.dumps(direct_requirements())}\n"
+    )
+    options = ["--quiet", "--no-emit-project", "--no-header"]
+    options += ["--fork-strategy", "fewest", "--format", "requirements.txt"]
+    with uv() as program, tempfile.TemporaryDirectory() as folder:
+        Path(folder, "pyproject.toml").write_text(project)
+        answer = subprocess.run(
+            [program, "export", *options], stdout=subprocess.PIPE, cwd=folder
+        )
+    if answer.returncode:
+        raise SetupError("uv found no set of packages; its message is above.")
+    header = "# Every package of the course, made by `make lock` from requirements.txt."
+    return f"{header}\n{answer.stdout.decode()}"
+
+
+def with_pins(text):
+    """`text` of environment.yml with the locked versions under its `- pip:`."""
+    head, marker, _ = text.partition("  - pip:\n")
+    return head + marker + "".join(f"      - {pin}\n" for pin in conda_pins())
+
+
+def replace(path, text, mode=0o644):
+    """Write `text` to `path` all at once."""
+    beside = path.with_name(path.name + ".new")
+    beside.write_text(text)
+    beside.chmod(mode)
+    os.replace(str(beside), str(path))
+
+
+if __name__ == "__main__":
+    try:
+        replace(LOCK, resolve())
+        replace(CONDA_FILE, with_pins(CONDA_FILE.read_text()))
+    except SetupError as error:
+        sys.exit(str(error))

@@ -1,0 +1,441 @@
+"""Execute the course's notebooks as a learner would, and keep the executed copies.
+
+Each notebook runs in a scratch copy of the course, in which the solution stands in
+for the learner's exercise, and is then audited (utils.notebook_rules). What it became
+is kept in `executed/<profile>/` as ipynb and HTML, with a fingerprint of all that the
+result depends on, so that nothing is executed twice for the same proof.
+"""
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from nbformat import NotebookNode
+
+from utils import course, notebook_rules, profiles, steps, supervise
+
+SCRATCH_PREFIX = "course-notebook-"
+NBVAL_CELL_SECONDS = 120  # nbval waits so long for a dead kernel; its default is 2,000
+PATIENCE = 10  # times the minutes that a notebook states before it is stopped
+
+Progress = Callable[[int], None]  # is told the number of the cell that begins
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of one notebook; it is good when there are no findings.
+
+    seconds: how long its execution took; cached: that it was an earlier one.
+    ipynb, html: the executed copy.
+    """
+
+    notebook: str
+    seconds: float
+    findings: tuple[str, ...]
+    cached: bool
+    ipynb: Path
+    html: Path
+
+    @property
+    def ok(self) -> bool:
+        return not self.findings
+
+    def as_json(self) -> dict:
+        """The same as plain values, paths relative to the working directory."""
+        paths = {"ipynb": course.shown(self.ipynb), "html": course.shown(self.html)}
+        return {**asdict(self), **paths, "ok": self.ok}
+
+
+def discover(numbers: Iterable[str] = ()) -> list[Path]:
+    """The course's notebooks in order, or those with the given numbers.
+
+    Raises CourseError for a number that no notebook has, or if there are none at all.
+    """
+    folder = course.root() / "notebooks"
+    there = sorted(folder.glob("[0-9][0-9]_*.ipynb"))
+    if not there:
+        raise course.CourseError(f"there are no notebooks in {course.shown(folder)}.")
+    wanted = {number.zfill(2) for number in numbers}
+    known = {path.name[:2] for path in there}
+    if unknown := sorted(wanted - known):
+        raise course.CourseError(
+            f"there is no notebook {', '.join(unknown)}: "
+            f"choose from {', '.join(sorted(known))}."
+        )
+    return [path for path in there if not wanted or path.name[:2] in wanted]
+
+
+def step_of(notebook: Path) -> int:
+    """The step that `notebook` teaches (`NN_step_K_...`), 0 if it teaches none."""
+    named = re.match(r"\d\d_step_(\d+)", notebook.name)
+    return int(named[1]) if named else 0
+
+
+def prove(
+    notebook: Path,
+    profile: str,
+    *,
+    steps_done: int | None = None,
+    force: bool = False,
+    time_limit: float | None = None,
+    progress: Progress = lambda cell: None,
+) -> Result:
+    """Execute `notebook` unless its result is known already; audit the result.
+
+    steps_done: how far the exercise is done in the scratch copy; default, as far as
+        the notebook's own step. Short of that step, the notebook must stop with a
+        message that says so, and its copy is kept apart, in `unsolved/`.
+    force: execute it even though the result is known.
+    time_limit: seconds; default PATIENCE times the minutes that the notebook states.
+    """
+    step = step_of(notebook)
+    done = step if steps_done is None else steps_done
+    folder = course.root() / "executed" / profile
+    if done < step:
+        folder = folder / "unsolved" / f"after_step_{done:02}"
+    kept, html = folder / notebook.name, (folder / notebook.name).with_suffix(".html")
+
+    files = scratch_files(notebook, done)
+    proof = fingerprint(notebook, files, profile)
+    if not force and kept.exists() and html.exists():
+        result = _judge(notebook, kept, html, proof, unsolved=done < step)
+        if result and result.ok:
+            return result
+
+    executed = _execute(notebook, files, profile, time_limit, progress)
+    executed.metadata["proof"]["of"] = proof
+    _keep(executed, kept, html, notebook.parent)
+    result = _judge(notebook, kept, html, proof, unsolved=done < step)
+    return Result(**{**vars(result), "cached": False})
+
+
+def scratch_files(notebook: Path, steps_done: int) -> dict[str, bytes]:
+    """The files of a scratch copy: path in the course -> content.
+
+    The learner's work is not among them: exercises that have an annotated source are
+    rendered from it, `fashion_mnist.py` as it stands after `steps_done`.
+    """
+    root = course.root()
+    files = {}
+    for folder in ("notebooks", "exercises", "solutions"):
+        for path in sorted((root / folder).rglob("*")):
+            name = path.relative_to(root)
+            hidden = any(part.startswith((".", "__")) for part in name.parts)
+            if path.is_file() and not hidden:
+                files[name.as_posix()] = path.read_bytes()
+    for source in steps.sources(root):
+        (exercise, untouched), *after = steps.renderings(source).items()
+        text = untouched
+        if exercise.stem == "fashion_mnist" and steps_done:
+            text = after[steps_done - 1][1]
+        files[exercise.relative_to(root).as_posix()] = text.encode()
+    return files
+
+
+def fingerprint(notebook: Path, files: dict[str, bytes], profile: str) -> str:
+    """A hash of all that the result of `notebook` depends on."""
+    digest = hashlib.sha256()
+
+    def add(name: str, content: bytes) -> None:
+        digest.update(f"{name} {len(content)}\n".encode())
+        digest.update(content)
+
+    add("profile", repr(profiles.profile(profile)).encode())
+    add("python", sys.version.encode())
+    for name, content in files.items():
+        other = name.endswith(".ipynb") and Path(name).name != notebook.name
+        if other:  # of which notebook 00 shows what they need, and no more
+            facts = notebook_rules.read(course.root() / name).metadata.get("course")
+            content = repr(facts).encode()
+        add(name, content)
+    package = Path(__file__).parent
+    lock = course.root() / "requirements.lock"
+    for path in [*sorted(package.glob("*.py")), lock]:
+        if path.exists():
+            add(path.name, path.read_bytes())
+    for path in _data_files():
+        add(path.name, str(path.stat().st_size).encode())
+    return digest.hexdigest()
+
+
+def _data_files() -> list[Path]:
+    """The real data that the user points to, if any."""
+    folder = os.environ.get("COURSE_DATA")
+    return sorted(Path(folder).rglob("*.gz")) if folder else []
+
+
+# -------------------------------------------------------------- execution
+
+
+def _execute(
+    notebook: Path,
+    files: dict[str, bytes],
+    profile: str,
+    time_limit: float | None,
+    progress: Progress,
+) -> NotebookNode:
+    """Run `notebook` in a scratch copy; return the copy with `metadata.proof`."""
+    source = notebook_rules.read(notebook)
+    if time_limit is None:
+        time_limit = 60 * PATIENCE * source.metadata.get("course", {}).get("minutes", 1)
+    with tempfile.TemporaryDirectory(prefix=SCRATCH_PREFIX) as name:
+        scratch = Path(name).resolve()
+        for path, content in files.items():
+            target = scratch / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+        (scratch / "exercises").mkdir(exist_ok=True)
+        run = _compare if notebook.name.startswith(KEEPS_OUTPUTS) else _papermill
+        started = time.monotonic()
+        executed, findings = run(
+            scratch / "notebooks" / notebook.name,
+            _environment(scratch, profile),
+            time_limit,
+            progress,
+        )
+    executed.metadata.pop("papermill", None)  # it holds paths of this machine
+    executed.metadata["proof"] = {
+        "seconds": round(time.monotonic() - started, 1),
+        "findings": findings,
+    }
+    return executed
+
+
+KEEPS_OUTPUTS = notebook_rules.KEEPS_OUTPUTS
+
+
+def _environment(scratch: Path, profile: str) -> dict[str, str]:
+    """The environment of a notebook's kernel, free of what this user set up."""
+    environment = dict(os.environ, COURSE_PROFILE=profile)
+    environment.pop("PYTEST_ADDOPTS", None)
+    commands = Path(sys.executable).parent  # whose mpirun belongs to this Python
+    environment["PATH"] = os.pathsep.join([str(commands), environment["PATH"]])
+    environment["IPYTHONDIR"] = str(scratch / ".ipython")
+    environment["JUPYTER_RUNTIME_DIR"] = str(scratch / ".jupyter")
+    if "COURSE_DATA" in environment:  # it may be relative to where the user is
+        environment["COURSE_DATA"] = str(Path(environment["COURSE_DATA"]).resolve())
+    return environment
+
+
+def _papermill(
+    notebook: Path, environment: dict, time_limit: float, progress: Progress
+) -> tuple[NotebookNode, list[str]]:
+    """Execute with papermill; return the executed copy and what ended it badly."""
+    output = notebook.with_suffix(".executed.ipynb")
+    last_lines: deque[str] = deque(maxlen=20)
+
+    def follow(line: str) -> None:
+        if begun := re.match(r"Executing Cell (\d+)-", line):
+            progress(int(begun[1]))
+        last_lines.append(line.strip())
+
+    command = [sys.executable, "-m", "papermill", notebook.name, output.name]
+    command += ["--kernel", "python3", "--log-output", "--no-progress-bar"]
+    status = _supervised(command, notebook.parent, environment, time_limit, follow)
+    executed = notebook_rules.read(output if output.exists() else notebook)
+    findings = []
+    if status == supervise.TIMED_OUT:
+        findings.append(f"it was stopped after its time limit of {time_limit:g} s")
+    elif status and not _raised(executed):
+        reason = next(
+            (line for line in reversed(last_lines) if line), "no reason given"
+        )
+        findings.append(f"papermill failed with status {status}: {reason}")
+    return executed, findings
+
+
+def _raised(notebook: NotebookNode) -> bool:
+    return bool(list(notebook_rules.no_error(notebook)))
+
+
+def _compare(
+    notebook: Path, environment: dict, time_limit: float, progress: Progress
+) -> tuple[NotebookNode, list[str]]:
+    """Execute with nbval, which compares with the outputs that the notebook keeps.
+
+    They are what running it gives, then, so the notebook is its own executed copy.
+    """
+    lines: list[str] = []
+
+    def follow(line: str) -> None:
+        if ended := re.match(r".*::Cell (\d+) ", line):
+            progress(int(ended[1]) + 1)
+        lines.append(line.strip())
+
+    command = [sys.executable, "-m", "pytest", "--nbval", notebook.name, "-v"]
+    command += ["--nbval-kernel-name", "python3", "--color", "no"]
+    command += ["--nbval-cell-timeout", str(NBVAL_CELL_SECONDS)]
+    # Shuffled cells would fail; nothing is to be written beside the notebook.
+    command += ["-p", "no:randomly", "-p", "no:cacheprovider"]
+    status = _supervised(command, notebook.parent, environment, time_limit, follow)
+    findings = [
+        f"nbval: code {line[0].lower()}{line[1:]}: if the new output is right, store "
+        "it: jupyter nbconvert --execute --inplace NOTEBOOK"
+        for line in lines
+        if re.match(r"Cell \d+: ", line)
+    ]
+    if status == supervise.TIMED_OUT:
+        findings.append(f"nbval was stopped after its time limit of {time_limit:g} s")
+    elif status and not findings:
+        findings.append(f"nbval failed with status {status}: {' '.join(lines[-3:])}")
+    return notebook_rules.read(notebook), findings
+
+
+def _supervised(
+    command: list[str],
+    folder: Path,
+    environment: dict[str, str],
+    time_limit: float,
+    follow: Callable[[str], None],
+) -> int:
+    """Run `command` in `folder`, show each line of its output to `follow`; return its
+    exit status. Whatever happens, none of its processes is left."""
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "utils.supervise"),
+            *("--time-limit", str(time_limit), "--"),
+            *command,
+        ],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,  # a Ctrl-C comes here first
+    )
+    try:
+        for line in process.stdout:
+            follow(line)
+    finally:
+        process.stdin.close()  # which asks the supervisor to end everything
+        process.stdout.close()
+        process.wait()
+    return process.returncode
+
+
+# -------------------------------------------------------------- executed copies
+
+
+def _keep(executed: NotebookNode, ipynb: Path, html: Path, beside: Path) -> None:
+    """Write the executed copy, HTML first, each in one go."""
+    import nbformat
+    from nbconvert import HTMLExporter
+
+    exporter = HTMLExporter(embed_images=True)
+    page, _ = exporter.from_notebook_node(
+        executed, {"metadata": {"name": ipynb.stem, "path": str(beside)}}
+    )
+    # Pages lead to pages.
+    page = re.sub(r'(href="\d\d_\w+)\.ipynb', r"\1.html", page)
+    ipynb.parent.mkdir(parents=True, exist_ok=True)
+    for path, text in ((html, page), (ipynb, nbformat.writes(executed) + "\n")):
+        half = path.with_suffix(f"{path.suffix}.half")
+        half.write_text(text, encoding="utf-8")
+        half.replace(path)
+
+
+def _judge(
+    notebook: Path, ipynb: Path, html: Path, proof: str, unsolved: bool
+) -> Result | None:
+    """The result that an executed copy holds; None if it proves something else."""
+    executed = notebook_rules.read(ipynb)
+    facts = executed.metadata.get("proof", {})
+    if facts.get("of") != proof:
+        return None
+    if unsolved:
+        found = notebook_rules.audit_unsolved(executed, {"StepMissing"}, _private())
+    else:
+        found = notebook_rules.audit(executed, _private())
+    return Result(
+        notebook=notebook.stem,
+        seconds=facts["seconds"],
+        findings=(*facts["findings"], *found),
+        cached=True,
+        ipynb=ipynb,
+        html=html,
+    )
+
+
+def _private() -> tuple[str, ...]:
+    """Names of places on this machine that no reader should see."""
+    places = [course.root(), Path.home(), Path(sys.prefix), course.PACKAGE_ROOT]
+    if "COURSE_DATA" in os.environ:
+        places.append(Path(os.environ["COURSE_DATA"]).resolve())
+    named = [str(place) for place in places if len(place.parts) > 2]
+    return (SCRATCH_PREFIX, *named)
+
+
+# -------------------------------------------------------------- the whole course
+
+
+def prove_all(
+    numbers: Iterable[str] = (), profile: str | None = None, force: bool = False
+) -> list[Result]:
+    """Prove the notebooks with the given numbers, or all, and say how far it is.
+
+    Raises CourseError for an unknown number or profile.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    chosen = discover(numbers)
+    name = profiles.profile(profile).name if profile else profiles.settings().name
+    console = Console(stderr=True)
+    columns = ("{task.description}", "cell {task.completed} of {task.total}")
+    results = []
+    for notebook in chosen:
+        cells = len(notebook_rules.read(notebook).cells)
+        text = map(TextColumn, columns)
+        with Progress(
+            *text, BarColumn(), TimeElapsedColumn(), console=console, transient=True
+        ) as bar:
+            task = bar.add_task(f"{notebook.stem} ({name})", total=cells)
+            result = prove(
+                notebook,
+                name,
+                force=force,
+                progress=lambda cell, bar=bar, task=task: bar.update(
+                    task, completed=cell
+                ),
+            )
+        console.print(_line(result))
+        results.append(result)
+    return results
+
+
+def _line(result: Result) -> str:
+    how = "known already" if result.cached else f"{result.seconds:.0f} s"
+    return f"{result.notebook}: {'ok' if result.ok else 'failed'} ({how})"
+
+
+def table(results: list[Result]):
+    """A rich table: notebook, minutes, verdict; below it what was found, and where
+    the executed copies are."""
+    from rich.console import Group
+    from rich.markup import escape
+    from rich.table import Table
+
+    grid = Table("Notebook", "Minutes", "Verdict", "Executed")
+    grid.columns[1].justify = "right"
+    for result in results:
+        verdict = "[green]ok" if result.ok else "[red]failed"
+        when = "before, nothing changed" if result.cached else "now"
+        grid.add_row(result.notebook, f"{result.seconds / 60:.1f}", verdict, when)
+    found = [
+        f"[red]{result.notebook}[/]: {escape(finding)}"
+        for result in results
+        for finding in result.findings
+    ]
+    folders = {course.shown(result.html.parent) for result in results}
+    where = [f"Executed copies: {escape(folder)}/" for folder in sorted(folders)]
+    return Group(grid, *found, *where)

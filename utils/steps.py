@@ -1,0 +1,338 @@
+"""From one annotated program to the exercise and the solutions after each step.
+
+A step is a paragraph that begins with `# Step N: ...`; a blank line or a dedent ends
+it. In it, `# was: ...` lines hold the code that the step replaces:
+
+    # Step 2: Only the first worker speaks; N workers printing at once is unreadable.
+    # was: verbose = 1
+    verbose = 1 if hvd.rank() == 0 else 0
+
+A step may have several paragraphs, in any order; the numbers run from 1 without a
+gap. `render(source, n)` is the program as it stands after step n.
+"""
+
+import ast
+import difflib
+import os
+import re
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from utils import course
+
+_STEP = re.compile(r"(?P<indent> *)# Step (?P<number>\d+): (?P<text>\S.*)")
+_NEARLY_A_STEP = re.compile(r"\s*#+\s*step\s*\d+", re.IGNORECASE)
+_WAS = re.compile(r"(?P<indent>\s*)# was:(?: (?P<code>.*))?$")
+_TODO = re.compile(r"\s*#+\s*TODO:?\s*Step\s*(\d+)", re.IGNORECASE)
+
+HINT_LEVELS = ("Nudge", "Place", "Nearly the code")
+
+
+class MarkupError(course.CourseError):
+    """An annotated source breaks a rule of the markup; the message has the line."""
+
+
+class StepMissing(course.CourseError):
+    """The learner's program still lacks a step that is needed now."""
+
+
+@dataclass
+class _Paragraph:
+    number: int
+    indent: str
+    text: list[str]
+    line: int
+    was: list[str] = field(default_factory=list)
+    code: list[str] = field(default_factory=list)
+
+    def render(self, done: bool) -> list[str]:
+        todo = "" if done else "TODO: "
+        first, *more = self.text
+        lines = [f"{self.indent}# {todo}Step {self.number}: {first}"]
+        lines += [f"{self.indent}# {line}" for line in more]
+        return lines + (self.code if done else self.was)
+
+
+def _parse(source: str, name: str) -> list[str | _Paragraph]:
+    """Split into plain lines and step paragraphs. Raises MarkupError."""
+
+    def wrong(line: int, what: str) -> MarkupError:
+        return MarkupError(f"{name}, line {line}: {what}")
+
+    parts: list[str | _Paragraph] = []
+    current: _Paragraph | None = None
+    for number, line in enumerate(source.splitlines(), start=1):
+        if current and (not line.strip() or not line.startswith(current.indent)):
+            _close(current, wrong)
+            current = None
+        step, was = _STEP.fullmatch(line), _WAS.fullmatch(line)
+        if step and current:
+            raise wrong(
+                number,
+                f"a step inside step {current.number}, which began in line "
+                f"{current.line}; put a blank line before it.",
+            )
+        if step:
+            current = _Paragraph(
+                int(step["number"]), step["indent"], [step["text"]], number
+            )
+            parts.append(current)
+        elif _TODO.match(line):
+            raise wrong(number, "a TODO in an annotated source; write `# Step N:`.")
+        elif _NEARLY_A_STEP.match(line):
+            raise wrong(number, "a step begins with `# Step N: text`, exactly so.")
+        elif was and not current:
+            raise wrong(number, "`# was:` outside a step.")
+        elif was and was["indent"] != current.indent:
+            raise wrong(number, f"`# was:` is not indented as step {current.number}.")
+        elif was and current.code:
+            raise wrong(number, "`# was:` after the new code; it comes before it.")
+        elif was:
+            code = was["code"] or ""
+            current.was.append(current.indent + code if code else "")
+        elif current is None:
+            parts.append(line)
+        elif line.startswith(f"{current.indent}#") and not (current.code + current.was):
+            current.text.append(line.strip().removeprefix("#").strip())
+        elif not current.code and line[len(current.indent)] == " ":
+            raise wrong(number, f"wrong indentation below step {current.number}.")
+        else:
+            current.code.append(line)
+    if current:
+        _close(current, wrong)
+
+    numbers = sorted({part.number for part in parts if isinstance(part, _Paragraph)})
+    for expected, number in enumerate(numbers, start=1):
+        if number != expected:
+            line = next(
+                part.line
+                for part in parts
+                if isinstance(part, _Paragraph) and part.number == number
+            )
+            raise wrong(line, f"step {number} without a step {expected}.")
+    return parts
+
+
+def _close(paragraph: _Paragraph, wrong) -> None:
+    if not paragraph.code:
+        raise wrong(
+            paragraph.line,
+            f"step {paragraph.number} has no code of its own at its indentation.",
+        )
+
+
+def count(source: str, name: str = "source") -> int:
+    """How many steps an annotated source has. Raises MarkupError."""
+    parts = _parse(source, name)
+    return max((part.number for part in parts if not isinstance(part, str)), default=0)
+
+
+def render(source: str, n: int, name: str = "source") -> str:
+    """The annotated `source` as it stands after step `n`.
+
+    Steps up to n keep their new code; later ones become a TODO with their old code.
+    `render(source, 0)` is the exercise. Raises MarkupError, and ValueError when there
+    is no step n.
+    """
+    total = count(source, name)
+    if not 0 <= n <= total:
+        raise ValueError(f"there are {total} steps; can't render step {n}")
+    lines: list[str] = []
+    for part in _parse(source, name):
+        if isinstance(part, str):
+            lines.append(part)
+        else:
+            lines += part.render(done=part.number <= n)
+    return "\n".join(lines) + "\n"
+
+
+def sources(folder: Path | None = None) -> list[Path]:
+    """The annotated sources of a course folder, `solutions/*_solution.py`."""
+    return sorted((folder or course.root()).glob("solutions/*_solution.py"))
+
+
+def renderings(source: Path) -> dict[Path, str]:
+    """What is generated from an annotated source: path -> text.
+
+    The first one is the exercise, the rest are the solutions after each step.
+    """
+    text = source.read_text()
+    name = source.stem.removesuffix("_solution")
+    folder = source.parent.parent
+    itself = f"solutions/{source.name}"
+    exercise = folder / "exercises" / f"{name}.py"
+    result = {exercise: render(text, 0, itself)}
+    for n in range(1, count(text, itself) + 1):
+        path = source.parent / f"{name}_after_step_{n:02}.py"
+        note = f"# Generated by `course steps` from {source.name}; edit that instead.\n"
+        result[path] = note + render(text, n, itself)
+    return {
+        path: text.replace(itself, path.relative_to(folder).as_posix())
+        for path, text in result.items()
+    }
+
+
+def generate(check: bool = False, start_over: bool = False) -> list[Path]:
+    """Write everything that is generated; return the paths that were out of date.
+
+    With `check`, nothing is written. An exercise that is none of the renderings is
+    somebody's work and is not overwritten: CourseError, unless `start_over`, which
+    first moves it aside.
+    """
+    stale = []
+    for source in sources():
+        wanted = renderings(source)
+        exercise = next(iter(wanted))
+        for path, text in wanted.items():
+            if path.exists() and path.read_text() == text:
+                continue
+            stale.append(path)
+            if check:
+                continue
+            if path == exercise and path.exists():
+                _keep_work(path, source, start_over)
+            half = path.with_suffix(".half")
+            half.write_text(text)
+            half.replace(path)
+    return stale
+
+
+def _keep_work(exercise: Path, source: Path, start_over: bool) -> None:
+    text = source.read_text()
+    itself, own = f"solutions/{source.name}", f"exercises/{exercise.name}"
+    known = [render(text, n).replace(itself, own) for n in range(count(text) + 1)]
+    if exercise.read_text() in known:
+        return
+    if not start_over:
+        raise course.CourseError(
+            f"{course.shown(exercise)} holds work of yours, so it was left as it is. "
+            "`course steps --start-over` moves it aside and begins afresh."
+        )
+    stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
+    kept = exercise.with_name(f"{exercise.stem}_kept_{stamp}.py")
+    exercise.rename(kept)
+    course.notice(f"your {exercise.name} is kept as {course.shown(kept)}")
+
+
+def _exercise(script: str | os.PathLike | None) -> Path:
+    return Path(script or course.root() / "exercises" / "fashion_mnist.py")
+
+
+def parse_program(script: Path) -> ast.Module:
+    """The syntax tree of a program.
+
+    Raises CourseError, with the line, for a file that is missing, is not UTF-8 text
+    or is not Python.
+    """
+    try:
+        return ast.parse(script.read_bytes(), filename=script.name)
+    except (FileNotFoundError, IsADirectoryError):
+        raise course.CourseError(
+            f"there is no program {course.shown(script)}. Programs are named relative "
+            f"to the folder you are in, {Path.cwd().name}/."
+        ) from None
+    except SyntaxError as error:
+        line = f", line {error.lineno}: `{(error.text or '').strip()}`"
+        raise course.CourseError(
+            f"{course.shown(script)} is not valid Python{line if error.lineno else ''}:"
+            f" {error.msg}."
+        ) from None
+    except ValueError as error:
+        raise course.CourseError(
+            f"{course.shown(script)} is not a Python text file: {error}."
+        ) from None
+
+
+def missing_steps(script: str | os.PathLike | None = None) -> dict[int, list[int]]:
+    """Steps still marked `TODO: Step N` in a program: step -> its line numbers.
+
+    `script`: default the learner's `exercises/fashion_mnist.py`. Raises CourseError
+    if it is missing or is not Python.
+    """
+    path = _exercise(script)
+    parse_program(path)
+    found: dict[int, list[int]] = {}
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        todo = _TODO.match(line)
+        if todo:
+            found.setdefault(int(todo[1]), []).append(number)
+    return dict(sorted(found.items()))
+
+
+def need_steps(n: int, script: str | os.PathLike | None = None) -> None:
+    """Go on only if no `TODO: Step 1` ... `TODO: Step n` is left in the program.
+
+    Raises StepMissing, which says what to do, where; CourseError for a program that
+    is missing or is not Python.
+    """
+    path = _exercise(script)
+    for step, lines in missing_steps(path).items():
+        if step <= n:
+            where = f"line{'s' * (len(lines) > 1)} {', '.join(map(str, lines))}"
+            raise StepMissing(
+                f"step {step} is still to do: {course.shown(path)} says "
+                f"`TODO: Step {step}` in {where}. Write the code below it, take the "
+                "word TODO away, save the file, and run this cell again. "
+                f"`hint({step})` helps."
+            )
+    which = "Step 1 is" if n == 1 else f"Steps 1 to {n} are"
+    print(f"{which} marked as done in {course.shown(path)}.")
+
+
+def difference(old: str, new: str, old_name: str, new_name: str) -> str:
+    """The unified diff of two texts."""
+    return "\n".join(
+        difflib.unified_diff(
+            old.splitlines(), new.splitlines(), old_name, new_name, n=2, lineterm=""
+        )
+    )
+
+
+def what_changed(n: int, program: str = "fashion_mnist"):
+    """Show what step `n` changes in the program, as a coloured diff (for notebooks)."""
+    from IPython.display import Code
+
+    source = course.root() / "solutions" / f"{program}_solution.py"
+    text = source.read_text()
+    before, after = render(text, n - 1), render(text, n)
+    names = (f"after step {n - 1}" if n > 1 else "before step 1", f"after step {n}")
+    return Code(difference(before, after, *names), language="diff")
+
+
+def hints(folder: Path | None = None) -> dict[int, list[str]]:
+    """`exercises/hints.md` as step -> its hints, from a nudge to nearly the code.
+
+    Raises CourseError when a section breaks the form.
+    """
+    path = (folder or course.root()) / "exercises" / "hints.md"
+    found: dict[int, list[str]] = {}
+    for section in re.split(r"^## ", path.read_text(), flags=re.MULTILINE)[1:]:
+        title, *levels = re.split(r"^### ", section, flags=re.MULTILINE)
+        heading = re.match(r"Step (\d+)\b", title)
+        names = tuple(level.partition("\n")[0].strip() for level in levels)
+        if not heading or names != HINT_LEVELS:
+            raise course.CourseError(
+                f"{course.shown(path)}: `## {title.strip()}` must be `## Step N: ...` "
+                f"with the sections {', '.join(HINT_LEVELS)}; it has {names}."
+            )
+        texts = [level.partition("\n")[2].strip() for level in levels]
+        found[int(heading[1])] = texts
+    return found
+
+
+def hint(n: int, level: int = 1):
+    """Show hint `level` (1: nudge, 2: place, 3: nearly the code) for step `n`.
+
+    Raises CourseError when there is no such hint.
+    """
+    from IPython.display import Markdown
+
+    texts = hints().get(n, [])
+    if not 1 <= level <= len(texts):
+        raise course.CourseError(
+            f"there is no hint {level} for step {n}: steps 1 to {len(hints())} have "
+            f"hints 1 to {len(HINT_LEVELS)}."
+        )
+    more = f"\n\n*More: `hint({n}, {level + 1})`*" if level < len(texts) else ""
+    return Markdown(f"**{HINT_LEVELS[level - 1]}.** {texts[level - 1]}{more}")

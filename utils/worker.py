@@ -1,0 +1,70 @@
+"""Run one worker's program as `python program.py` would, with two additions.
+
+A worker that fails ends at once, without the handshake at exit that MPI and Horovod
+would wait in for the other workers; so the whole job ends and the error is seen.
+And on request (`utils.record`) the worker keeps what happened to its weights.
+
+    mpirun -np 2 python -m utils.worker program.py --epochs 3
+"""
+
+import json
+import os
+import runpy
+import sys
+import traceback
+from pathlib import Path
+
+from utils import course
+
+
+def _leave(status: int) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _report(**facts) -> None:
+    """Tell the launcher about this worker, in a file of its own."""
+    folder = os.environ.get("COURSE_RUN")
+    if folder:
+        path = Path(folder, "workers", f"{course.worker_rank()}.json")
+        path.parent.mkdir(exist_ok=True)
+        half = path.with_suffix(".half")
+        half.write_text(json.dumps({"pid": os.getpid(), **facts}))
+        half.replace(path)
+
+
+def main() -> None:
+    script, *arguments = sys.argv[1:]
+    sys.argv = [script, *arguments]
+    sys.path[0] = str(Path(script).resolve().parent)
+    _report()
+    if "COURSE_RECORD" in os.environ:
+        from utils import record
+
+        record.start(int(os.environ["COURSE_RECORD"]))
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as leaving:
+        if leaving.code not in (None, 0):
+            status = leaving.code if isinstance(leaving.code, int) else 1
+            if status == 1 and not isinstance(leaving.code, int):
+                print(leaving.code, file=sys.stderr)
+            _report(error=f"sys.exit({leaving.code!r})")
+            _leave(status)
+    except BaseException as error:
+        # The frames of this module and of runpy are not the learner's.
+        frames = traceback.extract_tb(error.__traceback__)
+        theirs = [i for i, f in enumerate(frames) if f.filename == script]
+        first = theirs[0] if theirs else 0
+        tb = error.__traceback__
+        for _ in range(first):
+            tb = tb.tb_next
+        traceback.print_exception(type(error), error, tb)
+        line = frames[theirs[-1]].lineno if theirs else None
+        _report(error=f"{type(error).__name__}: {error}", line=line)
+        _leave(1)
+
+
+if __name__ == "__main__":
+    main()
