@@ -45,7 +45,7 @@ args = parser.parse_args()
 # TODO: Step 2: Only the first worker speaks; N workers printing at once is unreadable.
 verbose = 1
 
-data.seed_everything(args.seed)
+data.seed_worker(args.seed)
 dataset = data.load(args.data, args.train_images)
 train = data.training_batches(dataset, args.batch_size, args.seed)
 validation = data.validation_batches(dataset, args.val_batch_size, args.seed)
@@ -69,7 +69,8 @@ def conv(x, filters, size):
 def cbr(x, filters):
     """Convolution, batch normalisation, ReLU."""
     x = conv(x, filters, 3)
-    x = tf.keras.layers.BatchNormalization()(x)
+    # Keras' default momentum, 0.99, would need far more steps than a short run has.
+    x = tf.keras.layers.BatchNormalization(momentum=0.9)(x)
     return tf.keras.layers.ReLU()(x)
 
 
@@ -105,6 +106,8 @@ model.compile(
     loss=tf.keras.losses.CategoricalCrossentropy(),
     metrics=["accuracy"],
 )
+if verbose:
+    print(f"WRN-16-{args.width} with {model.count_params():,} parameters")
 
 steps = len(dataset.x_train) // args.batch_size
 val_steps = -(-len(dataset.x_test) // args.val_batch_size)  # rounded up

@@ -6,6 +6,8 @@ from pathlib import Path
 
 PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 
+TIME_LIMIT = 3600.0  # seconds that a run may take if nobody says otherwise
+
 
 def root() -> Path:
     """The course folder: the nearest parent of the working directory that holds

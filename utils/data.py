@@ -1,29 +1,11 @@
-"""The data set and the pipelines that feed it to a model.
+"""The data set, and the pipelines that feed it to a model."""
 
-Fashion-MNIST comes from the folder `COURSE_DATA`, else from the course's cache, else
-from the places where it is published. Without a network the course draws garments of
-its own and says so.
-"""
-
-import gzip
-import hashlib
-import http.client
-import os
-import queue
-import sys
-import threading
-import time
-import urllib.request
-import zlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import platformdirs
-from filelock import FileLock
 
-from utils import drawn
+from utils import drawn, fetch
 from utils.course import CourseError, notice, worker_rank
 
 if TYPE_CHECKING:
@@ -42,35 +24,6 @@ CLASSES = (
     "Ankle boot",
 )
 CHOICES = ("auto", "real", "drawn")
-
-# The published files, and the SHA-256 of what is in each once it is unpacked: a file
-# that was only compressed again is still the right one.
-FILES = {
-    "x_train": (
-        "train-images-idx3-ubyte.gz",
-        "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-    ),
-    "y_train": (
-        "train-labels-idx1-ubyte.gz",
-        "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-    ),
-    "x_test": (
-        "t10k-images-idx3-ubyte.gz",
-        "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-    ),
-    "y_test": (
-        "t10k-labels-idx1-ubyte.gz",
-        "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
-    ),
-}
-PLACES = (
-    "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
-    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
-    "https://storage.googleapis.com/tensorflow/tf-keras-datasets",
-)
-ANSWER_WITHIN = 5  # seconds that a server has for its first word
-STALL = 20  # seconds of silence in the middle of a file
-REMEMBER = 600  # seconds for which a failed download is not tried again
 
 SHIFT = 5  # pixels: 20 % of 28, rounded down
 
@@ -105,18 +58,7 @@ def load(choice: str = "auto", train_images: int | None = None) -> Dataset:
     """
     if choice not in CHOICES:
         raise CourseError(f"data is {choice!r}: choose one of {', '.join(CHOICES)}.")
-    name = "Fashion-MNIST"
-    if choice == "drawn":
-        name, arrays = _drawn("as chosen")
-    elif os.environ.get("COURSE_DATA"):
-        arrays = _from_course_data(Path(os.environ["COURSE_DATA"]).resolve())
-    else:
-        try:
-            arrays = _from_cache(try_again=choice == "real")
-        except NoDownload as error:
-            if choice == "real":
-                raise
-            name, arrays = _drawn(error.summary)
+    name, arrays = _arrays(choice)
     x_train, y_train = arrays["x_train"], arrays["y_train"]
     if train_images is not None:
         chosen = _balanced(y_train, train_images)
@@ -140,192 +82,24 @@ def _balanced(labels: np.ndarray, count: int) -> np.ndarray:
     return np.sort(np.lexsort((labels, turn))[:count])
 
 
-def _drawn(why: str) -> tuple[str, dict[str, np.ndarray]]:
+def _arrays(choice: str) -> tuple[str, dict[str, np.ndarray]]:
+    why = "as chosen"
+    if choice != "drawn":
+        try:
+            return "Fashion-MNIST", fetch.fashion_mnist(try_again=choice == "real")
+        except fetch.NoDownload:
+            if choice == "real":
+                raise
+            why = "which could not be downloaded"
     notice(
-        f"these are drawn garments, not Fashion-MNIST ({why}). For the real data "
+        f"these are drawn garments, not Fashion-MNIST, {why}. For the real data "
         "connect to the network and use --data real, or set COURSE_DATA to a folder "
         "that holds its four .gz files."
     )
     x_train, y_train = drawn.draw(60_000, seed=1)
     x_test, y_test = drawn.draw(10_000, seed=2)
-    return "drawn garments", {
-        "x_train": x_train,
-        "y_train": y_train,
-        "x_test": x_test,
-        "y_test": y_test,
-    }
-
-
-# --- Files -------------------------------------------------------------------------
-
-
-class WrongFile(Exception):
-    """A file whose content is not what was published under its name."""
-
-
-class Unreachable(Exception):
-    """A file that a server did not deliver."""
-
-
-class NoDownload(CourseError):
-    """Fashion-MNIST is not on this machine, and no place could be reached."""
-
-    def __init__(self, summary: str, details: str):
-        super().__init__(f"Fashion-MNIST: {summary}.\n{details}")
-        self.summary = summary
-
-
-def cache_folder() -> Path:
-    """Where the course keeps what it has downloaded: COURSE_CACHE, else the user's."""
-    given = os.environ.get("COURSE_CACHE")
-    return Path(given or platformdirs.user_cache_dir("distributed-training-course"))
-
-
-def _unpack(packed: bytes, sha256: str) -> np.ndarray:
-    """The array in a gzipped IDX file (http://yann.lecun.com/exdb/mnist), once checked.
-
-    The checksum of the content is the one test of a file, wherever it comes from.
-    """
-    try:
-        content = gzip.decompress(packed)
-    except (EOFError, gzip.BadGzipFile, zlib.error):
-        raise WrongFile("is cut short or is no gzip file") from None
-    found = hashlib.sha256(content).hexdigest()
-    if found != sha256:
-        for name, known in FILES.values():
-            if found == known:
-                raise WrongFile(f"holds the content of {name}")
-        raise WrongFile("does not hold what was published under this name")
-    dimensions = content[3]
-    shape = np.frombuffer(content, ">u4", count=dimensions, offset=4)
-    return np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions).reshape(shape)
-
-
-def _read(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """The arrays in the files of a folder, and what is the matter with the others."""
-    arrays, faults = {}, {}
-    for key, (name, sha256) in FILES.items():
-        try:
-            arrays[key] = _unpack((folder / name).read_bytes(), sha256)
-        except FileNotFoundError:
-            faults[key] = "is missing"
-        except OSError as error:
-            faults[key] = f"can't be read: {error.strerror}"
-        except WrongFile as fault:
-            faults[key] = str(fault)
-    return arrays, faults
-
-
-def _from_course_data(folder: Path) -> dict[str, np.ndarray]:
-    if (folder / "fashion-mnist").is_dir():
-        folder = folder / "fashion-mnist"
-    arrays, faults = _read(folder)
-    if faults:
-        lines = "".join(f"  {FILES[key][0]} {faults[key]}\n" for key in faults)
-        raise CourseError(
-            f"COURSE_DATA leads to {folder}, which does not hold Fashion-MNIST:\n"
-            f"{lines}Put the published files there (delete wrong ones), or unset "
-            "COURSE_DATA and let the course download them."
-        )
-    return arrays
-
-
-def _from_cache(try_again: bool) -> dict[str, np.ndarray]:
-    """The arrays in the cache, downloaded first if need be, by one process at a time.
-
-    Raises NoDownload, also when a download failed within the last minutes; with
-    `try_again` only when one failed since this call.
-    """
-    since = time.time() - (0 if try_again else REMEMBER)
-    folder = cache_folder() / "fashion-mnist"
-    arrays, faults = _read(folder)
-    if not faults:
-        return arrays
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        # The kernel drops this lock when its owner dies, however it dies.
-        with FileLock(folder / "lock"):
-            arrays, faults = _read(folder)  # others may have been here meanwhile
-            for key, fault in faults.items():
-                if (folder / FILES[key][0]).exists():
-                    notice(f"{folder / FILES[key][0]} {fault}: fetching it again.")
-            if faults:
-                arrays |= _download(folder, list(faults), since)
-    except OSError as error:
-        raise CourseError(
-            f"Can't write to the cache {folder}: {error.strerror or error}. "
-            "Set COURSE_CACHE to a folder that you may write to."
-        ) from error
-    return arrays
-
-
-def _download(folder: Path, keys: list[str], since: float) -> dict[str, np.ndarray]:
-    """Fetch files from the first place that has them, and keep them in the folder."""
-    failed = folder / "download-failed"
-    if failed.exists() and failed.stat().st_mtime >= since:
-        raise NoDownload("no download a few minutes ago", failed.read_text())
-    arrays, reasons = {}, []
-    for place in _places():
-        print(f"Downloading Fashion-MNIST from {place}", file=sys.stderr, flush=True)
-        try:
-            for key in keys:
-                if key not in arrays:
-                    name, sha256 = FILES[key]
-                    packed = _fetch(f"{place}/{name}")
-                    arrays[key] = _unpack(packed, sha256)
-                    _write(folder / name, packed)
-            failed.unlink(missing_ok=True)
-            return arrays
-        except (Unreachable, WrongFile) as fault:
-            reasons.append(f"  {place}/{name} {fault}")
-    details = "\n".join(reasons)
-    _write(failed, details.encode())
-    raise NoDownload("no place could be reached", details)
-
-
-def _places() -> list[str]:
-    """The addresses to try in turn, an instructor's own (COURSE_MIRROR) first."""
-    mirror = os.environ.get("COURSE_MIRROR")
-    if not mirror:
-        return list(PLACES)
-    if not mirror.startswith(("http://", "https://")):
-        raise CourseError(f"COURSE_MIRROR is {mirror!r}: it must begin with http(s)://")
-    return [mirror.rstrip("/"), *PLACES]
-
-
-def _fetch(url: str) -> bytes:
-    """What is at an address. Raises Unreachable."""
-    # A thread can be left behind: a host may have sixteen addresses, and each of them
-    # would be given its own time-out in turn.
-    answers: queue.SimpleQueue = queue.SimpleQueue()
-
-    def ask():
-        try:
-            answers.put(urllib.request.urlopen(url, timeout=STALL))
-        except (OSError, http.client.HTTPException) as error:
-            answers.put(error)
-
-    threading.Thread(target=ask, daemon=True).start()
-    try:
-        answer = answers.get(timeout=ANSWER_WITHIN)
-        if isinstance(answer, Exception):
-            raise answer
-        with answer:
-            return answer.read()
-    except queue.Empty:
-        raise Unreachable(f"got no answer within {ANSWER_WITHIN} s") from None
-    except (OSError, http.client.HTTPException) as error:
-        raise Unreachable(f"did not come: {error}") from error
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    unfinished = path.with_name(path.name + ".part")
-    unfinished.write_bytes(content)
-    os.replace(unfinished, path)
-
-
-# --- Pipelines ---------------------------------------------------------------------
+    arrays = {"x_train": x_train, "y_train": y_train}
+    return "drawn garments", arrays | {"x_test": x_test, "y_test": y_test}
 
 
 def training_batches(

@@ -46,13 +46,16 @@ def in_notebook() -> bool:
 class Display:
     """Shows a run from start to end: use as a context manager, call `update`."""
 
-    def __init__(self, run: "Run"):
+    def __init__(self, run: "Run", quiet: bool = False):
         self.run = run
+        self.quiet = quiet
         self.started = time.monotonic()
         self.printed_epoch = 0
         self.handle = self.live = None
 
     def __enter__(self):
+        if self.quiet:
+            return self
         if in_notebook():
             from IPython.display import display
 
@@ -70,6 +73,8 @@ class Display:
 
     def update(self, progress: dict) -> None:
         """Show the progress so far; see `describe` for its keys."""
+        if self.quiet:
+            return
         seconds = time.monotonic() - self.started
         if self.handle:
             self.handle.update(self._bundle(describe(progress, seconds)), raw=True)
@@ -82,6 +87,8 @@ class Display:
             print(describe(progress, seconds), flush=True)
 
     def __exit__(self, *error):
+        if self.quiet:
+            return
         if self.live:
             self.live.stop()
         closing = self._closing()

@@ -48,7 +48,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Lesson:
-    """A notebook and whether it will run here; minutes as it states them itself."""
+    """A notebook and whether it will run here; the minutes to set aside."""
 
     number: str
     title: str

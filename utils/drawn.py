@@ -104,7 +104,7 @@ class Cloth:
         shadow = self.between(-0.02, 0.02) * (pixel - SIZE / 2)
         texture = 1 + along[:, :, None] + (across + shadow)[:, None, :]
         noise = self.rng.random(self.canvas.shape, np.float32) - np.float32(0.5)
-        texture += noise * self.between(0.3, 1.5)[:, :, None]
+        texture += noise * self.between(0.3, 1.6)[:, :, None]
         return (np.clip(self.canvas * texture, 0, 1) * 255).astype(np.uint8)
 
 
@@ -177,20 +177,20 @@ def pullover(cloth):
 
 
 def dress(cloth):
-    shoulder = cloth.between(2.5, 5)
-    waist = cloth.between(2, 4)
-    skirt = cloth.between(4, 8)
-    sleeve = cloth.either(0.5, cloth.between(2, 16), cloth.between(0, 0.5))
+    shoulder = cloth.between(3, 7)
+    waist = shoulder - cloth.between(0, 2)
+    skirt = waist + cloth.between(0, 5)
+    sleeve = cloth.either(0.6, cloth.between(3, 18), cloth.between(0, 0.5))
     cloth.pair(
         cloth.between(0.75, 1.1),
         (1.5, -shoulder, -shoulder + 2),
-        (1.5 + sleeve, -shoulder - cloth.between(1, 3), -shoulder + 1),
+        (1.5 + sleeve, -shoulder - cloth.between(1, 4), -shoulder + 1),
     )
     cloth.band(
         1,
         (1, -shoulder, shoulder),
         (10, -waist, waist),
-        (27, -skirt, skirt),
+        (cloth.between(25, 28), -skirt, skirt),
     )
     neck = cloth.between(1, 2.5)
     cloth.band(0, (0, -neck, neck), (cloth.between(2, 6), -0.5, 0.5))
@@ -209,7 +209,7 @@ def coat(cloth):
         neck_depth=cloth.between(1, 7),
     )
     gap = cloth.between(0.2, 0.6)
-    cloth.band(cloth.between(0.3, 1), (top + 2, -gap, gap), (hem, -gap, gap))
+    cloth.band(cloth.between(0.5, 1.1), (top + 2, -gap, gap), (hem, -gap, gap))
 
 
 def shirt(cloth):
@@ -227,9 +227,9 @@ def shirt(cloth):
     )
     thread = cloth.between(0.2, 0.5)
     cloth.band(
-        cloth.between(0.5, 1), (top + 2, -thread, thread), (hem, -thread, thread)
+        cloth.between(0.65, 1.1), (top + 2, -thread, thread), (hem, -thread, thread)
     )
-    collar = cloth.between(0.8, 1.2)
+    collar = cloth.between(0.85, 1.15)
     cloth.pair(collar, (top - 1.5, -3.5, -1.5), (top + 1.5, -2.5, -0.5))
 
 

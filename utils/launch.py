@@ -23,10 +23,11 @@ from pathlib import Path
 import psutil
 
 from utils import course, logs, steps, supervise
+from utils.course import TIME_LIMIT
 from utils.display import Display
+from utils.profiles import gpus
 from utils.watch import Watch
 
-TIME_LIMIT = 3600.0  # seconds; what a lesson needs is far less
 BEAT = 0.1  # seconds between two looks at the workers
 GRACE = 5.0  # seconds that the supervisor gets for ending everything
 MEMORY_PER_WORKER = 0.7e9  # bytes: TensorFlow, the data and the width-1 network
@@ -90,6 +91,12 @@ class Run:
         speeds = self.history["images_per_second"]
         return float((speeds[1:] if len(speeds) > 1 else speeds).median())
 
+    @property
+    def seconds_per_epoch(self) -> float:
+        """Seconds of training in an epoch; the median, as of images_per_second."""
+        times = self.history["seconds"].diff().fillna(self.history["seconds"])
+        return float((times[1:] if len(times) > 1 else times).median())
+
     def tail(self, lines: int = 10) -> str:
         """The last lines of the log."""
         with self.log.open(encoding="utf-8") as log:
@@ -100,6 +107,23 @@ class Run:
         from utils import record
 
         return record.load(self.folder, rank)
+
+    def as_json(self) -> dict:
+        """What programs may want to know, as plain data."""
+        return {
+            "script": self.script,
+            "workers": self.workers,
+            "command": self.command,
+            "status": self.status,
+            "seconds": round(self.seconds, 3),
+            "log": course.shown(self.log),
+            "notices": self.notices,
+            "history": (
+                self.history.to_dict("records")
+                if any(self.folder.glob("history*.csv"))
+                else None
+            ),
+        }
 
     def __repr__(self) -> str:
         return (
@@ -115,12 +139,7 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def gpus() -> int:
-    """How many NVIDIA GPUs this machine shows, without asking TensorFlow."""
-    return len(list(Path("/dev").glob("nvidia[0-9]*")))
-
-
-def mpirun_line(workers: int, program: list[str], one_core_each: bool) -> list[str]:
+def mpirun_line(workers: int, program: list[str], threads: int | None) -> list[str]:
     """The `mpirun` command that suits this machine, as an argument list.
 
     Workers that wait in MPI spin, and steal the core that another computes on;
@@ -133,8 +152,7 @@ def mpirun_line(workers: int, program: list[str], one_core_each: bool) -> list[s
         line += ["--oversubscribe"]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         line += ["--allow-run-as-root"]
-    if one_core_each:
-        threads = str(max(1, cores() // workers))
+    if threads:
         for name in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS"):
             line += ["-x", f"{name}={threads}"]
         line += ["-x", "TF_NUM_INTEROP_THREADS=1"]
@@ -187,17 +205,22 @@ def run(
     script: str | os.PathLike,
     *arguments: object,
     workers: int = 2,
+    threads: int | None = None,
     time_limit: float = TIME_LIMIT,
     record: int = 0,
     watch: bool = False,
+    quiet: bool = False,
     **options: object,
 ) -> Run:
     """Run `script` on `workers` workers under `mpirun` and wait for its end.
 
     arguments, options: the program's own; `epochs=3` becomes `--epochs 3`.
+    threads: how many threads, and so cores, each worker computes with; by default the
+        cores are shared out. Without meaning where there are GPUs.
     time_limit: seconds, after which every process is ended.
     record: let each worker keep its weights of so many batches (`Run.recording`).
     watch: sample which core each worker loads (`Run.samples`).
+    quiet: show nothing while it runs.
 
     Raises CourseError for a program or a number of workers that can't run, and
     RunFailed when a worker fails, the time is up or the run is stopped; by then no
@@ -212,13 +235,17 @@ def run(
     for name, value in options.items():
         own += [f"--{name.replace('_', '-')}", str(value)]
 
-    plain = mpirun_line(workers, ["python", str(script), *own], not gpus())
+    if gpus():
+        threads = None
+    elif threads is None:
+        threads = max(1, cores() // workers)
+    plain = mpirun_line(workers, ["python", str(script), *own], threads)
     result = Run(script.name, workers, shlex.join(plain), logs.new_folder(script.stem))
     result.notices += notices
     actual = mpirun_line(
         workers,
         [sys.executable, "-u", "-m", "utils.worker", str(script), *own],
-        not gpus(),
+        threads,
     )
     actual[:1] = [mpirun, "--output-filename", f"{result.folder / 'ranks'}:nocopy"]
     environment = dict(os.environ, PATH=_path(), COURSE_RUN=str(result.folder))
@@ -231,7 +258,7 @@ def run(
 
     watching = Watch(result.folder) if watch else None
     started = time.monotonic()
-    with Display(result) as display, Followed(result) as output:
+    with Display(result, quiet) as display, Followed(result) as output:
         try:
             with supervised(actual, time_limit, environment, result.folder) as process:
                 while process.poll() is None:

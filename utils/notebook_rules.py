@@ -5,7 +5,7 @@ A rule is a short function that takes a notebook and yields one sentence for eac
 breach, which says where, what, and what to do about it. `lint` and `audit` apply
 them all. What a rule needs to know about a notebook stands in the notebook:
 
-- `metadata.course.minutes`: how long it takes on two cores;
+- `metadata.course.minutes`: what a learner should set aside for it;
 - `metadata.course.needs`: the lines of `course doctor` that it can't do without;
 - tag `parameters`: the cell that papermill's parameters replace;
 - tag `figure`: the cell shows a figure;
@@ -41,8 +41,8 @@ Rule = Callable[[NotebookNode], Iterator[str]]
 
 
 def read(path: Path) -> NotebookNode:
-    """The notebook at `path`."""
-    return nbformat.read(str(path), as_version=nbformat.NO_CONVERT)
+    """The notebook at `path`, as it is: nbformat.read would mend some faults."""
+    return nbformat.v4.reads_json(path.read_text(encoding="utf-8"))
 
 
 def cells_of(notebook: NotebookNode, kind: str) -> Iterator[tuple[str, NotebookNode]]:
@@ -227,6 +227,8 @@ def _text(output: NotebookNode) -> str:
 def lint(path: Path) -> list[str]:
     """Every breach in the source of the notebook at `path`; none when all is well."""
     notebook = read(path)
+    if invalid := list(is_valid(notebook)):
+        return invalid
     keeps = path.name.startswith(KEEPS_OUTPUTS)
     breaches = [breach for rule in LINT for breach in rule(notebook)]
     breaches += (outputs_are_kept if keeps else outputs_are_cleared)(notebook)
@@ -241,17 +243,18 @@ def lint(path: Path) -> list[str]:
 
 
 def is_valid(notebook: NotebookNode) -> Iterator[str]:
-    """Format 4.5 brings stable cell ids; a validator checks that each is there."""
+    """Format 4.5 brings stable cell ids; the other rules rely on its form."""
     if (notebook.nbformat, notebook.nbformat_minor) != (4, 5):
         yield "it is not nbformat 4.5: save it with a current JupyterLab"
+        return
+    ids = [cell.get("id") for cell in notebook.cells]
+    for twice in {i for i in ids if ids.count(i) > 1}:
+        yield f"the cell id {twice} is used twice: rename one"
         return
     try:
         nbformat.validate(notebook)
     except nbformat.ValidationError as error:
         yield f"it is no valid notebook: {str(error).splitlines()[0]}"
-    ids = [cell.get("id") for cell in notebook.cells]
-    for twice in {i for i in ids if ids.count(i) > 1}:
-        yield f"the cell id {twice} is used twice: rename one"
 
 
 def kernel_is_python3(notebook: NotebookNode) -> Iterator[str]:
@@ -263,7 +266,7 @@ def kernel_is_python3(notebook: NotebookNode) -> Iterator[str]:
 def facts_are_given(notebook: NotebookNode) -> Iterator[str]:
     facts = notebook.metadata.get("course", {})
     if not isinstance(facts.get("minutes"), int) or facts["minutes"] < 1:
-        yield "metadata.course.minutes: say how many whole minutes it takes (1 or more)"
+        yield "metadata.course.minutes: say how many minutes a learner needs"
     if not isinstance(facts.get("needs"), list) or not NEEDS.issuperset(facts["needs"]):
         yield f"metadata.course.needs: list what it needs of {', '.join(sorted(NEEDS))}"
 
@@ -372,7 +375,10 @@ def shell_failures_show(notebook: NotebookNode) -> Iterator[str]:
 def claims_can_fail(notebook: NotebookNode) -> Iterator[str]:
     for place, cell in cells_of(notebook, "code"):
         if tagged(cell, "claim"):
-            body = ast.parse(cell.source).body
+            try:
+                body = ast.parse(cell.source).body
+            except SyntaxError:  # magics
+                body = []
             last = body[-1] if body else None
             if not isinstance(last, ast.Expr) or isinstance(last.value, ast.Constant):
                 yield f"{place} claims nothing: end it in a comparison"

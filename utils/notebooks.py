@@ -7,6 +7,7 @@ result depends on, so that nothing is executed twice for the same proof.
 """
 
 import hashlib
+import json
 import os
 import re
 import subprocess
@@ -15,18 +16,18 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from nbformat import NotebookNode
 
-from utils import course, notebook_rules, profiles, steps, supervise
+from utils import course, data, notebook_rules, profiles, steps, supervise
 
 SCRATCH_PREFIX = "course-notebook-"
 NBVAL_CELL_SECONDS = 120  # nbval waits so long for a dead kernel; its default is 2,000
-PATIENCE = 10  # times the minutes that a notebook states before it is stopped
+TIME_LIMIT = 900.0  # seconds for one notebook
 
-Progress = Callable[[int], None]  # is told the number of the cell that begins
+OnCell = Callable[[int], None]  # is told the number of each cell as it begins
 
 
 @dataclass(frozen=True)
@@ -79,42 +80,50 @@ def step_of(notebook: Path) -> int:
     return int(named[1]) if named else 0
 
 
+def steps_needed(notebook: Path) -> int:
+    """How many steps are taught by the time that `notebook` ends."""
+    return max(step_of(path) for path in discover() if path.name <= notebook.name)
+
+
 def prove(
     notebook: Path,
     profile: str,
     *,
     steps_done: int | None = None,
     force: bool = False,
-    time_limit: float | None = None,
-    progress: Progress = lambda cell: None,
+    time_limit: float = TIME_LIMIT,
+    on_cell: OnCell = lambda cell: None,
 ) -> Result:
     """Execute `notebook` unless its result is known already; audit the result.
 
     steps_done: how far the exercise is done in the scratch copy; default, as far as
-        the notebook's own step. Short of that step, the notebook must stop with a
-        message that says so, and its copy is kept apart, in `unsolved/`.
+        `steps_needed`. With less, the notebook must stop with a message that says so,
+        and its copy is kept apart, in `unsolved/`.
     force: execute it even though the result is known.
-    time_limit: seconds; default PATIENCE times the minutes that the notebook states.
+    time_limit: seconds, after which all its processes are ended.
     """
-    step = step_of(notebook)
-    done = step if steps_done is None else steps_done
+    needed = steps_needed(notebook)
+    done = needed if steps_done is None else steps_done
+    unsolved = done < needed
     folder = course.root() / "executed" / profile
-    if done < step:
+    if unsolved:
         folder = folder / "unsolved" / f"after_step_{done:02}"
     kept, html = folder / notebook.name, (folder / notebook.name).with_suffix(".html")
 
     files = scratch_files(notebook, done)
     proof = fingerprint(notebook, files, profile)
     if not force and kept.exists() and html.exists():
-        result = _judge(notebook, kept, html, proof, unsolved=done < step)
-        if result and result.ok:
-            return result
+        facts = notebook_rules.read(kept).metadata.get("proof", {})
+        if facts.get("of") == proof and facts.get("data") == _data_in_use():
+            result = _judge(kept, html, unsolved)
+            if result.ok:
+                return replace(result, cached=True)
 
-    executed = _execute(notebook, files, profile, time_limit, progress)
-    executed.metadata["proof"]["of"] = proof
+    executed = _execute(notebook, files, profile, time_limit, on_cell)
+    # What it trained on is known afterwards: it may have fetched the data itself.
+    executed.metadata["proof"] |= {"of": proof, "data": _data_in_use()}
     _keep(executed, kept, html, notebook.parent)
-    result = _judge(notebook, kept, html, proof, unsolved=done < step)
-    return Result(**{**vars(result), "cached": False})
+    return _judge(kept, html, unsolved)
 
 
 def scratch_files(notebook: Path, steps_done: int) -> dict[str, bytes]:
@@ -141,7 +150,7 @@ def scratch_files(notebook: Path, steps_done: int) -> dict[str, bytes]:
 
 
 def fingerprint(notebook: Path, files: dict[str, bytes], profile: str) -> str:
-    """A hash of all that the result of `notebook` depends on."""
+    """A hash of all that the result of `notebook` depends on, the data aside."""
     digest = hashlib.sha256()
 
     def add(name: str, content: bytes) -> None:
@@ -151,25 +160,23 @@ def fingerprint(notebook: Path, files: dict[str, bytes], profile: str) -> str:
     add("profile", repr(profiles.profile(profile)).encode())
     add("python", sys.version.encode())
     for name, content in files.items():
-        other = name.endswith(".ipynb") and Path(name).name != notebook.name
-        if other:  # of which notebook 00 shows what they need, and no more
-            facts = notebook_rules.read(course.root() / name).metadata.get("course")
-            content = repr(facts).encode()
+        # Of other notebooks, notebook 00 shows the facts in their metadata.
+        if name.endswith(".ipynb") and Path(name).name != notebook.name:
+            content = repr(json.loads(content)["metadata"].get("course")).encode()
         add(name, content)
     package = Path(__file__).parent
     lock = course.root() / "requirements.lock"
     for path in [*sorted(package.glob("*.py")), lock]:
         if path.exists():
             add(path.name, path.read_bytes())
-    for path in _data_files():
-        add(path.name, str(path.stat().st_size).encode())
     return digest.hexdigest()
 
 
-def _data_files() -> list[Path]:
-    """The real data that the user points to, if any."""
-    folder = os.environ.get("COURSE_DATA")
-    return sorted(Path(folder).rglob("*.gz")) if folder else []
+def _data_in_use() -> list[str]:
+    """The files of the real data that are at hand, each with its size."""
+    folder = os.environ.get("COURSE_DATA") or data.cache_folder()
+    files = sorted(Path(folder).rglob("*.gz"))
+    return [f"{path.name} {path.stat().st_size}" for path in files]
 
 
 # -------------------------------------------------------------- execution
@@ -179,13 +186,10 @@ def _execute(
     notebook: Path,
     files: dict[str, bytes],
     profile: str,
-    time_limit: float | None,
-    progress: Progress,
+    time_limit: float,
+    on_cell: OnCell,
 ) -> NotebookNode:
     """Run `notebook` in a scratch copy; return the copy with `metadata.proof`."""
-    source = notebook_rules.read(notebook)
-    if time_limit is None:
-        time_limit = 60 * PATIENCE * source.metadata.get("course", {}).get("minutes", 1)
     with tempfile.TemporaryDirectory(prefix=SCRATCH_PREFIX) as name:
         scratch = Path(name).resolve()
         for path, content in files.items():
@@ -193,13 +197,14 @@ def _execute(
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content)
         (scratch / "exercises").mkdir(exist_ok=True)
-        run = _compare if notebook.name.startswith(KEEPS_OUTPUTS) else _papermill
+        keeps_outputs = notebook.name.startswith(notebook_rules.KEEPS_OUTPUTS)
+        run = _compare if keeps_outputs else _papermill
         started = time.monotonic()
         executed, findings = run(
             scratch / "notebooks" / notebook.name,
             _environment(scratch, profile),
             time_limit,
-            progress,
+            on_cell,
         )
     executed.metadata.pop("papermill", None)  # it holds paths of this machine
     executed.metadata["proof"] = {
@@ -207,9 +212,6 @@ def _execute(
         "findings": findings,
     }
     return executed
-
-
-KEEPS_OUTPUTS = notebook_rules.KEEPS_OUTPUTS
 
 
 def _environment(scratch: Path, profile: str) -> dict[str, str]:
@@ -226,38 +228,32 @@ def _environment(scratch: Path, profile: str) -> dict[str, str]:
 
 
 def _papermill(
-    notebook: Path, environment: dict, time_limit: float, progress: Progress
+    notebook: Path, environment: dict, time_limit: float, on_cell: OnCell
 ) -> tuple[NotebookNode, list[str]]:
     """Execute with papermill; return the executed copy and what ended it badly."""
-    output = notebook.with_suffix(".executed.ipynb")
+    output = notebook.parent.parent / "executed.ipynb"  # not one more notebook
     last_lines: deque[str] = deque(maxlen=20)
 
     def follow(line: str) -> None:
         if begun := re.match(r"Executing Cell (\d+)-", line):
-            progress(int(begun[1]))
+            on_cell(int(begun[1]))
         last_lines.append(line.strip())
 
-    command = [sys.executable, "-m", "papermill", notebook.name, output.name]
+    command = [sys.executable, "-m", "papermill", notebook.name, f"../{output.name}"]
     command += ["--kernel", "python3", "--log-output", "--no-progress-bar"]
     status = _supervised(command, notebook.parent, environment, time_limit, follow)
     executed = notebook_rules.read(output if output.exists() else notebook)
     findings = []
     if status == supervise.TIMED_OUT:
         findings.append(f"it was stopped after its time limit of {time_limit:g} s")
-    elif status and not _raised(executed):
-        reason = next(
-            (line for line in reversed(last_lines) if line), "no reason given"
-        )
+    elif status and not any(notebook_rules.no_error(executed)):
+        reason = next(filter(None, reversed(last_lines)), "no reason given")
         findings.append(f"papermill failed with status {status}: {reason}")
     return executed, findings
 
 
-def _raised(notebook: NotebookNode) -> bool:
-    return bool(list(notebook_rules.no_error(notebook)))
-
-
 def _compare(
-    notebook: Path, environment: dict, time_limit: float, progress: Progress
+    notebook: Path, environment: dict, time_limit: float, on_cell: OnCell
 ) -> tuple[NotebookNode, list[str]]:
     """Execute with nbval, which compares with the outputs that the notebook keeps.
 
@@ -267,7 +263,7 @@ def _compare(
 
     def follow(line: str) -> None:
         if ended := re.match(r".*::Cell (\d+) ", line):
-            progress(int(ended[1]) + 1)
+            on_cell(int(ended[1]) + 1)
         lines.append(line.strip())
 
     command = [sys.executable, "-m", "pytest", "--nbval", notebook.name, "-v"]
@@ -344,23 +340,19 @@ def _keep(executed: NotebookNode, ipynb: Path, html: Path, beside: Path) -> None
         half.replace(path)
 
 
-def _judge(
-    notebook: Path, ipynb: Path, html: Path, proof: str, unsolved: bool
-) -> Result | None:
-    """The result that an executed copy holds; None if it proves something else."""
+def _judge(ipynb: Path, html: Path, unsolved: bool) -> Result:
+    """Audit an executed copy."""
     executed = notebook_rules.read(ipynb)
-    facts = executed.metadata.get("proof", {})
-    if facts.get("of") != proof:
-        return None
+    facts = executed.metadata["proof"]
     if unsolved:
         found = notebook_rules.audit_unsolved(executed, {"StepMissing"}, _private())
     else:
         found = notebook_rules.audit(executed, _private())
     return Result(
-        notebook=notebook.stem,
+        notebook=ipynb.stem,
         seconds=facts["seconds"],
         findings=(*facts["findings"], *found),
-        cached=True,
+        cached=False,
         ipynb=ipynb,
         html=html,
     )
@@ -395,6 +387,8 @@ def prove_all(
     results = []
     for notebook in chosen:
         cells = len(notebook_rules.read(notebook).cells)
+        if not console.is_terminal:
+            console.print(f"{notebook.stem} ...")
         text = map(TextColumn, columns)
         with Progress(
             *text, BarColumn(), TimeElapsedColumn(), console=console, transient=True
@@ -404,7 +398,7 @@ def prove_all(
                 notebook,
                 name,
                 force=force,
-                progress=lambda cell, bar=bar, task=task: bar.update(
+                on_cell=lambda cell, bar=bar, task=task: bar.update(
                     task, completed=cell
                 ),
             )

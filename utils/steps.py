@@ -289,6 +289,28 @@ def difference(old: str, new: str, old_name: str, new_name: str) -> str:
     )
 
 
+def yours_and_ours(n: int, script: str | os.PathLike | None = None) -> str:
+    """The diff from a learner's program to the course's after step `n`.
+
+    Raises CourseError when there is no such step or program.
+    """
+    path = _exercise(script)
+    parse_program(path)
+    name = path.stem
+    source = course.root() / "solutions" / f"{name}_solution.py"
+    if not source.exists():
+        names = ", ".join(s.stem.removesuffix("_solution") for s in sources())
+        raise course.CourseError(
+            f"the course has no {name}.py to compare with; it has {names}."
+        )
+    text = source.read_text()
+    if not 1 <= n <= count(text):
+        raise course.CourseError(f"there is no step {n}: steps 1 to {count(text)} are.")
+    # The file's own name, in its first lines, is not a difference.
+    ours = render(text, n).replace(f"solutions/{source.name}", f"exercises/{name}.py")
+    return difference(path.read_text(), ours, "yours", f"the course's, step {n}")
+
+
 def what_changed(n: int, program: str = "fashion_mnist"):
     """Show what step `n` changes in the program, as a coloured diff (for notebooks)."""
     from IPython.display import Code

@@ -1,0 +1,147 @@
+"""The drawings of notebook 02: whole, readable, described, and true."""
+
+import base64
+import io
+import itertools
+
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.text import Text
+from PIL import Image
+
+from utils import diagrams
+
+SMALLEST_TYPE = 8  # points
+
+
+def busiest_wire():
+    return diagrams.busiest_wire(
+        lambda workers, size: 2 * workers * size,
+        lambda workers, size: 4 * (workers - 1) / workers * size,
+        {"our network": 7e5, "100 MB": 1e8},
+    )
+
+
+DRAWINGS = {
+    "model and data": diagrams.model_and_data_parallel,
+    "lesson's straggler": lambda: diagrams.synchronous_and_asynchronous(
+        [1.0, 1.2, 2.5], seconds=7.5
+    ),
+    "worse straggler": lambda: diagrams.synchronous_and_asynchronous(
+        [1.0, 1.2, 7.5], seconds=7.5
+    ),
+    "descent": lambda: diagrams.descent({0: [1.0, 0.5, 0.25], 3: [1.0, 0.5, 0.0]}),
+    "server of 2": lambda: diagrams.parameter_server(2),
+    "server of 8": lambda: diagrams.parameter_server(8),
+    "ring of 2": lambda: diagrams.ring(2),
+    "ring of 8": lambda: diagrams.ring(8),
+    "steps of 2": lambda: diagrams.ring_in_steps(2),
+    "steps of 4": lambda: diagrams.ring_in_steps(4),
+    "busiest wire": busiest_wire,
+}
+
+
+@pytest.fixture(params=DRAWINGS.values(), ids=DRAWINGS.keys())
+def drawing(request):
+    return request.param()
+
+
+@pytest.fixture
+def texts(drawing, monkeypatch):
+    """Every text that is painted, with its box in dots."""
+    painted = []
+    paint = Text.draw
+
+    def draw(text, renderer):
+        paint(text, renderer)
+        if text.get_text().strip():
+            painted.append((text, text.get_window_extent(renderer)))
+
+    monkeypatch.setattr(Text, "draw", draw)
+    FigureCanvasAgg(drawing).draw()
+    assert painted
+    return painted
+
+
+def test_no_text_is_cut_off_or_tiny(drawing, texts):
+    for text, box in texts:
+        assert box.x0 >= 0, text
+        assert box.y0 >= 0, text
+        assert box.x1 <= drawing.bbox.width, text
+        assert box.y1 <= drawing.bbox.height, text
+        assert text.get_fontsize() >= SMALLEST_TYPE, text
+
+
+def test_no_text_covers_another(texts):
+    for (one, box), (other, other_box) in itertools.combinations(texts, 2):
+        assert not box.padded(-1).overlaps(other_box.padded(-1)), (one, other)
+
+
+def test_jupyter_gets_a_picture_and_the_words_for_it(drawing):
+    data, metadata = drawing._repr_mimebundle_()
+    assert data["text/plain"] == repr(drawing) == metadata["image/png"]["alt"]
+    assert len(repr(drawing).split()) > 10
+    picture = Image.open(io.BytesIO(base64.b64decode(data["image/png"])))
+    shown = metadata["image/png"]["width"], metadata["image/png"]["height"]
+    assert picture.size == pytest.approx([2 * side for side in shown], abs=2)
+
+
+def test_the_same_drawing_twice_is_the_same_picture():
+    one, other = (diagrams.ring_in_steps(3)._repr_mimebundle_()[0] for _ in range(2))
+    assert one == other
+
+
+@pytest.mark.parametrize(
+    ("draw", "workers"),
+    [
+        (diagrams.parameter_server, 9),
+        (diagrams.ring, 9),
+        (diagrams.ring, 1),
+        (diagrams.ring_in_steps, 5),
+        (diagrams.ring_in_steps, 0),
+    ],
+)
+def test_what_does_not_fit_is_refused(draw, workers):
+    with pytest.raises(ValueError, match=f"2 to . workers, not {workers}"):
+        draw(workers)
+
+
+@pytest.mark.parametrize(
+    "steps", [[1.0], [1.0, 1.0], [1.0, 1.2, 2.5], [0.7, 3.0, 0.7, 1.1]]
+)
+def test_staleness_is_the_number_of_others_updates_in_between(steps):
+    made = diagrams.staleness(steps, seconds=7.5)
+    assert [len(own) for own in made] == [int(7.5 / step) for step in steps]
+    everyone = [(time, who) for who, own in enumerate(made) for time, _ in own]
+    for who, own in enumerate(made):
+        before = (0.0, -1)
+        for time, late in own:
+            between = [update for update in everyone if before < update < (time, who)]
+            assert late == len(between)
+            before = (time, who)
+
+
+def test_the_words_count_what_is_drawn():
+    words = repr(diagrams.synchronous_and_asynchronous([1.0, 1.2, 2.5], seconds=7.5))
+    assert "3 updates from 9 gradients" in words
+    assert "16 gradients" in words
+    assert "stalest 5 updates late" in words
+    words = repr(diagrams.synchronous_and_asynchronous([1.0, 1.2, 7.5], seconds=7.5))
+    assert "1 updates from 3 gradients" in words
+    assert "stalest 13 updates late" in words
+
+
+@pytest.mark.parametrize(
+    ("size", "shown"),
+    [
+        (0, "0 bytes"),
+        (999, "999 bytes"),
+        (1000, "1 kB"),
+        (699_112, "699 kB"),
+        (1.4e6, "1.4 MB"),
+        (12.8e9, "12.8 GB"),
+        (5e14, "500 TB"),
+    ],
+)
+def test_bytes_are_shown_to_three_digits(size, shown):
+    assert diagrams.human_bytes(size) == shown

@@ -1,0 +1,310 @@
+"""Each rule for notebooks is broken once, on purpose, and must say so."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from utils import notebook_rules
+from utils.notebook_rules import audit, audit_unsolved, lint
+
+Notebook = nbformat.NotebookNode
+Change = Callable[[Notebook], object]
+
+
+def a_source() -> Notebook:
+    """A notebook that breaks no rule."""
+
+    def code(name: str, source: str, *tags: str) -> Notebook:
+        return new_code_cell(source, id=name, metadata={"tags": list(tags)})
+
+    return new_notebook(
+        metadata={
+            "kernelspec": {"name": "python3", "display_name": "Python 3"},
+            "course": {"minutes": 5, "needs": ["all-reduce"]},
+        },
+        cells=[
+            new_markdown_cell("# Count to two", id="title"),
+            new_markdown_cell(
+                "In this notebook you will\n\n- count\n- add\n- look\n", id="aims"
+            ),
+            code("numbers", "workers = 2", "parameters"),
+            code("run", "result = run('program.py', workers=workers)"),
+            code("look", "plot(result)", "figure"),
+            code("claim", "result.status == 0", "claim"),
+            code("shell", "%%bash\nmpirun -np 2 hostname"),
+            new_markdown_cell("[The program](program.py)", id="link"),
+            new_markdown_cell("## Summary\n\nWhat comes next?", id="summary"),
+        ],
+    )
+
+
+def a_copy() -> Notebook:
+    """`a_source` as it is after it was executed, with nothing to find fault with."""
+    notebook = a_source()
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    for count, one in enumerate(code, 1):
+        one.execution_count = count
+    cell(notebook, "look").outputs = [
+        new_output("display_data", {"image/png": "iVBORw0=", "text/plain": "a line"})
+    ]
+    cell(notebook, "claim").outputs = [
+        new_output("execute_result", {"text/plain": "True"}, execution_count=4)
+    ]
+    cell(notebook, "shell").outputs = [new_output("stream", name="stdout", text="a\nb")]
+    return notebook
+
+
+def cell(notebook: Notebook, name: str) -> Notebook:
+    return next(cell for cell in notebook.cells if cell.id == name)
+
+
+def source(name: str, text: str) -> Change:
+    return lambda notebook: cell(notebook, name).update(source=text)
+
+
+def tags(name: str, *names: str) -> Change:
+    return lambda notebook: cell(notebook, name).metadata.update(tags=list(names))
+
+
+def facts(**changed) -> Change:
+    return lambda notebook: notebook.metadata.course.update(changed)
+
+
+def stream(name: str, text: str, kind: str = "stdout") -> Change:
+    """Let the cell `name` show `text`, below what it shows already."""
+    shown = new_output("stream", name=kind, text=text)
+    return lambda notebook: cell(notebook, name).outputs.append(shown)
+
+
+# -------------------------------------------------------------- sources
+
+BAD_SOURCES = {
+    "is_valid": [
+        (lambda n: n.update(nbformat_minor=4), "not nbformat 4.5"),
+        (lambda n: cell(n, "look").update(id="run"), "used twice"),
+        (lambda n: cell(n, "look").pop("outputs"), "no valid notebook"),
+    ],
+    "kernel_is_python3": [
+        (lambda n: n.metadata.kernelspec.update(name="conda-env"), "choose python3")
+    ],
+    "facts_are_given": [
+        (facts(minutes="five"), "course.minutes"),
+        (facts(minutes=0), "course.minutes"),
+        (facts(needs=["luck"]), "course.needs"),
+        (lambda n: n.metadata.pop("course"), "course.needs"),
+    ],
+    "tags_are_spelt_right": [(tags("look", "figrue"), "figure is meant")],
+    "title_comes_first": [
+        (source("title", "Count to two"), "# Title"),
+        (source("link", "# Another title"), "# Title"),
+    ],
+    "aims_are_stated": [
+        (source("aims", "We will count."), "state its aims"),
+        (source("aims", "In this notebook you will\n\n- count"), "states 1 aims"),
+    ],
+    "summary_leads_on": [
+        (source("summary", "The end?"), "close it with a section"),
+        (source("summary", "## Summary\n\nThe end."), "the question that leads on"),
+    ],
+    "a_figure_is_shown": [(tags("look"), "no cell is tagged `figure`")],
+    "text_is_short": [(source("link", "word " * 81), "has 81 words")],
+    "code_is_short": [
+        (source("look", "a = 1\n" * 13), "has 13 lines"),
+        (source("look", " \n"), "holds no code"),
+    ],
+    "parameters_come_first": [
+        (tags("numbers"), "it calls run()"),
+        (tags("shell", "parameters"), "several cells"),
+        (lambda n: n.cells.insert(1, n.cells.pop(3)), "it calls run()"),
+    ],
+    "shell_failures_show": [
+        (source("shell", "!mpirun -np 2 hostname"), "goes unnoticed"),
+        (source("shell", "lines = !horovodrun -np 2 hostname"), "goes unnoticed"),
+        (source("shell", "%sx mpirun"), "goes unnoticed"),
+        (source("shell", "%%bash --no-raise-error\nfalse"), "hides its failure"),
+        (source("shell", "%%bash\nfalse\ntrue"), "only its last command"),
+        (source("shell", "%%bash\nfalse; true"), "only its last command"),
+        (source("shell", "%%bash -e\nfalse | tail"), "a pipe hides failures"),
+    ],
+    "claims_can_fail": [
+        (source("claim", "good = result.status == 0"), "claims nothing"),
+        (source("claim", "True"), "claims nothing"),
+        (source("claim", "# nothing"), "claims nothing"),
+        (source("claim", "%%bash\ntest 1 = 1"), "claims nothing"),
+    ],
+    "no_absolute_path": [
+        (source("look", "plot('/home/me/picture.png')"), "/home/me"),
+        (source("link", "It is in /tmp/results now."), "/tmp/results"),
+    ],
+}
+BAD_FILES = [
+    (source("link", "[Gone](gone.ipynb#part)"), "links to gone.ipynb#part"),
+    (source("link", '<img src="gone.png">'), "links to gone.png"),
+    (stream("look", "an old output"), "keeps its output"),
+    (lambda n: cell(n, "look").update(execution_count=3), "keeps its output"),
+    (lambda n: n.metadata.update(long="x" * 61_000), "at most 60 kB"),
+]
+
+
+def written(folder: Path, notebook: Notebook, name: str = "03_count.ipynb") -> Path:
+    (folder / "program.py").touch()
+    path = folder / name
+    # nbformat.write would refuse what is invalid, or mend it.
+    path.write_text(json.dumps(notebook))
+    return path
+
+
+def every(cases: dict) -> list:
+    return [
+        pytest.param(*case, id=f"{rule}-{number}")
+        for rule, cases_of_rule in cases.items()
+        for number, case in enumerate(cases_of_rule)
+    ]
+
+
+def test_a_good_source_has_no_breach(tmp_path):
+    assert lint(written(tmp_path, a_source())) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "%%bash -e\n# Two commands\ntrue\nfalse",
+        "%%bash\ntrue ||\\\n  false",
+        "%%bash -e -o pipefail\nmpirun -np 2 hostname | sort",
+        "%time plot(result) != 3",
+    ],
+)
+def test_shell_lines_whose_failure_shows_are_fine(tmp_path, text):
+    notebook = a_source()
+    source("shell", text)(notebook)
+    assert lint(written(tmp_path, notebook)) == []
+
+
+@pytest.mark.parametrize(("change", "words"), [*every(BAD_SOURCES), *BAD_FILES])
+def test_a_breach_in_a_source_is_reported(tmp_path, change, words):
+    notebook = a_source()
+    change(notebook)
+    breaches = lint(written(tmp_path, notebook))
+    assert any(words in breach for breach in breaches), breaches
+
+
+def test_the_notebook_that_keeps_its_outputs_must_have_them(tmp_path):
+    kept = f"{notebook_rules.KEEPS_OUTPUTS}_count.ipynb"
+    assert lint(written(tmp_path, a_copy(), kept)) == []
+    breaches = lint(written(tmp_path, a_source(), kept))
+    assert any("save it with its outputs" in breach for breach in breaches)
+
+
+# -------------------------------------------------------------- executed copies
+
+
+def error(name: str, ename: str, evalue: str, traceback: list[str]) -> Change:
+    shown = new_output("error", ename=ename, evalue=evalue, traceback=traceback)
+    return lambda notebook: cell(notebook, name).outputs.append(shown)
+
+
+BAD_COPIES = {
+    "every_cell_ran_in_order": [
+        (lambda n: cell(n, "shell").update(execution_count=None), "never ran"),
+        (lambda n: cell(n, "shell").update(execution_count=9), "ran as number 9"),
+    ],
+    "no_error": [(error("run", "KeyError", "'loss'", ["Trace"]), "raised KeyError")],
+    "figures_are_there": [
+        (lambda n: cell(n, "look").update(outputs=[]), "shows no figure"),
+        (tags("look"), "tag it `figure`"),
+    ],
+    "claims_hold": [
+        (
+            lambda n: cell(n, "claim").outputs[0].data.update({"text/plain": "False"}),
+            "should show True and nothing else, not False",
+        ),
+        (lambda n: cell(n, "claim").update(outputs=[]), "not nothing"),
+        (stream("claim", "hello"), "not True hello"),
+    ],
+    "outputs_are_short": [(stream("run", "line\n" * 41), "shows 41 lines")],
+    "stderr_is_short": [(stream("run", "line\n" * 6, "stderr"), "6 lines of standard")],
+    "nothing_frightens": [
+        (stream("run", "a.py:3: UserWarning: old", "stderr"), "UserWarning: old"),
+        (stream("run", "fine\nWARNING:absl:slow"), "WARNING:absl:slow"),
+        (stream("run", "2026-01-02 03:04:05.6: W core/a.cc:7] no GPU"), "no GPU"),
+        (stream("run", "Traceback (most recent call last):"), "Traceback"),
+    ],
+}
+SHOWS_A_PLACE = [
+    (stream("run", "saved to /home/me/logs"), "/home/me"),
+    (stream("run", "saved to secret-folder/logs"), "secret-folder"),
+    (
+        lambda n: cell(n, "look").outputs[0].data.update({"text/html": "/tmp/x/y"}),
+        "/tmp/x",
+    ),
+]
+
+
+def test_a_good_copy_has_no_breach():
+    assert audit(a_copy(), private=("secret-folder",)) == []
+
+
+@pytest.mark.parametrize(("change", "words"), [*every(BAD_COPIES), *SHOWS_A_PLACE])
+def test_a_breach_in_a_copy_is_reported(change, words):
+    notebook = a_copy()
+    change(notebook)
+    breaches = audit(notebook, private=("secret-folder",))
+    assert any(words in breach for breach in breaches), breaches
+
+
+def test_every_rule_is_broken_by_some_example():
+    assert {rule.__name__ for rule in notebook_rules.LINT} == set(BAD_SOURCES)
+    assert {rule.__name__ for rule in notebook_rules.AUDIT} == set(BAD_COPIES)
+
+
+# -------------------------------------------------------------- unsolved exercises
+
+
+def a_stopped_copy(
+    ename: str = "StepMissing", evalue: str = "step 2 is still to do", extra: str = ""
+) -> Notebook:
+    """`a_copy` that stopped at its cell `claim`."""
+    notebook = a_copy()
+    for name in ("claim", "shell"):
+        cell(notebook, name).update(outputs=[])
+    cell(notebook, "shell").update(execution_count=None)
+    error("claim", ename, evalue, [f"{ename}: {evalue}{extra}"])(notebook)
+    return notebook
+
+
+def test_one_friendly_message_is_a_good_end():
+    assert audit_unsolved(a_stopped_copy(), {"StepMissing"}) == []
+
+
+@pytest.mark.parametrize(
+    ("notebook", "words"),
+    [
+        (a_copy(), "ran to its end"),
+        (a_stopped_copy(ename="ValueError"), "raise a CourseError"),
+        (a_stopped_copy(extra="\n  at line 3"), "shows a stack trace"),
+        (a_stopped_copy(evalue="something is missing"), "names no step"),
+    ],
+)
+def test_other_ends_are_reported(notebook, words):
+    breaches = audit_unsolved(notebook, {"StepMissing"})
+    assert any(words in breach for breach in breaches), breaches
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (stream("claim", "a half-finished run"), "more than the message"),
+        (lambda n: cell(n, "shell").update(execution_count=5), "cells ran after"),
+        (lambda n: cell(n, "look").update(outputs=[]), "shows no figure"),
+    ],
+)
+def test_the_rest_of_a_stopped_copy_is_audited_too(change, words):
+    notebook = a_stopped_copy()
+    change(notebook)
+    breaches = audit_unsolved(notebook, {"StepMissing"})
+    assert any(words in breach for breach in breaches), breaches

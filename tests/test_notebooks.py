@@ -1,0 +1,337 @@
+"""Notebooks are executed for real: the course's own, once, and tiny ones that fail in
+every way a notebook can."""
+
+import shutil
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import psutil
+import pytest
+from nbformat.v4 import (
+    new_code_cell,
+    new_markdown_cell,
+    new_notebook,
+    new_output,
+    writes_json,
+)
+
+from tests.processes import wait_for
+from utils import course, notebook_rules, notebooks, profiles
+from utils.notebooks import prove
+
+OURS = notebooks.discover()
+STEPS = [path for path in OURS if notebooks.step_of(path)]
+UNSOLVED = sorted(
+    (path, done)
+    for path in STEPS
+    for done in {0, notebooks.step_of(path) - 1}
+)  # fmt: skip
+
+
+def profile() -> str:
+    """That of `course notebooks` without options, so that its results are used."""
+    return profiles.settings().name
+
+
+# -------------------------------------------------------------- the course's own
+
+
+@pytest.mark.parametrize("path", OURS, ids=lambda path: path.stem)
+def test_source_keeps_the_rules(path):
+    assert notebook_rules.lint(path) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(notebooks.TIME_LIMIT + 60)
+@pytest.mark.parametrize("path", OURS, ids=lambda path: path.stem)
+def test_runs_and_shows_what_it_promises(path):
+    assert prove(path, profile()).findings == ()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(notebooks.TIME_LIMIT + 60)
+@pytest.mark.parametrize(("path", "done"), UNSOLVED)
+def test_ends_kindly_when_a_step_is_not_done(path, done):
+    assert prove(path, profile(), steps_done=done).findings == ()
+
+
+# -------------------------------------------------------------- tiny ones
+
+
+@pytest.fixture
+def tiny_course(tmp_path, monkeypatch):
+    """A course of its own in a temporary folder; the test writes its notebooks."""
+    for folder in ("notebooks", "exercises", "solutions"):
+        (tmp_path / folder).mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(folder: Path, name: str, *sources: str, outputs=None) -> Path:
+    """A notebook of code cells; with `outputs`, one for each, as if it had been run."""
+    cells = [new_code_cell(source, id=f"c{n}") for n, source in enumerate(sources)]
+    for count, (cell, shown) in enumerate(zip(cells, outputs or (), strict=False), 1):
+        cell.execution_count = count
+        cell.outputs = [new_output("stream", name="stdout", text=shown)]
+    facts = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+    path = folder / "notebooks" / f"{name}.ipynb"
+    path.write_text(writes_json(new_notebook(cells=cells, metadata=facts)))
+    return path
+
+
+def stdout_of(result) -> list[str]:
+    executed = notebook_rules.read(result.ipynb)
+    return [
+        output.text.strip()
+        for _, cell in notebook_rules.cells_of(executed, "code")
+        for output in cell.outputs
+        if output.output_type == "stream"
+    ]
+
+
+def test_a_notebook_runs_in_a_scratch_copy(tiny_course, monkeypatch):
+    real_data = tiny_course / "elsewhere"
+    real_data.mkdir()
+    monkeypatch.setenv("COURSE_DATA", "elsewhere")  # relative to here, not to there
+    shutil.copy(
+        course.PACKAGE_ROOT / "solutions/fashion_mnist_solution.py", "solutions"
+    )
+    mine = tiny_course / "exercises" / "fashion_mnist.py"
+    mine.write_text("my own work")
+    path = write(
+        tiny_course,
+        "00_look_around",
+        "import os\nfrom pathlib import Path\nfrom utils import course, settings",
+        "print(settings().name)",
+        "print(Path.cwd() == course.root() / 'notebooks')",
+        "print('my own work' in Path('../exercises/fashion_mnist.py').read_text())",
+        "print(Path('../exercises/fashion_mnist.py').read_text().count('TODO') > 0)",
+        "print(Path(os.environ['COURSE_DATA']).is_dir())",
+        "Path('../logs').mkdir()",
+    )
+    result = prove(path, "ci")
+    assert result.findings == ()
+    assert stdout_of(result) == ["ci", "True", "False", "True", "True"]
+    assert mine.read_text() == "my own work"
+    assert not (tiny_course / "logs").exists()
+    assert result.ipynb == tiny_course / "executed/ci/00_look_around.ipynb"
+    assert sorted(path.name for path in result.ipynb.parent.iterdir()) == [
+        "00_look_around.html",
+        "00_look_around.ipynb",
+    ]
+
+
+def test_a_step_s_notebook_meets_the_solution_of_that_step(tiny_course):
+    shutil.copy(
+        course.PACKAGE_ROOT / "solutions/fashion_mnist_solution.py", "solutions"
+    )
+    see = "from utils.steps import missing_steps\nprint(list(missing_steps()))"
+    sources = {
+        "01_before": "[1, 2, 3, 4, 5, 6]",
+        "03_step_1_begin": "[2, 3, 4, 5, 6]",
+        "05_step_3_go_on": "[4, 5, 6]",
+        "09_after": "[4, 5, 6]",
+    }
+    for name in sources:
+        write(tiny_course, name, see)
+    shown = {path.stem: stdout_of(prove(path, "ci")) for path in notebooks.discover()}
+    assert shown == {name: [text] for name, text in sources.items()}
+
+
+def test_an_unsolved_step_must_end_in_its_message(tiny_course):
+    shutil.copy(
+        course.PACKAGE_ROOT / "solutions/fashion_mnist_solution.py", "solutions"
+    )
+    kind = write(
+        tiny_course,
+        "04_step_2_kind",
+        "from utils import need_steps",
+        "need_steps(2)",
+        "print('on with it')",
+    )
+    unkind = write(tiny_course, "05_step_3_unkind", "print('never mind')")
+    assert prove(kind, "ci", steps_done=1).findings == ()
+    (finding,) = prove(unkind, "ci", steps_done=2).findings
+    assert "call need_steps" in finding
+    assert not (tiny_course / "executed/ci/04_step_2_kind.ipynb").exists()
+
+
+@pytest.mark.parametrize(
+    ("sources", "words"),
+    [
+        (["import sys", "sys.exit(0)", "print('never')"], "never ran"),
+        (["import os", "os._exit(0)", "print('never')"], "Kernel died"),
+        (["1 / 0", "print('never')"], "raised ZeroDivisionError"),
+        (["%%bash\nfalse"], "raised CalledProcessError"),
+    ],
+)
+def test_what_papermill_takes_for_an_end_is_seen_through(tiny_course, sources, words):
+    result = prove(write(tiny_course, "00_fail", *sources), "ci")
+    assert any(words in finding for finding in result.findings), result.findings
+    assert result.ipynb.exists()
+    assert result.html.exists()
+
+
+# What a cell leaves running: a child in a session of its own, and itself.
+ESCAPE = (
+    "import subprocess, time\nfrom pathlib import Path",
+    "subprocess.Popen(['sleep', '1000'], start_new_session=True)\n"
+    "Path(r'{marker}').touch()\n"
+    "time.sleep(1000)",
+)
+
+
+@pytest.fixture
+def family(monkeypatch):
+    """Lists the processes that were started during this test, wherever they went."""
+    name = str(uuid.uuid4())
+    monkeypatch.setenv("COURSE_FAMILY", name)
+
+    def members() -> list[psutil.Process]:
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get("COURSE_FAMILY") == name:
+                    found.append(process)
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+        return found
+
+    return members
+
+
+def test_an_overrun_ends_with_all_its_processes(tiny_course, family):
+    escape = [line.format(marker=tiny_course / "started") for line in ESCAPE]
+    path = write(tiny_course, "00_overrun", *escape)
+    result = prove(path, "ci", time_limit=10)
+    assert any("its time limit of 10 s" in finding for finding in result.findings)
+    assert family() == []
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_survives_the_command(tiny_course, family, how):
+    marker = tiny_course / "started"
+    write(tiny_course, "00_overrun", *[line.format(marker=marker) for line in ESCAPE])
+    command = subprocess.Popen(
+        [sys.executable, "-m", "utils.cli", "notebooks", "--profile", "ci"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_for(marker.exists, 100, "the cell to start")
+        assert len(family()) >= 4  # the command, the kernel, its child, a supervisor
+        command.send_signal(how)
+    finally:
+        wait_for(lambda: command.poll() is not None, 20, "the command to end")
+    wait_for(lambda: not family(), 20, "all its processes to end")
+    assert not (tiny_course / "executed").exists()
+
+
+# -------------------------------------------------------------- no proof twice
+
+
+def test_a_notebook_is_executed_again_only_when_something_changed(
+    tiny_course, monkeypatch
+):
+    counter = tiny_course / "count"
+    monkeypatch.setenv("COURSE_COUNTER", str(counter))
+    count = "import os\nopen(os.environ['COURSE_COUNTER'], 'a').write('x');"
+    path = write(tiny_course, "00_count", count)
+    other = write(tiny_course, "01_other", "print('other')")
+
+    def runs_of(**how) -> tuple[int, bool]:
+        before = counter.stat().st_size if counter.exists() else 0
+        result = prove(path, "ci", **how)
+        assert result.findings == ()
+        return counter.stat().st_size - before, result.cached
+
+    assert runs_of() == (1, False)
+    assert runs_of() == (0, True)
+    other.write_text(other.read_text().replace("'other'", "'another'"))
+    assert runs_of() == (0, True)
+    assert runs_of(force=True) == (1, False)
+    (tiny_course / "exercises" / "hints.md").write_text("a hint")
+    assert runs_of() == (1, False)
+    write(tiny_course, "00_count", count, "print('changed')")
+    assert runs_of() == (1, False)
+    assert runs_of() == (0, True)
+
+
+def test_what_a_result_depends_on(tiny_course):
+    path = write(tiny_course, "00_some", "1")
+    other = write(tiny_course, "01_other", "1")
+
+    def fingerprint(profile: str = "ci") -> str:
+        return notebooks.fingerprint(path, notebooks.scratch_files(path, 0), profile)
+
+    seen = [fingerprint(), fingerprint("cpu")]
+    (tiny_course / "requirements.lock").write_text("a package")
+    seen.append(fingerprint())
+    (tiny_course / "solutions" / "program.py").write_text("1")
+    seen.append(fingerprint())
+    notebook = notebook_rules.read(other)
+    notebook.metadata.course = {"minutes": 3}
+    other.write_text(writes_json(notebook))
+    seen.append(fingerprint())
+    assert len(set(seen)) == len(seen)
+
+
+def test_a_failure_is_not_kept_for_good(tiny_course, monkeypatch):
+    path = write(
+        tiny_course, "00_maybe", "import os\nassert 'COURSE_LUCK' in os.environ"
+    )
+    assert prove(path, "ci").findings != ()
+    monkeypatch.setenv("COURSE_LUCK", "1")
+    assert prove(path, "ci").findings == ()
+
+
+def test_other_data_is_another_proof(tiny_course, monkeypatch):
+    path = write(tiny_course, "00_some", "1;")
+    monkeypatch.setenv("COURSE_DATA", str(tiny_course / "data"))
+    assert not prove(path, "ci").cached
+    (tiny_course / "data").mkdir()
+    (tiny_course / "data" / "images.gz").write_bytes(b"images")
+    assert not prove(path, "ci").cached
+    assert prove(path, "ci").cached
+
+
+# -------------------------------------------------------------- outputs that are kept
+
+
+def test_kept_outputs_are_compared(tiny_course):
+    right = write(tiny_course, "02_sum", "a = 1;print(a)", "print(a + 1)", outputs="12")
+    result = prove(right, "ci")
+    assert result.findings == ()
+    assert stdout_of(result) == ["1", "2"]
+    wrong = write(tiny_course, "02_sum", "a = 1;print(a)", "print(a + 1)", outputs="13")
+    (finding,) = prove(wrong, "ci").findings
+    assert "cell 1: Cell outputs differ" in finding
+    assert "--inplace" in finding
+
+
+# -------------------------------------------------------------- choosing
+
+
+def test_notebooks_are_found_in_order_and_by_number(tiny_course):
+    for name in ("10_ten", "02_two", "readme", "3_three"):
+        write(tiny_course, name, "1")
+    assert [path.stem for path in notebooks.discover()] == ["02_two", "10_ten"]
+    assert [path.stem for path in notebooks.discover(["2"])] == ["02_two"]
+    with pytest.raises(course.CourseError, match=r"no notebook 77: choose from 02, 10"):
+        notebooks.discover(["77", "10"])
+
+
+def test_a_course_without_notebooks_is_an_error(tiny_course):
+    with pytest.raises(course.CourseError, match="no notebooks in"):
+        notebooks.discover()
+
+
+def test_pages_link_to_pages(tiny_course):
+    path = write(tiny_course, "00_first")
+    notebook = notebook_rules.read(path)
+    notebook.cells = [new_markdown_cell("[Next](01_next.ipynb)", id="link")]
+    path.write_text(writes_json(notebook))
+    assert 'href="01_next.html"' in prove(path, "ci").html.read_text()
