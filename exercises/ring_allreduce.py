@@ -10,7 +10,6 @@ has the right sum, and so does the exit status (0 yes, 1 no).
 
 import argparse
 import sys
-import traceback
 
 import numpy as np
 from mpi4py import MPI
@@ -115,7 +114,7 @@ def main():
     traffic = ring_all_reduce(values)
 
     wrong = wrong_elements(values)
-    verdict = f"wrong from element {wrong[0]:,} on" if wrong.size else "right"
+    verdict = f"wrong, first at element {wrong[0]:,}" if wrong.size else "right"
     rows = world.gather((traffic, verdict))
     same = world.allreduce(np.array_equal(values, world.bcast(values)), MPI.LAND)
     if rank == 0:
@@ -126,18 +125,18 @@ def main():
     if options.horovod:
         difference = np.abs(horovod_sum(gradient_of(rank, values.size)) - values)
         if rank == 0:
-            other = np.count_nonzero(difference)
-            print(
-                f"hvd.allreduce: other bits than ours in {other:,} elements,", end=" "
-            )
-            print(f"largest difference {difference.max():.1e}")
+            other, most = np.count_nonzero(difference), difference.max()
+            print(f"hvd.allreduce: {other:,} elements with other bits, {most:.1e} off")
 
     return int(world.allreduce(wrong.size > 0, MPI.LOR))
 
 
+def end_all_workers(*error):
+    """Show an error that nobody caught, and end the workers that would wait for us."""
+    sys.__excepthook__(*error)
+    world.Abort(1)
+
+
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except Exception:
-        traceback.print_exc()
-        world.Abort(1)  # or the others would wait for this worker's messages for ever
+    sys.excepthook = end_all_workers
+    sys.exit(main())

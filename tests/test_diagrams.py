@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.image import imread
 from matplotlib.text import Text
-from PIL import Image
 
 from utils import diagrams
 
@@ -54,7 +54,7 @@ def texts(drawing, monkeypatch):
 
     def draw(text, renderer):
         paint(text, renderer)
-        if text.get_text().strip():
+        if text.get_visible() and text.get_text().strip():
             painted.append((text, text.get_window_extent(renderer)))
 
     monkeypatch.setattr(Text, "draw", draw)
@@ -81,9 +81,10 @@ def test_jupyter_gets_a_picture_and_the_words_for_it(drawing):
     data, metadata = drawing._repr_mimebundle_()
     assert data["text/plain"] == repr(drawing) == metadata["image/png"]["alt"]
     assert len(repr(drawing).split()) > 10
-    picture = Image.open(io.BytesIO(base64.b64decode(data["image/png"])))
-    shown = metadata["image/png"]["width"], metadata["image/png"]["height"]
-    assert picture.size == pytest.approx([2 * side for side in shown], abs=2)
+    picture = imread(io.BytesIO(base64.b64decode(data["image/png"])))
+    shown = metadata["image/png"]["height"], metadata["image/png"]["width"]
+    sharper = [diagrams.SHARPER * side for side in shown]
+    assert picture.shape[:2] == pytest.approx(sharper, abs=2)
 
 
 def test_the_same_drawing_twice_is_the_same_picture():

@@ -18,7 +18,7 @@ from nbformat.v4 import (
     writes_json,
 )
 
-from tests.processes import wait_for
+from processes import wait_for
 from utils import course, notebook_rules, notebooks, profiles
 from utils.notebooks import prove
 
@@ -75,7 +75,7 @@ def write(folder: Path, name: str, *sources: str, outputs=None) -> Path:
     cells = [new_code_cell(source, id=f"c{n}") for n, source in enumerate(sources)]
     for count, (cell, shown) in enumerate(zip(cells, outputs or (), strict=False), 1):
         cell.execution_count = count
-        cell.outputs = [new_output("stream", name="stdout", text=shown)]
+        cell.outputs = [new_output("stream", name="stdout", text=f"{shown}\n")]
     facts = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
     path = folder / "notebooks" / f"{name}.ipynb"
     path.write_text(writes_json(new_notebook(cells=cells, metadata=facts)))

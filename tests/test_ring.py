@@ -118,7 +118,7 @@ def test_the_learners_check_tells_unwritten_from_right(notebook, capsys):
 def mpirun(workers, program, *options):
     """Run `program` on real workers; return the exit status and all of the output."""
     line = [sys.executable, str(program), *map(str, options)]
-    line = launch.mpirun_line(workers, line, one_core_each=True)
+    line = launch.mpirun_line(workers, line, threads=1)
     beside_python = str(Path(sys.executable).parent)
     with subprocess.Popen(
         [
@@ -182,7 +182,7 @@ def broken(folder, was, now):
 def test_a_wrong_sum_is_found_and_the_exit_status_tells(tmp_path, was, now):
     status, output = mpirun(3, broken(tmp_path, was, now), "--elements", 999)
     assert status == 1, output
-    assert "wrong from element" in output
+    assert "wrong, first at element" in output
 
 
 def test_one_wrong_worker_is_named(tmp_path):
@@ -193,7 +193,7 @@ def test_one_wrong_worker_is_named(tmp_path):
     )
     status, output = mpirun(2, program, "--elements", 8)
     assert status == 1, output
-    assert [row[4] for row in table(output)] == ["right", "wrong from element 5 on"]
+    assert [row[4] for row in table(output)] == ["right", "wrong, first at element 5"]
     assert "same bits at every worker: no" in output
 
 

@@ -267,6 +267,32 @@ def test_hint_and_diff_for_notebooks(copy):
     assert "hint" not in steps.hint(2, 3).data.replace("Hint", "")
     with pytest.raises(course.CourseError, match="no hint 4 for step 2"):
         steps.hint(2, 4)
-    diff = steps.what_changed(3).data.splitlines()
+    shown = steps.what_changed(3)
+    assert "DistributedOptimizer" in shown._repr_html_()
+    diff = repr(shown).splitlines()
     added = [line for line in diff if line.startswith("+") and "+++" not in line]
     assert "+optimizer = hvd.DistributedOptimizer(optimizer)" in added
+
+
+def test_an_excerpt_is_the_part_between_two_lines(copy):
+    shown = repr(steps.excerpt("def cbr", "def conv_block"))
+    assert shown.startswith("def cbr(x, filters):")
+    assert shown.endswith("return tf.keras.layers.ReLU()(x)")
+    with pytest.raises(course.CourseError, match="no part from `def nothing`"):
+        steps.excerpt("def nothing", "def conv_block")
+
+
+def test_the_difference_from_ones_own_program(copy):
+    exercise = copy / "exercises" / "fashion_mnist.py"
+    source = (copy / "solutions" / "fashion_mnist_solution.py").read_text()
+    own = steps.render(source, 3).replace(
+        "solutions/fashion_mnist_solution.py", "exercises/fashion_mnist.py"
+    )
+    exercise.write_text(own)
+    assert steps.yours_and_ours(3) == ""
+    assert "+callbacks.append(hvd.callbacks.Broad" in steps.yours_and_ours(4)
+    with pytest.raises(course.CourseError, match="there is no step 7"):
+        steps.yours_and_ours(7)
+    (copy / "other.py").write_text("x = 1\n")
+    with pytest.raises(course.CourseError, match=r"no other.py to compare"):
+        steps.yours_and_ours(1, copy / "other.py")

@@ -5,6 +5,7 @@ import importlib
 _HOME = {
     "run": "launch",
     "settings": "profiles",
+    "excerpt": "steps",
     "need_steps": "steps",
     "what_changed": "steps",
     "hint": "steps",

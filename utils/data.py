@@ -46,12 +46,13 @@ class Dataset:
 
 
 def load(choice: str = "auto", train_images: int | None = None) -> Dataset:
-    """The data set: 60,000 images to train on (or `train_images`), 10,000 to test on.
+    """The data set: 60,000 images to train on and 10,000 to test on, or a part of it.
 
     `choice` is "real" for Fashion-MNIST, "drawn" for the course's drawn garments, or
     "auto": Fashion-MNIST, and drawn garments only if it can't be downloaded.
-    A smaller training set has the first images of every class, as many of each (or
-    one more), in the order of the full set.
+    `train_images` takes so many images to train on, and a sixth as many to test on:
+    the first of every class, as many of each (or one more), in the order of the full
+    set.
 
     Raises CourseError for another choice or number, for a COURSE_DATA folder that does
     not hold the published files, and with "real" if there is no way to get them.
@@ -59,13 +60,14 @@ def load(choice: str = "auto", train_images: int | None = None) -> Dataset:
     if choice not in CHOICES:
         raise CourseError(f"data is {choice!r}: choose one of {', '.join(CHOICES)}.")
     name, arrays = _arrays(choice)
-    x_train, y_train = arrays["x_train"], arrays["y_train"]
     if train_images is not None:
-        chosen = _balanced(y_train, train_images)
-        x_train, y_train = x_train[chosen], y_train[chosen]
+        for part, count in (("train", train_images), ("test", -(-train_images // 6))):
+            chosen = _balanced(arrays[f"y_{part}"], count)
+            arrays[f"x_{part}"] = arrays[f"x_{part}"][chosen]
+            arrays[f"y_{part}"] = arrays[f"y_{part}"][chosen]
+    x_train = arrays["x_train"]
     mean = x_train.mean()
     std = np.sqrt(np.square(x_train, dtype=np.uint16).mean() - mean**2)
-    arrays |= {"x_train": x_train, "y_train": y_train}
     return Dataset(name, **arrays, mean=float(mean), std=float(std))
 
 

@@ -114,3 +114,25 @@ class Display:
             "text/plain": plain,
             "text/html": f'<pre style="{style}">{html.escape(plain)}</pre>',
         }
+
+
+class Coloured:
+    """A text that notebooks show with its syntax in colour, other places as it is.
+
+    IPython.display.Code would bring a style sheet of 80 lines with each text.
+    """
+
+    def __init__(self, text: str, language: str):
+        self.text = text
+        self.language = language
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        from pygments import highlight
+        from pygments.formatters import HtmlFormatter
+        from pygments.lexers import get_lexer_by_name
+
+        style = HtmlFormatter(noclasses=True, nobackground=True)
+        return highlight(self.text, get_lexer_by_name(self.language), style)

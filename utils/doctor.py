@@ -19,14 +19,14 @@ from pathlib import Path
 
 import psutil
 
-from utils import course, data, launch, notebook_rules, notebooks, probe, profiles
+from utils import course, fetch, launch, notebook_rules, notebooks, probe, profiles
 
 OK, LIMITED, MISSING = "ok", "limited", "missing"
 
 PROBE_SECONDS = 90.0  # two processes import TensorFlow at once; it may be a cold start
 NEEDED_MEMORY = 2 * launch.MEMORY_PER_WORKER + 0.6e9  # two workers and a notebook
 NEEDED_DISK = 1e9  # the data, the logs and the executed notebooks
-SMALLEST_FILE = data.FILES["y_test"][0]
+SMALLEST_FILE = fetch.FILES["y_test"][0]
 SET_UP = "run `make setup`; it says what it misses"
 
 
@@ -212,11 +212,11 @@ def _disk_line() -> Line:
 
 
 def _data_line() -> Line:
-    cache = data.cache_folder() / "fashion-mnist"
+    cache = fetch.cache_folder() / "fashion-mnist"
     given = os.environ.get("COURSE_DATA")
-    if given or all((cache / name).exists() for name, _ in data.FILES.values()):
+    if given or all((cache / name).exists() for name, _ in fetch.FILES.values()):
         try:
-            data.load("real")
+            fetch.fashion_mnist()
         except course.CourseError as error:
             return Line("data", "Data", "unusable", MISSING, str(error).rstrip("."))
         where = "the folder COURSE_DATA names" if given else "the course's cache"
@@ -234,11 +234,12 @@ def _data_line() -> Line:
 
 
 def _published_data_answers() -> bool:
-    for place in data._places():
+    """Try to get the smallest of the files, from one place after the other."""
+    for place in fetch._places():
         try:
-            data._fetch(f"{place}/{SMALLEST_FILE}")
+            fetch._fetch(f"{place}/{SMALLEST_FILE}")
             return True
-        except data.Unreachable:
+        except fetch.WrongFile:
             continue
     return False
 
@@ -250,7 +251,7 @@ def _probe() -> dict:
     """What two processes under `mpirun` found out, or one alone if they can't start.
 
     Keys as in utils.probe, `alone` (only one process could say anything) and `last`
-    (the last line of output that is not theirs).
+    (the last line about an error, else the last line at all).
     """
     program = [sys.executable, "-m", "utils.probe"]
     environment = {
@@ -260,25 +261,29 @@ def _probe() -> dict:
     }
     folder_of_python = str(Path(sys.executable).parent)
     environment["PATH"] = os.pathsep.join([folder_of_python, environment["PATH"]])
-    together = launch.mpirun_line(2, program, one_core_each=not profiles.gpus())
+    together = launch.mpirun_line(2, program, threads=None if profiles.gpus() else 1)
     together[0] = shutil.which(together[0], path=environment["PATH"]) or "mpirun"
     facts = _facts_from(together, environment) if _mpirun() else {}
     if "tensorflow" in facts:
         return facts
-    return {**_facts_from(program, environment), **facts, "alone": True}
+    return {**facts, **_facts_from(program, environment), "alone": True}
 
 
 def _facts_from(command: list[str], environment: dict[str, str]) -> dict:
     facts: dict = {}
-    with tempfile.TemporaryDirectory(prefix="course-doctor-") as name:
+    with tempfile.TemporaryDirectory(prefix=f"course-{os.getpid()}-") as name:
         folder = Path(name)
         with launch.supervised(command, PROBE_SECONDS, environment, folder) as process:
             process.wait()
-        for line in (folder / "mpirun.txt").read_text(errors="replace").splitlines():
-            if line.startswith(probe.MARK):
-                facts |= json.loads(line.removeprefix(probe.MARK))
-            elif line.strip():
-                facts["last"] = line.strip()
+        lines = (folder / "mpirun.txt").read_text(errors="replace").splitlines()
+    for line in lines:
+        if line.startswith(probe.MARK):
+            facts |= json.loads(line.removeprefix(probe.MARK))
+    # mpirun closes with a paragraph of its own; what a worker said is above it.
+    said = [line.strip() for line in lines if re.search(r"[a-z]", line)]
+    errors = [line for line in said if "error" in line.lower()]
+    if errors or said:
+        facts["last"] = (errors or said)[-1]
     return facts
 
 
@@ -361,8 +366,7 @@ def _gpu_line(facts: dict) -> Line:
             "GPUs",
             f"{there}, of which TensorFlow sees {seen}",
             LIMITED,
-            "everything runs on the cores; for the GPUs install the GPU variant "
-            "(README, For maintainers)",
+            "everything runs on the cores; `make setup GPU=1` installs what GPUs need",
         )
     cuda = f", CUDA {facts['cuda']}" if facts.get("cuda") else ""
     if there > 1 and not facts["built"]["NCCL"]:

@@ -56,9 +56,9 @@ class Cloth:
         spread = np.float32(high - low)
         return np.float32(low) + spread * self.rng.random((EACH, 1), np.float32)
 
-    def either(self, chance: float, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    def either(self, chance: float, one: np.ndarray, other) -> np.ndarray:
         """For every canvas `one`, with this chance, or the `other`."""
-        return np.where(self.between(0, 1) < chance, one, other)
+        return np.where(self.between(0, 1) < chance, one, np.float32(other))
 
     def band(self, shade, *knots):
         """Paint a band through knots (y, left, right), top first.
@@ -98,9 +98,8 @@ class Cloth:
             wave = pixel * self.between(0.08, 0.45) + self.between(0, 1)
             return strength * (np.abs(wave - np.floor(wave) - 0.5) - 0.25)
 
-        plain = np.zeros((EACH, 1), np.float32)
-        along = stripes(self.either(0.4, self.between(0.3, 2), plain))
-        across = stripes(self.either(0.35, self.between(0.3, 2), plain))
+        along = stripes(self.either(0.4, self.between(0.3, 2), 0))
+        across = stripes(self.either(0.35, self.between(0.3, 2), 0))
         shadow = self.between(-0.02, 0.02) * (pixel - SIZE / 2)
         texture = 1 + along[:, :, None] + (across + shadow)[:, None, :]
         noise = self.rng.random(self.canvas.shape, np.float32) - np.float32(0.5)
@@ -171,9 +170,10 @@ def pullover(cloth):
         hem=hem,
         waist=cloth.between(5.5, 7),
         neck=cloth.between(2, 3.5),
-        neck_depth=cloth.between(0, 3),
+        neck_depth=cloth.between(0, 5),
     )
-    cloth.band(cloth.between(0.8, 1.1), (hem - 2, -6.5, 6.5), (hem, -6.5, 6.5))
+    cuffs = cloth.either(0.5, cloth.between(0.8, 1.1), 1)
+    cloth.band(cuffs, (hem - 2, -6.5, 6.5), (hem, -6.5, 6.5))
 
 
 def dress(cloth):
@@ -209,7 +209,8 @@ def coat(cloth):
         neck_depth=cloth.between(1, 7),
     )
     gap = cloth.between(0.2, 0.6)
-    cloth.band(cloth.between(0.5, 1.1), (top + 2, -gap, gap), (hem, -gap, gap))
+    opening = cloth.either(0.6, cloth.between(0.5, 1.1), 1)
+    cloth.band(opening, (top + 2, -gap, gap), (hem, -gap, gap))
 
 
 def shirt(cloth):
@@ -226,10 +227,9 @@ def shirt(cloth):
         neck_depth=cloth.between(1, 6),
     )
     thread = cloth.between(0.2, 0.5)
-    cloth.band(
-        cloth.between(0.65, 1.1), (top + 2, -thread, thread), (hem, -thread, thread)
-    )
-    collar = cloth.between(0.85, 1.15)
+    buttons = cloth.either(0.6, cloth.between(0.6, 1.1), 1)
+    cloth.band(buttons, (top + 2, -thread, thread), (hem, -thread, thread))
+    collar = cloth.either(0.4, cloth.between(0.8, 1.2), 1)
     cloth.pair(collar, (top - 1.5, -3.5, -1.5), (top + 1.5, -2.5, -0.5))
 
 
@@ -272,7 +272,7 @@ def shoe(cloth, ankle, front):
 
 
 def sneaker(cloth):
-    ankle = cloth.between(7, 14)
+    ankle = cloth.between(6, 14)
     front = cloth.between(0, 4)
     sole, _, _ = shoe(cloth, ankle, front)
     for _ in range(2):
@@ -304,7 +304,7 @@ def bag(cloth):
 
 
 def ankle_boot(cloth):
-    ankle = cloth.between(2, 11)
+    ankle = cloth.between(3, 12)
     front = cloth.between(-1, 3.5)
     sole, heel, _ = shoe(cloth, ankle, front)
     block = cloth.between(0, 4)

@@ -143,22 +143,25 @@ class Home:
         start = self.log.stat().st_size
         with self.log.open("a") as log:
             print("\n$", *command, file=log, flush=True)
-            child = subprocess.Popen(
-                [str(word) for word in command],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=self.environment(variables),
-                start_new_session=True,
-                # Should this process be killed, the child goes on holding the claim.
-                pass_fds=[self.claim.fileno()],
-            )
+            child = None
             try:
+                with stopping_later():  # or a child could be started and not known
+                    child = subprocess.Popen(
+                        [str(word) for word in command],
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                        env=self.environment(variables),
+                        start_new_session=True,
+                        # Should this process be killed, its child keeps the claim.
+                        pass_fds=[self.claim.fileno()],
+                    )
                 status = child.wait(minutes * 60)
             except subprocess.TimeoutExpired:
                 status = f"no end after {minutes} minutes"
             finally:
-                end_group(child)
+                if child:
+                    end_group(child)
         if status != 0:
             with self.log.open(errors="replace") as log:
                 log.seek(start)
@@ -170,7 +173,7 @@ class Home:
             name: value for name, value in os.environ.items() if name not in STRAY
         }
         ours = {
-            "PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}",
+            "PATH": f"{self.bin}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
             "PIP_USER": "0",
             "PYTHONNOUSERSITE": "1",
@@ -244,7 +247,7 @@ def packaged_nccl(folder):
         "HOROVOD_NCCL_INCLUDE": str(folder / "include"),
         "HOROVOD_NCCL_LIB": str(library),
         "HOROVOD_NCCL_LINK": "SHARED",
-        "LDFLAGS": f"-Wl,-rpath,{library}",
+        "LDFLAGS": f"{os.environ.get('LDFLAGS', '')} -Wl,-rpath,{library}",
     }
 
 
@@ -278,8 +281,8 @@ def check_all_reduce(home):
 
 
 STAGES = (
-    Stage("Python packages", install_packages, (LOCK,)),
-    Stage("Horovod, built from source", build_horovod),
+    Stage("600 MB of Python packages", install_packages, (LOCK,)),
+    Stage("Horovod, built from source in 3 to 10 minutes", build_horovod),
     Stage("the course and its Jupyter kernel", install_course, (PYPROJECT,)),
     Stage("a first sum over two processes", check_all_reduce),
 )
@@ -288,21 +291,25 @@ STAGES = (
 def set_up(home, stages, check_machine):
     """Do the stages that are not done yet, one process at a time.
 
-    `check_machine` is called before anything is written; it raises SetupError when
-    something is missing. Returns False when there was nothing to do.
+    `check_machine(home)` is called before anything is written; it raises SetupError
+    when something is missing.
     """
     keys = fingerprints(home, stages)
     if home.done() == keys:
-        return False
-    check_machine()
+        return
+    check_machine(home)
     home.state.mkdir(parents=True, exist_ok=True)
     with claimed(home):
         done = home.done()
         while done != keys[: len(done)]:
             done.pop()
+        if done == keys:
+            return  # another process did it meanwhile
         home.write_stamp(done)
         home.log.write_text("")
-        for stage, key in list(zip(stages, keys))[len(done) :]:  # noqa: B905
+        print(f"Setting up {shown(home.prefix)}; details in {shown(home.log)}")
+        while done != keys:
+            stage, key = stages[len(done)], keys[len(done)]
             started = time.monotonic()
             print(f"  {stage.title} ...", end=" ", flush=True)
             remove(home.scratch)
@@ -312,7 +319,6 @@ def set_up(home, stages, check_machine):
             home.write_stamp(done)
             print(duration(time.monotonic() - started), flush=True)
         remove(home.scratch)
-    return True
 
 
 def fingerprints(home, stages):
@@ -408,18 +414,41 @@ def explain(status, output, log):
     return text
 
 
+def stops():
+    """The signals that ask this process to stop, unless its caller ignores them."""
+    names = ("SIGINT", "SIGTERM", "SIGHUP")
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    return [n for n in numbers if signal.getsignal(n) != signal.SIG_IGN]
+
+
+@contextlib.contextmanager
+def stopping_later():
+    """Let no signal break into what is done here; KeyboardInterrupt comes after it."""
+    arrived = []
+    before = {
+        number: signal.signal(number, lambda *_: arrived.append(True))
+        for number in stops()
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if arrived:
+        raise KeyboardInterrupt
+
+
 def end_group(child):
     """End `child` and its process group, whatever happens meanwhile."""
-    if child.poll() is None:
+    with contextlib.suppress(ProcessLookupError):
         try:
-            os.killpg(child.pid, signal.SIGTERM)
-            child.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            pass  # it is killed now
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGTERM)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(END_SECONDS)
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
+            os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
 
 
 def remove(path):
@@ -438,36 +467,32 @@ def duration(seconds):
     return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
 
 
-def main(arguments):
+def main():
     problem = machine.platform_problem(
         sys.platform, platform.machine(), platform.libc_ver()[0]
     )
     if problem:
         raise SetupError(problem)
+    arguments = sys.argv[1:]
     if arguments not in ([], ["conda"]):
         raise SetupError(__doc__)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
     home = conda_home() if arguments else Home(ROOT / ".venv")
-    started = time.monotonic()
-
-    def check():
-        check_machine(home)
-        print(
-            f"Setting up {shown(home.prefix)}: about 600 MB to download and 5 minutes\n"
-            f"of work, once. The details go to {shown(home.log)}.",
-            flush=True,
-        )
-
-    if set_up(home, STAGES, check):
-        print(f"Ready after {duration(time.monotonic() - started)}.", flush=True)
+    set_up(home, STAGES, check_machine)
+    print(f"{shown(home.prefix)} is ready.", flush=True)
 
 
-if __name__ == "__main__":
+def start(program):
+    """Call `program()`; what stops it becomes a message and an exit status."""
+    for number in stops():
+        signal.signal(number, signal.default_int_handler)
     try:
-        main(sys.argv[1:])
+        program()
     except (SetupError, OSError) as error:
         sys.exit(f"\n{error}")
     except KeyboardInterrupt:
         print("\nStopped. The same command goes on from here.", file=sys.stderr)
         sys.exit(130)
+
+
+if __name__ == "__main__":
+    start(main)

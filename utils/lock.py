@@ -62,11 +62,17 @@ def direct_names():
 
 
 def conda_pins():
-    """`name==version` of each direct requirement that conda's pip installs."""
+    """What conda's pip installs: `name==version` of the direct requirements."""
     elsewhere = FROM_CONDA + AFTER_TENSORFLOW
-    found = entries()
-    names = [name for name in direct_names() if name not in elsewhere]
-    return [re.match(r"[^\\\n]+", found[name])[0].strip() for name in names]
+    return [pin(name) for name in direct_names() if name not in elsewhere]
+
+
+def pin(name):
+    """The locked `name==version`, with the platforms it is for if not all."""
+    text = entries().get(name)
+    if text is None:
+        raise SetupError(f"{name} is not in requirements.lock: type `make lock`.")
+    return re.match(r"[^\\\n]+", text)[0].strip()
 
 
 def resolve():

@@ -13,6 +13,9 @@ import tempfile
 from pathlib import Path
 
 
+FETCH_SECONDS = 1800  # for a download over a slow line
+
+
 class SetupError(Exception):
     """Something that the user can mend. The message says what is missing and how."""
 
@@ -149,7 +152,7 @@ def find_python(known, not_from):
     ):
         return None
     with uv() as program:
-        subprocess.run([program, "python", "install", "3.11"])
+        subprocess.run([program, "python", "install", "3.11"], timeout=FETCH_SECONDS)
         return uv_find(program)
 
 
@@ -160,7 +163,7 @@ def candidates(known):
         return
     yield known
     for name in ("python3.11", "python3", "python"):
-        for folder in os.environ["PATH"].split(os.pathsep):
+        for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
             yield shutil.which(name, path=folder)
     yield sys.executable
     if shutil.which("uv"):
@@ -202,9 +205,10 @@ def uv():
         print("Fetching uv ...", flush=True)
         pip = [f"{folder}/bin/python", "-m", "pip", "install", "--quiet", "uv"]
         try:
-            subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-            subprocess.run(pip, check=True)
-        except subprocess.CalledProcessError as error:
+            venv = [sys.executable, "-m", "venv", folder]
+            subprocess.run(venv, check=True, timeout=FETCH_SECONDS)
+            subprocess.run(pip, check=True, timeout=FETCH_SECONDS)
+        except subprocess.SubprocessError as error:
             raise SetupError("uv can't be fetched; the reason is above.") from error
         yield f"{folder}/bin/uv"
 
@@ -215,5 +219,6 @@ def uv_find(program):
         [program, "python", "find", "--system", "3.11"],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
+        timeout=60,
     )
     return answer.stdout.decode().strip() or None

@@ -21,9 +21,8 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
-from utils import course, data, notebook_rules, profiles, steps, supervise
+from utils import course, fetch, notebook_rules, profiles, steps, supervise
 
-SCRATCH_PREFIX = "course-notebook-"
 NBVAL_CELL_SECONDS = 120  # nbval waits so long for a dead kernel; its default is 2,000
 TIME_LIMIT = 900.0  # seconds for one notebook
 
@@ -174,7 +173,7 @@ def fingerprint(notebook: Path, files: dict[str, bytes], profile: str) -> str:
 
 def _data_in_use() -> list[str]:
     """The files of the real data that are at hand, each with its size."""
-    folder = os.environ.get("COURSE_DATA") or data.cache_folder()
+    folder = os.environ.get("COURSE_DATA") or fetch.cache_folder()
     files = sorted(Path(folder).rglob("*.gz"))
     return [f"{path.name} {path.stat().st_size}" for path in files]
 
@@ -190,7 +189,8 @@ def _execute(
     on_cell: OnCell,
 ) -> NotebookNode:
     """Run `notebook` in a scratch copy; return the copy with `metadata.proof`."""
-    with tempfile.TemporaryDirectory(prefix=SCRATCH_PREFIX) as name:
+    # By this name the next supervisor knows it, should this process be killed.
+    with tempfile.TemporaryDirectory(prefix=f"course-{os.getpid()}-") as name:
         scratch = Path(name).resolve()
         for path, content in files.items():
             target = scratch / path
@@ -207,6 +207,11 @@ def _execute(
             on_cell,
         )
     executed.metadata.pop("papermill", None)  # it holds paths of this machine
+    executed.cells = [
+        cell
+        for cell in executed.cells
+        if not notebook_rules.tagged(cell, "papermill-error-cell-tag")
+    ]
     executed.metadata["proof"] = {
         "seconds": round(time.monotonic() - started, 1),
         "findings": findings,
@@ -361,10 +366,10 @@ def _judge(ipynb: Path, html: Path, unsolved: bool) -> Result:
 def _private() -> tuple[str, ...]:
     """Names of places on this machine that no reader should see."""
     places = [course.root(), Path.home(), Path(sys.prefix), course.PACKAGE_ROOT]
+    places.append(Path(tempfile.gettempdir(), "course-"))
     if "COURSE_DATA" in os.environ:
         places.append(Path(os.environ["COURSE_DATA"]).resolve())
-    named = [str(place) for place in places if len(place.parts) > 2]
-    return (SCRATCH_PREFIX, *named)
+    return tuple(str(place) for place in places if len(place.parts) > 2)
 
 
 # -------------------------------------------------------------- the whole course
@@ -391,7 +396,12 @@ def prove_all(
             console.print(f"{notebook.stem} ...")
         text = map(TextColumn, columns)
         with Progress(
-            *text, BarColumn(), TimeElapsedColumn(), console=console, transient=True
+            *text,
+            BarColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
         ) as bar:
             task = bar.add_task(f"{notebook.stem} ({name})", total=cells)
             result = prove(

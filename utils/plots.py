@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from utils.data import Dataset, flip_and_shift
+from utils.data import SHIFT, Dataset, flip_and_shift
 from utils.launch import Run
 
 # Okabe and Ito's colours, told apart with any colour vision, and a mark for each.
@@ -65,12 +65,14 @@ def augmented(dataset: Dataset, versions: int = 8) -> Figure:
     import tensorflow as tf
 
     originals = dataset.x_train[:3]
+    random = np.random.default_rng(1)
     figure, axes = plt.subplots(3, 1, figsize=(9, 3.6), layout="constrained")
-    for number, (axis, original) in enumerate(zip(axes, originals, strict=True)):
+    for axis, original in zip(axes, originals, strict=True):
         same = tf.repeat(original[None], versions, axis=0)
-        changed = flip_and_shift(same, tf.constant([number, 0])).numpy()
-        gap = np.full((28, 6), 255)
-        row = [original, gap, *changed.reshape(versions, 28, 28)]
+        flips = tf.constant(random.random(versions) < 0.5)
+        moves = random.integers(-SHIFT, SHIFT + 1, (versions, 2), dtype=np.int32)
+        changed = flip_and_shift(same, flips, tf.constant(moves)).numpy()
+        row = [original, np.full((28, 6), 255), *changed]
         axis.imshow(np.hstack(row), cmap="gray")
         axis.axis("off")
     axes[0].set_title("the image, and eight times what the network may see", loc="left")
@@ -97,7 +99,7 @@ def network(width: int) -> Figure:
         axis.text(x + 0.55, 0, name, ha="center", va="center")
         shape = f"{size} x {size}\n{channels} channel{'s' * (channels > 1)}"
         axis.text(x + 0.55, -1.15, shape, ha="center", va="top", fontsize=9)
-        arrow = "2x2 max-\npooling" if name.startswith(("group 1", "group 2")) else ""
+        arrow = "2x2\npool" if name.startswith(("group 1", "group 2")) else ""
         axis.text(x + 1.4, 0.12, arrow, ha="center", va="bottom", fontsize=8)
         axis.annotate("", (x + 1.65, 0), (x + 1.15, 0), arrowprops={"arrowstyle": "->"})
         x += 1.7

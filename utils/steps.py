@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from utils import course
+from utils.display import Coloured
 
 _STEP = re.compile(r"(?P<indent> *)# Step (?P<number>\d+): (?P<text>\S.*)")
 _NEARLY_A_STEP = re.compile(r"\s*#+\s*step\s*\d+", re.IGNORECASE)
@@ -311,15 +312,33 @@ def yours_and_ours(n: int, script: str | os.PathLike | None = None) -> str:
     return difference(path.read_text(), ours, "yours", f"the course's, step {n}")
 
 
-def what_changed(n: int, program: str = "fashion_mnist"):
-    """Show what step `n` changes in the program, as a coloured diff (for notebooks)."""
-    from IPython.display import Code
+def excerpt(first: str, last: str, script: str | os.PathLike | None = None) -> Coloured:
+    """A part of a program, for reading in a notebook.
 
+    first, last: how its first line, and the first line after it, begin. Raises
+    CourseError when the program has no such lines.
+    """
+    path = _exercise(script)
+    parse_program(path)
+    lines = path.read_text().splitlines()
+    places = [
+        next((n for n, line in enumerate(lines) if line.startswith(begin)), None)
+        for begin in (first, last)
+    ]
+    if None in places:
+        raise course.CourseError(
+            f"{course.shown(path)} has no part from `{first}` to `{last}`."
+        )
+    return Coloured("\n".join(lines[slice(*places)]).rstrip(), "python")
+
+
+def what_changed(n: int, program: str = "fashion_mnist") -> Coloured:
+    """Show what step `n` changes in the program, as a coloured diff (for notebooks)."""
     source = course.root() / "solutions" / f"{program}_solution.py"
     text = source.read_text()
     before, after = render(text, n - 1), render(text, n)
     names = (f"after step {n - 1}" if n > 1 else "before step 1", f"after step {n}")
-    return Code(difference(before, after, *names), language="diff")
+    return Coloured(difference(before, after, *names), "diff")
 
 
 def hints(folder: Path | None = None) -> dict[int, list[str]]:

@@ -8,6 +8,7 @@ And on request (`utils.record`) the worker keeps what happened to its weights.
 """
 
 import json
+import logging
 import os
 import runpy
 import sys
@@ -34,7 +35,13 @@ def _report(**facts) -> None:
         half.replace(path)
 
 
+def _not_the_broadcast(record: logging.LogRecord) -> bool:
+    """Keras warns of slow callbacks; the first batch's broadcast is one, rightly."""
+    return "is slow compared to the batch time" not in record.getMessage()
+
+
 def main() -> None:
+    logging.getLogger("tensorflow").addFilter(_not_the_broadcast)
     script, *arguments = sys.argv[1:]
     sys.argv = [script, *arguments]
     sys.path[0] = str(Path(script).resolve().parent)

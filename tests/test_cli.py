@@ -1,0 +1,102 @@
+"""`course`: what it prints and its exit status, 0 yes, 1 no, 2 used wrongly."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook, writes_json
+
+COMMANDS = {"doctor", "notebooks", "run", "watch", "steps", "diff", "hint"}
+
+
+def run_course(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [Path(sys.executable).with_name("course"), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1", **environment},
+    )
+
+
+@pytest.fixture
+def tiny_course(tmp_path, monkeypatch):
+    """A course of two notebooks: 00 runs, 01 fails."""
+    for folder in ("notebooks", "exercises"):
+        (tmp_path / folder).mkdir()
+    for name, source in (("00_good", "1 + 1;"), ("01_bad", "1 / 0")):
+        cell = new_code_cell(source, id="only")
+        path = tmp_path / "notebooks" / f"{name}.ipynb"
+        path.write_text(writes_json(new_notebook(cells=[cell])))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_help_lists_every_command():
+    answer = run_course("--help")
+    assert answer.returncode == 0
+    assert all(command in answer.stdout for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_every_command_explains_itself(command):
+    answer = run_course(command, "--help")
+    assert answer.returncode == 0
+    assert f"course {command}" in answer.stdout
+
+
+def test_help_does_not_wait_for_tensorflow():
+    program = "import sys, utils.cli; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["dance"], "No such command"),
+        (["notebooks", "--quickly"], "No such option"),
+        (["notebooks", "99"], "there is no notebook 99: choose from 00, 01"),
+        (["notebooks", "--profile", "laptop"], "choose ci, cpu or gpu"),
+    ],
+)
+def test_wrong_usage_is_one_message_and_status_2(tiny_course, arguments, words):
+    answer = run_course(*arguments)
+    assert answer.returncode == 2
+    assert words in answer.stderr
+    assert "Traceback" not in answer.stderr
+    assert answer.stdout == ""
+
+
+def test_an_unknown_profile_in_the_environment_is_wrong_usage(tiny_course):
+    answer = run_course("notebooks", COURSE_PROFILE="laptop")
+    assert answer.returncode == 2
+    assert answer.stderr.startswith("there is no profile 'laptop'")
+
+
+def test_notebooks_says_no_if_one_fails_and_runs_the_rest(tiny_course):
+    answer = run_course("notebooks", "--profile", "ci")
+    assert answer.returncode == 1
+    assert "00_good ..." in answer.stderr
+    good, bad = (
+        next(line for line in answer.stdout.splitlines() if f"│ {name}" in line)
+        for name in ("00_good", "01_bad")
+    )
+    assert "ok" in good
+    assert "failed" in bad
+    assert "01_bad: cell 1 (1 / 0) raised ZeroDivisionError" in answer.stdout
+    assert "executed/ci/" in answer.stdout
+
+
+def test_notebooks_says_yes_and_does_nothing_twice(tiny_course):
+    first = run_course("notebooks", "0", "--profile", "ci", "--json")
+    again = run_course("notebooks", "00", "--profile", "ci", "--json")
+    assert (first.returncode, again.returncode) == (0, 0)
+    (was,), (is_now,) = json.loads(first.stdout), json.loads(again.stdout)
+    assert (was["cached"], is_now["cached"]) == (False, True)
+    assert was["html"] == "executed/ci/00_good.html"
+    assert was | {"cached": True} == is_now
+    shown = run_course("notebooks", "00", "--profile", "ci").stdout
+    assert "before, nothing changed" in shown

@@ -1,0 +1,284 @@
+"""The doctor really starts two processes; where something is broken it says so."""
+
+import functools
+import http.server
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from utils import course, doctor, fetch, launch, notebook_rules, notebooks, profiles
+from utils.doctor import LIMITED, MISSING, OK, Line, Report
+
+pytestmark = pytest.mark.timeout(300)
+
+ALL_WELL = {
+    "tensorflow": "2.15.1",
+    "cuda": "",
+    "gpus": 0,
+    "horovod": "0.28.1",
+    "built": {"MPI": True, "Gloo": True, "NCCL": False},
+    "sum": 3.0,
+}
+
+
+def course_doctor(**environment: str) -> tuple[int, dict]:
+    """Exit status and JSON of the command."""
+    answer = subprocess.run(
+        [sys.executable, "-m", "utils.cli", "doctor", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={**os.environ, **environment},
+    )
+    return answer.returncode, json.loads(answer.stdout)
+
+
+# -------------------------------------------------------------- the whole of it
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory) -> Report:
+    """This machine's report, with nothing in COURSE_DATA's place but an empty cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("COURSE_DATA", raising=False)
+        patch.setenv("COURSE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setattr(fetch, "PLACES", ())
+        return doctor.doctor()
+
+
+@pytest.mark.slow
+def test_two_processes_really_add_two_numbers(report):
+    line = report.line("all-reduce")
+    assert (line.state, line.found) == (OK, "added 1 and 2 with Horovod: 3")
+    assert report.line("horovod").found.startswith("0.28.1 with MPI, Gloo")
+    assert re.fullmatch(r"Open MPI \d+\.\d+\.\d+", report.line("mpi").found)
+    assert report.line("tensorflow").found == "2.15.1"
+
+
+@pytest.mark.slow
+def test_a_machine_without_data_still_runs_the_course(report):
+    assert report.line("data").state == LIMITED
+    assert report.ok
+    assert report.summary == "The course runs here, with the limits named above."
+
+
+@pytest.mark.slow
+def test_every_need_of_a_notebook_is_a_line(report):
+    assert notebook_rules.NEEDS <= {line.name for line in report.lines}
+    assert [lesson.number for lesson in report.lessons] == [
+        path.name[:2] for path in notebooks.discover()
+    ]
+
+
+@pytest.mark.slow
+def test_the_report_reads_the_same_everywhere(report):
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(report)
+    for shown in (captured.get(), report._repr_html_()):
+        assert "added 1 and 2 with Horovod" in shown
+        assert "Data (limited): everything runs, but not on Fashion-MNIST" in shown
+        assert str(course.root()) not in shown
+    assert json.loads(json.dumps(report.as_json()))["ok"] is True
+
+
+def test_a_broken_package_is_reported_with_its_reason_and_a_fix(tmp_path):
+    (tmp_path / "tensorflow").mkdir()
+    broken = tmp_path / "tensorflow" / "__init__.py"
+    broken.write_text("raise ImportError('broken on purpose')")
+    status, report = course_doctor(PYTHONPATH=str(tmp_path))
+    assert status == 1
+    assert not report["ok"]
+    lines = {line["name"]: line for line in report["lines"]}
+    assert lines["tensorflow"]["state"] == MISSING
+    assert "ImportError: broken on purpose" in lines["tensorflow"]["found"]
+    assert "make setup" in lines["tensorflow"]["fix"]
+    assert lines["all-reduce"]["state"] == MISSING
+    assert lines["cores"]["state"] in (OK, LIMITED)
+    verdicts = {lesson["number"]: lesson["verdict"] for lesson in report["lessons"]}
+    assert verdicts["01"].startswith("not before this is mended: TensorFlow")
+
+
+def test_an_unknown_profile_is_wrong_usage(monkeypatch):
+    monkeypatch.setenv("COURSE_PROFILE", "laptop")
+    with pytest.raises(course.CourseError, match="ci, cpu or gpu"):
+        doctor.doctor()
+
+
+# -------------------------------------------------------------- line by line
+
+
+@pytest.mark.parametrize(
+    ("facts", "name", "words"),
+    [
+        ({"last": "No module named 'tensorflow'"}, "tensorflow", "No module named"),
+        ({"last": "Segmentation fault"}, "horovod", "Segmentation fault"),
+        (
+            ALL_WELL | {"built": {"MPI": False, "Gloo": True, "NCCL": False}},
+            "horovod",
+            "with Gloo",
+        ),
+        (
+            ALL_WELL | {"sum": 1.0, "last": "lone"},
+            "all-reduce",
+            "could not add 1 and 2",
+        ),
+        (ALL_WELL | {"alone": True}, "all-reduce", "could not add 1 and 2"),
+        ({}, "all-reduce", "no answer in time"),
+    ],
+)
+def test_software_that_is_missing_has_a_fix(facts, name, words):
+    lines = {line.name: line for line in doctor._lines_of_software(facts)}
+    assert lines[name].state == MISSING
+    assert words in lines[name].found
+    assert "make setup" in lines[name].fix
+
+
+def test_software_that_is_there_needs_nothing():
+    for line in doctor._lines_of_software(ALL_WELL):
+        assert (line.state, line.fix) == (OK, "")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "facts", "state", "words"),
+    [
+        (0, ALL_WELL, OK, "none needed"),
+        (2, ALL_WELL, LIMITED, "2, of which TensorFlow sees 0"),
+        (2, ALL_WELL | {"gpus": 2}, LIMITED, "without NCCL"),
+        (1, ALL_WELL | {"gpus": 1, "cuda": "12.2"}, OK, "1, CUDA 12.2"),
+        (2, {}, LIMITED, "2, of which TensorFlow sees 0"),
+    ],
+)
+def test_gpus(monkeypatch, gpus, facts, state, words):
+    monkeypatch.setattr(profiles, "gpus", lambda: gpus)
+    line = doctor._gpu_line(facts)
+    assert line.state == state
+    assert words in line.found
+    assert bool(line.fix) == (state != OK)
+
+
+def test_one_core_is_a_limit_not_an_obstacle(monkeypatch):
+    monkeypatch.setattr(launch, "cores", lambda: 1)
+    line = doctor._core_line()
+    assert line.state == LIMITED
+    assert "no speed-up" in line.fix
+
+
+def test_too_little_memory_or_disk_is_missing(monkeypatch):
+    monkeypatch.setattr(doctor, "NEEDED_MEMORY", 1e18)
+    monkeypatch.setattr(doctor, "NEEDED_DISK", 1e18)
+    for line in (doctor._memory_line(), doctor._disk_line()):
+        assert line.state == MISSING
+        assert "GB" in line.fix
+
+
+def test_a_lesson_says_what_it_waits_for(tmp_path, monkeypatch):
+    for folder in ("notebooks", "exercises"):
+        (tmp_path / folder).mkdir()
+    notebook = {
+        "cells": [
+            {"cell_type": "markdown", "source": "# Ring\n\nText", "metadata": {}}
+        ],
+        "metadata": {"course": {"minutes": 7, "needs": ["mpi", "cores"]}},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
+    (tmp_path / "notebooks" / "02_ring.ipynb").write_text(json.dumps(notebook))
+    monkeypatch.chdir(tmp_path)
+
+    def lesson(mpi: str, cores: str):
+        lines = [Line("mpi", "MPI", "", mpi), Line("cores", "Cores", "", cores)]
+        (found,) = doctor._lessons(lines)
+        assert (found.number, found.title, found.minutes) == ("02", "Ring", 7)
+        return found.verdict
+
+    assert lesson(OK, OK) == "yes"
+    assert lesson(OK, LIMITED) == "yes, with a limit: Cores"
+    assert lesson(MISSING, LIMITED) == "not before this is mended: MPI"
+
+
+# -------------------------------------------------------------- the data
+
+
+@pytest.fixture
+def nowhere(tmp_path, monkeypatch):
+    """No data on this machine, and nobody to ask for it."""
+    monkeypatch.delenv("COURSE_DATA", raising=False)
+    monkeypatch.delenv("COURSE_MIRROR", raising=False)
+    monkeypatch.setenv("COURSE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(fetch, "PLACES", ("http://127.0.0.1:9",))
+    return tmp_path
+
+
+def test_without_data_and_network_garments_are_drawn(nowhere):
+    line = doctor._data_line()
+    assert line.state == LIMITED
+    assert "draw garments" in line.found
+    assert "COURSE_DATA" in line.fix
+
+
+def test_a_wrong_data_folder_is_missing_and_says_what_is_wrong(nowhere, monkeypatch):
+    monkeypatch.setenv("COURSE_DATA", str(nowhere))
+    line = doctor._data_line()
+    assert line.state == MISSING
+    assert "train-images-idx3-ubyte.gz is missing" in line.fix
+
+
+def test_data_that_can_be_downloaded_is_fine(nowhere, monkeypatch):
+    (nowhere / doctor.SMALLEST_FILE).write_bytes(b"labels")
+    handler = functools.partial(Quiet, directory=str(nowhere))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        monkeypatch.setenv("COURSE_MIRROR", f"http://127.0.0.1:{server.server_port}")
+        line = doctor._data_line()
+        server.shutdown()
+    assert line.state == OK
+    assert "downloaded when first used" in line.found
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *arguments):
+        """Say nothing on standard error."""
+
+
+@pytest.mark.skipif("COURSE_DATA" not in os.environ, reason="COURSE_DATA is not set")
+def test_real_data_is_checked(monkeypatch):
+    line = doctor._data_line()
+    assert (line.state, line.fix) == (OK, "")
+    assert "Fashion-MNIST, checked" in line.found
+
+
+# -------------------------------------------------------------- the figure
+
+
+@pytest.mark.parametrize(
+    ("workers", "devices", "one_each", "shares", "words"),
+    [
+        (2, 2, False, [[0], [1]], "2 workers, one core each"),
+        (2, 5, False, [[0, 1], [2, 3]], "2 workers, 2 cores each"),
+        (4, 2, False, [[0], [1], [0], [1]], "4 workers take turns on 2 cores."),
+        (1, 4, True, [[0]], "1 worker, one core each"),
+    ],
+)
+def test_devices_are_shared_out(workers, devices, one_each, shares, words):
+    assert doctor.share_out(workers, devices, one_each) == shares
+    assert doctor.in_words(shares, "core").startswith(words)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 8])
+def test_the_machine_is_drawn_with_its_words(workers):
+    settings = profiles.Settings("cpu", workers, 1, 1, 1)
+    diagram = doctor.show_machine(Report([], [], settings))
+    drawn = " ".join(text.get_text() for axes in diagram.axes for text in axes.texts)
+    assert "worker 0" in drawn
+    assert diagram.words in drawn
+    picture = diagram._repr_mimebundle_()[0]["image/png"]
+    assert len(picture) > 1000
+    assert Path(".").exists()
