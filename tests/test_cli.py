@@ -76,6 +76,7 @@ def test_an_unknown_profile_in_the_environment_is_wrong_usage(tiny_course):
     assert answer.stderr.startswith("there is no profile 'laptop'")
 
 
+@pytest.mark.slow
 def test_notebooks_says_no_if_one_fails_and_runs_the_rest(tiny_course):
     answer = run_course("notebooks", "--profile", "ci")
     assert answer.returncode == 1
@@ -90,6 +91,7 @@ def test_notebooks_says_no_if_one_fails_and_runs_the_rest(tiny_course):
     assert "executed/ci/" in answer.stdout
 
 
+@pytest.mark.slow
 def test_notebooks_says_yes_and_does_nothing_twice(tiny_course):
     first = run_course("notebooks", "0", "--profile", "ci", "--json")
     again = run_course("notebooks", "00", "--profile", "ci", "--json")

@@ -103,7 +103,8 @@ def run_setup(course, path, *arguments, python=None, **variables):
 
 def assert_names_the_commands(message):
     for system in ("Debian, Ubuntu", "Fedora", "macOS"):
-        assert re.search(rf"{system}.*: +[\w-]+ \S", message), f"no command for {system}"
+        command = rf"{system}.*: +[\w-]+ \S"
+        assert re.search(command, message), f"no command for {system}"
 
 
 # The finished environment
@@ -601,6 +602,12 @@ install.start(lambda: install.set_up(home, stages, check_machine))
 """
 
 
+def heed_signals():
+    """Undo what a caller in the background hands down: ignored signals."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @pytest.fixture
 def driver(tmp_path):
     """Starts a set-up whose stages only write into a journal; `script` is what its
@@ -617,6 +624,7 @@ def driver(tmp_path):
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            preexec_fn=heed_signals,
         )
         started.append(process)
         return process

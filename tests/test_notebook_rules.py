@@ -249,6 +249,21 @@ def test_a_good_copy_has_no_breach():
     assert audit(a_copy(), private=("secret-folder",)) == []
 
 
+def test_a_style_sheet_is_not_output():
+    notebook = a_copy()
+    page = {"text/html": f"<style>{'a {}' + chr(10) * 50}</style><b>short</b>"}
+    cell(notebook, "run").outputs = [new_output("display_data", page)]
+    assert audit(notebook) == []
+
+
+def test_a_cell_that_never_ran_is_reported_once():
+    notebook = a_copy()
+    cell(notebook, "look").update(execution_count=None, outputs=[])
+    cell(notebook, "claim").update(execution_count=None, outputs=[])
+    (breach,) = audit(notebook)
+    assert "and 1 more never ran" in breach
+
+
 @pytest.mark.parametrize(("change", "words"), [*every(BAD_COPIES), *SHOWS_A_PLACE])
 def test_a_breach_in_a_copy_is_reported(change, words):
     notebook = a_copy()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 TAIL_LINES = 10
 BAR_CELLS = 20
+PRE_STYLE = "white-space: pre-wrap; font-family: monospace; font-size: 13px"
 
 
 def _clock(seconds: float) -> str:
@@ -109,10 +110,9 @@ class Display:
 
     def _bundle(self, text: str) -> dict[str, str]:
         plain = f"$ {self.run.command}\n{text}"
-        style = "white-space: pre-wrap"
         return {
             "text/plain": plain,
-            "text/html": f'<pre style="{style}">{html.escape(plain)}</pre>',
+            "text/html": f'<pre style="{PRE_STYLE}">{html.escape(plain)}</pre>',
         }
 
 
@@ -134,5 +134,5 @@ class Coloured:
         from pygments.formatters import HtmlFormatter
         from pygments.lexers import get_lexer_by_name
 
-        style = HtmlFormatter(noclasses=True, nobackground=True)
-        return highlight(self.text, get_lexer_by_name(self.language), style)
+        form = HtmlFormatter(noclasses=True, nobackground=True, prestyles=PRE_STYLE)
+        return highlight(self.text, get_lexer_by_name(self.language), form)

@@ -136,7 +136,7 @@ def upper_body(cloth, sleeve, spread, cuff, hem, waist, neck, neck_depth):
 def t_shirt(cloth):
     upper_body(
         cloth,
-        sleeve=cloth.between(4, 13),
+        sleeve=cloth.between(4, 14),
         spread=cloth.between(2.5, 5),
         cuff=cloth.between(4, 6),
         hem=cloth.between(22, 26),
@@ -164,7 +164,7 @@ def pullover(cloth):
     hem = cloth.between(22, 26)
     upper_body(
         cloth,
-        sleeve=cloth.between(12, 22),
+        sleeve=cloth.between(11, 22),
         spread=cloth.between(2.5, 5.5),
         cuff=cloth.between(2.5, 4.5),
         hem=hem,
@@ -209,7 +209,7 @@ def coat(cloth):
         neck_depth=cloth.between(1, 7),
     )
     gap = cloth.between(0.2, 0.6)
-    opening = cloth.either(0.6, cloth.between(0.5, 1.1), 1)
+    opening = cloth.either(0.5, cloth.between(0.55, 1.1), 1)
     cloth.band(opening, (top + 2, -gap, gap), (hem, -gap, gap))
 
 
@@ -227,9 +227,9 @@ def shirt(cloth):
         neck_depth=cloth.between(1, 6),
     )
     thread = cloth.between(0.2, 0.5)
-    buttons = cloth.either(0.6, cloth.between(0.6, 1.1), 1)
+    buttons = cloth.either(0.5, cloth.between(0.65, 1.1), 1)
     cloth.band(buttons, (top + 2, -thread, thread), (hem, -thread, thread))
-    collar = cloth.either(0.4, cloth.between(0.8, 1.2), 1)
+    collar = cloth.either(0.35, cloth.between(0.85, 1.15), 1)
     cloth.pair(collar, (top - 1.5, -3.5, -1.5), (top + 1.5, -2.5, -0.5))
 
 
@@ -242,7 +242,7 @@ def sandal(cloth):
     front = cloth.between(1, 6)
     ankle = arch - cloth.between(5, 11)
     shade = cloth.between(0.6, 1.3)
-    strap = cloth.between(1, 3)
+    strap = cloth.between(1, 5)
     instep = cloth.between(-3, 4)
     cloth.band(1, (ankle, front, front + strap), (21, instep - strap, instep))
     cloth.band(1, (ankle, heel - 2, heel - 0.5), (arch, heel - 2 - strap, heel))

@@ -487,7 +487,7 @@ def start(program):
         signal.signal(number, signal.default_int_handler)
     try:
         program()
-    except (SetupError, OSError) as error:
+    except (SetupError, OSError, subprocess.SubprocessError) as error:
         sys.exit(f"\n{error}")
     except KeyboardInterrupt:
         print("\nStopped. The same command goes on from here.", file=sys.stderr)

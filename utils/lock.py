@@ -85,11 +85,10 @@ def resolve():
     options += ["--fork-strategy", "fewest", "--format", "requirements.txt"]
     with uv() as program, tempfile.TemporaryDirectory() as folder:
         Path(folder, "pyproject.toml").write_text(project)
+        export = [program, "export", *options]
         answer = subprocess.run(
-            [program, "export", *options], stdout=subprocess.PIPE, cwd=folder
+            export, stdout=subprocess.PIPE, cwd=folder, check=True, timeout=600
         )
-    if answer.returncode:
-        raise SetupError("uv found no set of packages; its message is above.")
     header = "# Every package of the course, made by `make lock` from requirements.txt."
     return f"{header}\n{answer.stdout.decode()}"
 
@@ -112,5 +111,5 @@ if __name__ == "__main__":
     try:
         replace(LOCK, resolve())
         replace(CONDA_FILE, with_pins(CONDA_FILE.read_text()))
-    except SetupError as error:
-        sys.exit(str(error))
+    except (SetupError, subprocess.SubprocessError) as error:
+        sys.exit(f"The lock stays as it was; the reason is above.\n{error}")

@@ -1,6 +1,7 @@
 """Where a run keeps its files, without two workers writing into the same one."""
 
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -46,5 +47,5 @@ def claim(log_dir: str | None, name: str) -> str:
             path = wanted.with_stem(f"{wanted.stem}-{number}")
             continue
         if number:
-            course.notice(f"{name} is taken; this process writes {path.name} instead.")
+            print(f"{name} is taken; this process writes {path.name}.", file=sys.stderr)
         return str(path)

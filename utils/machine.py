@@ -12,7 +12,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-
 FETCH_SECONDS = 1800  # for a download over a slow line
 
 
@@ -151,9 +150,11 @@ def find_python(known, not_from):
         "(30 MB; nothing else on this machine changes). Fetch it?"
     ):
         return None
-    with uv() as program:
-        subprocess.run([program, "python", "install", "3.11"], timeout=FETCH_SECONDS)
+    with contextlib.suppress(subprocess.SubprocessError), uv() as program:
+        install = [program, "python", "install", "3.11"]
+        subprocess.run(install, check=True, timeout=FETCH_SECONDS)
         return uv_find(program)
+    return None
 
 
 def candidates(known):
@@ -197,19 +198,20 @@ def agreed(question):
 
 @contextlib.contextmanager
 def uv():
-    """The path of uv: the one on PATH, else one in a temporary folder."""
+    """The path of uv: the one on PATH, else one in a temporary folder.
+
+    Raises subprocess.SubprocessError when that can't be fetched; its output says why.
+    """
     if shutil.which("uv"):
         yield "uv"
         return
     with tempfile.TemporaryDirectory() as folder:
         print("Fetching uv ...", flush=True)
-        pip = [f"{folder}/bin/python", "-m", "pip", "install", "--quiet", "uv"]
-        try:
-            venv = [sys.executable, "-m", "venv", folder]
-            subprocess.run(venv, check=True, timeout=FETCH_SECONDS)
-            subprocess.run(pip, check=True, timeout=FETCH_SECONDS)
-        except subprocess.SubprocessError as error:
-            raise SetupError("uv can't be fetched; the reason is above.") from error
+        venv = [sys.executable, "-m", "venv", folder]
+        subprocess.run(venv, check=True, timeout=FETCH_SECONDS)
+        pip = [f"{folder}/bin/python", "-m", "pip", "--disable-pip-version-check"]
+        install = [*pip, "install", "--quiet", "uv"]
+        subprocess.run(install, check=True, timeout=FETCH_SECONDS)
         yield f"{folder}/bin/uv"
 
 

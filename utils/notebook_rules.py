@@ -122,7 +122,7 @@ def no_error(notebook: NotebookNode) -> Iterator[str]:
 
 
 def figures_are_there(notebook: NotebookNode) -> Iterator[str]:
-    for place, cell in cells_of(notebook, "code"):
+    for place, cell in _cells_that_ran(notebook):
         shown = any(
             kind.startswith("image/")
             for output in cell.outputs
@@ -135,7 +135,7 @@ def figures_are_there(notebook: NotebookNode) -> Iterator[str]:
 
 
 def claims_hold(notebook: NotebookNode) -> Iterator[str]:
-    for place, cell in cells_of(notebook, "code"):
+    for place, cell in _cells_that_ran(notebook):
         shown = [text.strip() for text in _texts(cell)]
         if tagged(cell, "claim") and shown != ["True"]:
             yield (
@@ -205,6 +205,13 @@ AUDIT: tuple[Rule, ...] = (
 )
 
 
+def _cells_that_ran(notebook: NotebookNode) -> Iterator[tuple[str, NotebookNode]]:
+    """The code cells, without those of which another rule says that they never ran."""
+    for place, cell in cells_of(notebook, "code"):
+        if cell.execution_count is not None:
+            yield place, cell
+
+
 def _errors(cell: NotebookNode) -> list[NotebookNode]:
     return [o for o in cell.get("outputs", []) if o.output_type == "error"]
 
@@ -218,7 +225,8 @@ def _text(output: NotebookNode) -> str:
     if output.output_type == "stream":
         return output.text
     data = output.get("data", {})
-    return data.get("text/html") or data.get("text/plain") or ""
+    page = re.sub(r"<style.*?</style>", "", data.get("text/html", ""), flags=re.S)
+    return page or data.get("text/plain") or ""
 
 
 # -------------------------------------------------------------- sources

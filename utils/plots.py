@@ -195,6 +195,41 @@ def update_distances(run: Run) -> dict[int, np.ndarray]:
     }
 
 
+def paths(runs: Mapping[str, Run]) -> Figure:
+    """The way that each worker's weights went, in several recorded runs.
+
+    runs: label -> run. Weights have many dimensions; drawn are the two in which the
+    workers of a run moved most (the first principal components, not centred). Every
+    path begins at its own worker's weights after the first batch, and the unit is the
+    size of rank 0's weights then.
+    """
+    figure, axes = _axes(len(runs), width=10 / max(2, len(runs)), height=3.8)
+    for axis, (label, run) in zip(np.atleast_1d(axes), runs.items(), strict=True):
+        weights = [run.recording(rank).weights[1:] for rank in range(run.workers)]
+        moves = np.concatenate([own - own[0] for own in weights])
+        moves /= np.linalg.norm(weights[0][0])
+        # The few moves' inner products hold what the SVD of the long vectors would.
+        values, vectors = np.linalg.eigh(moves @ moves.T)
+        plane = vectors[:, -2:] * np.sqrt(np.maximum(values[-2:], 0))
+        for rank, path in enumerate(np.split(plane, run.workers)):
+            axis.plot(
+                path[:, 1],
+                path[:, 0],
+                color=COLOURS[rank % 6],
+                marker=MARKS[rank % 6],
+                markersize=9 if rank == 0 else 4,
+                label=f"rank {rank}",
+            )
+        axis.plot(0, 0, "k*", markersize=12)
+        apart = max(distance[-1] for distance in distances(run).values())
+        axis.set_title(f"{label}\nweights in the end: {apart:.0%} apart", fontsize=10)
+        axis.xaxis.set_major_formatter(PercentFormatter(1, decimals=1))
+        axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=1))
+        axis.tick_params(labelsize=8)
+        axis.legend()
+    return _finish(figure, *runs.values())
+
+
 def drift(run: Run) -> Figure:
     """How far the workers' weights are apart, batch by batch."""
     figure, axis = _axes(width=8)
@@ -205,32 +240,13 @@ def drift(run: Run) -> Figure:
             marker=MARKS[rank % 6],
             label=f"rank {rank} against rank 0",
         )
-    axis.set(xlabel="batch", ylabel="difference of the weights", ylim=(0, None))
+    axis.set(xlabel="batch", ylabel="difference of the weights")
+    axis.margins(y=0.15)
+    axis.set_ylim(bottom=-0.05)
     axis.yaxis.set_major_formatter(PercentFormatter(1))
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.legend()
     return _finish(figure, run)
-
-
-def updates(runs: Mapping[str, Run]) -> Figure:
-    """How far the workers' updates, and their weights, are apart in several runs.
-
-    runs: label -> recorded run. Of each the worker farthest from rank 0 is shown.
-    """
-    figure, axes = _axes(2)
-    for number, (label, run) in enumerate(runs.items()):
-        style = {"color": COLOURS[number], "marker": MARKS[number], "label": label}
-        update = np.max(list(update_distances(run).values()), axis=0)
-        axes[0].plot(range(1, len(update) + 1), update, **style)
-        axes[1].plot(np.max(list(distances(run).values()), axis=0), **style)
-    axes[0].set_title("updates: how different?")
-    axes[1].set_title("weights: how different?")
-    for axis in axes:
-        axis.set(xlabel="batch", ylabel="difference from rank 0", ylim=(-0.05, None))
-        axis.yaxis.set_major_formatter(PercentFormatter(1))
-        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axis.legend()
-    return _finish(figure, *runs.values())
 
 
 def lines_by_rank(run: Run) -> dict[int, int]:
