@@ -1,6 +1,7 @@
 """Notebooks are executed for real: the course's own, once, and tiny ones that fail in
 every way a notebook can."""
 
+import os
 import shutil
 import signal
 import subprocess
@@ -24,11 +25,11 @@ from utils.notebooks import prove
 
 OURS = notebooks.discover()
 STEPS = [path for path in OURS if notebooks.step_of(path)]
-UNSOLVED = sorted(
-    (path, done)
+UNSOLVED = [
+    pytest.param(path, done, id=f"{path.stem}-after-{done}")
     for path in STEPS
-    for done in {0, notebooks.step_of(path) - 1}
-)  # fmt: skip
+    for done in sorted({0, notebooks.step_of(path) - 1})
+]
 
 
 def profile() -> str:
@@ -219,19 +220,25 @@ def test_an_overrun_ends_with_all_its_processes(tiny_course, family):
 def test_nothing_survives_the_command(tiny_course, family, how):
     marker = tiny_course / "started"
     write(tiny_course, "00_overrun", *[line.format(marker=marker) for line in ESCAPE])
+    scratch = tiny_course / "scratch"
+    scratch.mkdir()
     command = subprocess.Popen(
         [sys.executable, "-m", "utils.cli", "notebooks", "--profile", "ci"],
+        env={**os.environ, "TMPDIR": str(scratch)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
     try:
         wait_for(marker.exists, 100, "the cell to start")
-        assert len(family()) >= 4  # the command, the kernel, its child, a supervisor
+        assert len(family()) >= 4  # the command, a supervisor, the kernel, its child
         command.send_signal(how)
-    finally:
         wait_for(lambda: command.poll() is not None, 20, "the command to end")
+    finally:
+        command.kill()
     wait_for(lambda: not family(), 20, "all its processes to end")
     assert not (tiny_course / "executed").exists()
+    if how == signal.SIGINT:  # who is killed can't tidy up; a later supervisor does
+        assert list(scratch.iterdir()) == []
 
 
 # -------------------------------------------------------------- no proof twice

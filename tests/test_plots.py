@@ -1,0 +1,111 @@
+"""The figures of runs: what is computed for them, and that they show it."""
+
+import json
+
+import numpy as np
+import pytest
+
+from utils import launch, plots
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run of two workers as its folder would hold it, with known weights.
+
+    Rank 1 starts one unit beside rank 0 and takes the same two steps.
+    """
+    start = np.zeros(8, np.float32)
+    start[0] = 10
+    step = np.zeros(8, np.float32)
+    step[1] = 1
+    beside = np.zeros(8, np.float32)
+    beside[2] = 1
+    zero = np.stack([start, start + step, start + 2 * step, start + 4 * step])
+    record = tmp_path / "record"
+    record.mkdir()
+    for rank, weights in enumerate([zero, zero + beside]):
+        np.savez(record / f"{rank}.npz", weights=weights)
+        before = [{"val_accuracy": 0.5 + 0.1 * rank}]
+        after = [{"val_accuracy": 0.55}]
+        text = json.dumps({"before": before, "after": after})
+        (record / f"{rank}.json").write_text(text)
+    (tmp_path / "log.txt").write_text("[0] a\n[1] b\n[0] c [1] d\n")
+    columns = "epoch,accuracy,images_per_second,loss,seconds,val_accuracy,val_loss\n"
+    rows = "0,0.5,10,2.0,8.0,0.4,2.1\n1,0.6,20,1.0,12.0,0.5,1.1\n2,0.7,40,.5,14,.6,.6\n"
+    (tmp_path / "history.csv").write_text(columns + rows)
+    samples = [
+        {"rank": rank, "device": f"core {core}", "percent": percent}
+        for rank, core, percent in [(0, 0, 75), (0, 1, 25), (1, 1, 100)]
+    ]
+    return launch.Run(
+        "p.py", 2, "mpirun", tmp_path, 0, 20.0, ["drawn garments"], samples
+    )
+
+
+def words(figure):
+    """All the text in a figure."""
+    import matplotlib.text
+
+    found = figure.findobj(matplotlib.text.Text)
+    return " ".join(text.get_text() for text in found)
+
+
+def test_distances_are_relative_to_rank_0(run):
+    assert plots.distances(run)[1] == pytest.approx(
+        1 / np.sqrt([100, 101, 104, 116]), rel=1e-5
+    )
+    assert plots.update_distances(run)[1] == pytest.approx(0)
+
+
+def test_paths_begin_after_the_first_batch_and_coincide_for_equal_steps(run):
+    figure = plots.paths({"equal steps": run})
+    first, second, star = figure.axes[0].lines
+    assert first.get_xydata() == pytest.approx(second.get_xydata())
+    lengths = np.linalg.norm(first.get_xydata(), axis=1)
+    assert lengths == pytest.approx(np.array([0, 1, 3]) / np.sqrt(101), abs=1e-6)
+    assert star.get_xydata().tolist() == [[0, 0]]
+    assert "weights in the end: 9% apart" in words(figure)
+
+
+def test_speeds_leave_out_the_first_epoch(run):
+    assert run.images_per_second == 30
+    assert run.seconds_per_epoch == 3
+
+
+def test_lines_are_counted_by_the_rank_in_front(run):
+    assert plots.lines_by_rank(run) == {0: 2, 1: 1}
+
+
+def test_unseen_shares_are_those_of_the_formula():
+    one, three = plots.unseen(3, range(1, 9)).axes[0].lines
+    assert one.get_ydata() == pytest.approx([(1 - 1 / n) ** n for n in range(1, 9)])
+    assert list(three.get_ydata()[:3]) == [0, 0, 0]
+    assert three.get_ydata()[7] == pytest.approx((5 / 8) ** 8)
+
+
+@pytest.mark.parametrize(
+    ("draw", "shown"),
+    [
+        (plots.curves, ["epoch", "loss", "accuracy", "training", "validation"]),
+        (plots.devices, ["rank 0", "rank 1", "core 0", "75%"]),
+        (plots.drift, ["rank 1 against rank 0", "batch"]),
+        (lambda run: plots.voices({"before": run}), ["rank 1", "lines printed"]),
+        (lambda run: plots.epoch_times({"one": run}), ["one", "3.0 s"]),
+        (lambda run: plots.accuracies({"after": run}), ["after", "rank 1"]),
+    ],
+)
+def test_figures_say_what_they_show_and_what_the_data_was(run, draw, shown):
+    text = words(draw(run))
+    for word in [*shown, "drawn garments"]:
+        assert word in text
+
+
+def test_a_run_that_was_not_watched_is_named(run):
+    run.samples.clear()
+    with pytest.raises(ValueError, match="watch=True"):
+        plots.devices(run)
+
+
+def test_ranks_and_the_network_are_labelled():
+    assert "GPU 2\nrank 6\nlocal rank 2" in words(plots.ranks(2, 4))
+    assert "7 x 7\n640 channels" in words(plots.network(10))

@@ -1,0 +1,89 @@
+"""The finished program, for real: two workers, a few batches, drawn garments."""
+
+import numpy as np
+import pytest
+
+from utils import course, launch
+
+PROGRAM = course.PACKAGE_ROOT / "solutions" / "fashion_mnist_solution.py"
+
+
+@pytest.fixture(scope="module")
+def twice(tmp_path_factory):
+    """The same run twice, with the same seed; it stops at a target it can't miss."""
+    folder = tmp_path_factory.mktemp("course")
+    (folder / "notebooks").mkdir()
+    (folder / "exercises").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        return [
+            launch.run(
+                PROGRAM,
+                *extra,
+                workers=2,
+                record=3,
+                time_limit=300,
+                epochs=5,
+                train_images=640,
+                target_accuracy=-1,
+                width=1,
+                seed=7,
+                data="drawn",
+            )
+            for extra in ([], ["--tensorboard"])
+        ]
+
+
+def test_it_stops_by_itself_at_its_target(twice):
+    first, _ = twice
+    assert len(first.history) == 2
+    assert "Above -1.0 in 2 epochs running: done." in first.log.read_text()
+    assert "[0] Test loss" in first.tail(1)
+    assert "[1]" not in first.log.read_text().replace("[1] NOTICE", "")
+
+
+def test_its_history_has_what_the_notebooks_read(twice):
+    history = twice[0].history
+    wanted = {"epoch", "loss", "accuracy", "val_loss", "val_accuracy", "lr"}
+    assert wanted | {"images_per_second", "seconds"} <= set(history.columns)
+    assert (history["lr"] == 0.02).all()
+    assert history["seconds"].is_monotonic_increasing
+    # 640 images on two workers are 5 steps of 2 x 64.
+    epochs = history["seconds"].diff().fillna(history["seconds"])
+    assert np.allclose(history["images_per_second"] * epochs, 640)
+
+
+def test_drawn_data_is_announced_with_the_result(twice):
+    assert any("drawn garments, not Fashion-MNIST" in n for n in twice[0].notices)
+    assert "(drawn garments)" in twice[0].tail(1)
+
+
+def test_workers_start_apart_and_agree_to_the_bit_after_the_first_batch(twice):
+    zero, one = (twice[0].recording(rank).weights for rank in (0, 1))
+    assert zero.shape == one.shape == (4, 174_778)
+    assert not np.array_equal(zero[0], one[0])
+    assert np.array_equal(zero[1:], one[1:])
+    assert not np.array_equal(zero[1], zero[2])
+
+
+def test_all_workers_see_the_mean_of_their_metrics(twice):
+    workers = [twice[0].recording(rank) for rank in (0, 1)]
+    for epoch in range(2):
+        own = [w.metrics_before[epoch]["val_loss"] for w in workers]
+        seen = [w.metrics_after[epoch]["val_loss"] for w in workers]
+        assert seen == pytest.approx([np.mean(own)] * 2)
+        assert own[0] != own[1]
+
+
+def test_a_seed_repeats_the_run(twice):
+    for rank in (0, 1):
+        first, second = (run.recording(rank).weights for run in twice)
+        assert np.array_equal(first[0], second[0])
+        # Sums may be taken in another order, so not to the last bit.
+        assert np.allclose(first[3], second[3], atol=1e-4)
+
+
+def test_tensorboard_logs_are_written_on_request_only(twice):
+    first, second = twice
+    assert not list(first.folder.rglob("events.out.tfevents.*"))
+    assert list(second.folder.rglob("events.out.tfevents.*"))
