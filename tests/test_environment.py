@@ -88,12 +88,22 @@ def python_outside():
     return os.path.realpath(sys._base_executable)
 
 
+# A package index is out of reach, whatever pip's own settings are.
+OFFLINE = {
+    "https_proxy": "http://127.0.0.1:9",
+    "PIP_CONFIG_FILE": os.devnull,
+    "PIP_NO_CACHE_DIR": "1",
+    "PIP_RETRIES": "1",
+}
+
+
 def run_setup(course, path, *arguments, python=None, **variables):
     """Run the set-up in an otherwise empty environment; return its result."""
+    home = {"PATH": str(path), "HOME": str(course.parent)}
     return subprocess.run(
         [python or python_outside(), "utils/install.py", *arguments],
         cwd=course,
-        env={"PATH": str(path), "HOME": str(course.parent), **variables},
+        env={**home, **OFFLINE, **variables},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -259,9 +269,20 @@ def test_horovod_is_built_from_source_and_never_cached(setup, tmp_path, monkeypa
     assert home.variables["HOROVOD_WITH_TENSORFLOW"] == "1"
     assert home.variables["HOROVOD_WITH_MPI"] == "1"
     assert home.variables["HOROVOD_WITH_GLOO"] == "1"
-    jobs = int(home.variables["MAKEFLAGS"].removeprefix("-j"))
-    assert 1 <= jobs <= os.cpu_count()
     assert "HOROVOD_GPU_OPERATIONS" not in home.variables
+
+
+@pytest.mark.parametrize(
+    ("cores", "gigabytes", "jobs"), [(8, 1, 1), (8, 6, 3), (2, 64, 2)]
+)
+def test_horovod_is_built_within_the_memory(
+    setup, tmp_path, monkeypatch, cores, gigabytes, jobs
+):
+    pages = {"SC_PHYS_PAGES": gigabytes * 2**18, "SC_PAGE_SIZE": 4096}
+    monkeypatch.setattr(os, "sysconf", pages.get)
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    home = recording_home(setup, tmp_path)
+    assert setup.install.build_variables(home)["MAKEFLAGS"] == f"-j{jobs}"
 
 
 def test_on_gpus_horovod_is_built_with_the_packaged_nccl(setup, tmp_path, monkeypatch):
@@ -372,12 +393,14 @@ def test_python_is_found_behind_a_shim_and_in_an_environment(
 def test_uv_is_asked_for_a_missing_python_only_with_consent(
     setup, tmp_path, monkeypatch
 ):
-    uv = tmp_path / "uv"
+    uv, fetched = tmp_path / "uv", tmp_path / "fetched"
     uv.write_text(
         "#!/bin/sh\n"
         f'echo "$@" >> {tmp_path}/asked\n'
-        f'[ "$2" = install ] && > {tmp_path}/fetched\n'
-        f'[ "$2" = find ] && [ -e {tmp_path}/fetched ] && echo {python_outside()}\n'
+        "case $2 in\n"
+        f"install) > {fetched} ;;\n"
+        f"find) [ -e {fetched} ] && echo {python_outside()} ;;\n"
+        "esac\n"
     )
     uv.chmod(0o755)
     monkeypatch.delenv("PYTHON", raising=False)
@@ -396,15 +419,7 @@ def test_uv_is_asked_for_a_missing_python_only_with_consent(
 @pytest.mark.slow
 def test_without_a_network(course):
     def attempt():
-        return run_setup(
-            course,
-            os.environ["PATH"],
-            https_proxy="http://127.0.0.1:9",
-            PIP_CONFIG_FILE=os.devnull,
-            PIP_CACHE_DIR=str(course / "cache"),
-            PIP_RETRIES="1",
-            PYTHON=python_outside(),
-        )
+        return run_setup(course, os.environ["PATH"], PYTHON=python_outside())
 
     result = attempt()
     assert result.returncode == 1
@@ -512,12 +527,15 @@ def test_a_failing_command_shows_the_end_of_its_output(setup, tmp_path):
     with working_home(setup, tmp_path) as home:
         home.run("sh", "-c", "echo an earlier stage", minutes=1)
         with pytest.raises(setup.machine.SetupError) as failure:
+            home.run("sh", "-c", "echo briefly; exit 1", minutes=1)
+        assert "briefly" in str(failure.value)
+        assert "an earlier stage" not in str(failure.value)
+        with pytest.raises(setup.machine.SetupError) as failure:
             home.run("sh", "-c", "seq 100; echo what went wrong; exit 3", minutes=1)
     message = str(failure.value)
     assert "what went wrong" in message
     assert "(3)" in message
     assert "\n    89\n" not in message
-    assert "an earlier stage" not in message
     assert "an earlier stage" in home.log.read_text()
 
 
@@ -755,6 +773,7 @@ def test_two_at_once_do_the_work_once(driver):
         process.communicate(timeout=60)
         assert process.returncode == 0
     assert driver.journal() == ALL
+    assert "begun" in (driver.folder / "home" / ".setup" / "log").read_text()
 
 
 # make, CI
