@@ -130,6 +130,7 @@ def test_notices_of_workers_are_repeated_once(folder, capsys):
     assert capsys.readouterr().out.count("\nNOTICE: drawn") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "seen"),
     [
@@ -148,6 +149,7 @@ def test_a_rank_that_fails_ends_the_run_and_is_named(folder, what, seen):
     assert not descendants_of_runs_in(folder)
 
 
+@pytest.mark.slow
 def test_the_time_limit_ends_the_run(folder):
     with pytest.raises(launch.RunFailed, match="time limit of 3 s") as error:
         launch.run("program.py", "sleep", workers=2, time_limit=3)
@@ -163,6 +165,7 @@ def test_children_that_leave_their_session_are_ended_too(folder):
     assert not descendants_of_runs_in(folder)
 
 
+@pytest.mark.slow
 def test_children_left_behind_by_a_good_run_are_ended(folder):
     text = PROGRAM.replace('what != "end"', "False")
     program(folder, text, "good.py")
@@ -181,6 +184,7 @@ def test_an_interrupt_ends_every_process(folder):
     assert not descendants_of_runs_in(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", ["mpirun", "supervisor", "rank 0", "rank 1"])
 def test_killing_a_part_ends_the_whole(folder, victim):
     owner, run = start(folder)
@@ -199,6 +203,7 @@ def test_killing_a_part_ends_the_whole(folder, victim):
     wait_until_none_is_left(folder)
 
 
+@pytest.mark.slow
 def test_killing_the_owner_ends_the_run(folder):
     owner, _ = start(folder)
     owner.kill()
@@ -206,6 +211,7 @@ def test_killing_the_owner_ends_the_run(folder):
     wait_until_none_is_left(folder)
 
 
+@pytest.mark.slow
 def test_a_kernel_interrupted_and_killed_leaves_nothing(folder):
     from jupyter_client.manager import start_new_kernel
 

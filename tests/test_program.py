@@ -5,6 +5,8 @@ import pytest
 
 from utils import course, launch
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = course.PACKAGE_ROOT / "solutions" / "fashion_mnist_solution.py"
 
 
