@@ -12,14 +12,22 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
 
-from utils import course, fetch, launch, notebook_rules, notebooks, probe, profiles
+from utils import (
+    course,
+    fetch,
+    launch,
+    notebook_rules,
+    notebooks,
+    probe,
+    profiles,
+    supervise,
+)
 
 OK, LIMITED, MISSING = "ok", "limited", "missing"
 
@@ -235,9 +243,9 @@ def _data_line() -> Line:
 
 def _published_data_answers() -> bool:
     """Try to get the smallest of the files, from one place after the other."""
-    for place in fetch._places():
+    for place in fetch.places():
         try:
-            fetch._fetch(f"{place}/{SMALLEST_FILE}")
+            fetch.download(f"{place}/{SMALLEST_FILE}")
             return True
         except fetch.WrongFile:
             continue
@@ -271,11 +279,16 @@ def _probe() -> dict:
 
 def _facts_from(command: list[str], environment: dict[str, str]) -> dict:
     facts: dict = {}
-    with tempfile.TemporaryDirectory(prefix=f"course-{os.getpid()}-") as name:
-        folder = Path(name)
-        with launch.supervised(command, PROBE_SECONDS, environment, folder) as process:
-            process.wait()
-        lines = (folder / "mpirun.txt").read_text(errors="replace").splitlines()
+    with supervise.owned(
+        command,
+        PROBE_SECONDS,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        lines = process.stdout.read().splitlines()
     for line in lines:
         if line.startswith(probe.MARK):
             facts |= json.loads(line.removeprefix(probe.MARK))

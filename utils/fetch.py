@@ -159,13 +159,13 @@ def _download(folder: Path, keys: list[str], since: float) -> dict[str, np.ndarr
     if failed.exists() and failed.stat().st_mtime >= since:
         raise NoDownload(failed.read_text())
     arrays, reasons = {}, []
-    for place in _places():
+    for place in places():
         _say(f"Downloading Fashion-MNIST from {place}")
         try:
             for key in keys:
                 if key not in arrays:
                     name, sha256 = FILES[key]
-                    packed = _fetch(f"{place}/{name}")
+                    packed = download(f"{place}/{name}")
                     arrays[key] = _unpack(packed, sha256)
                     _write(folder / name, packed)
             failed.unlink(missing_ok=True)
@@ -185,7 +185,7 @@ def _download(folder: Path, keys: list[str], since: float) -> dict[str, np.ndarr
     raise NoDownload(message)
 
 
-def _places() -> list[str]:
+def places() -> list[str]:
     """The addresses to try in turn, an instructor's own first."""
     mirror = os.environ.get("COURSE_MIRROR")
     if not mirror:
@@ -195,7 +195,7 @@ def _places() -> list[str]:
     return [mirror.rstrip("/"), *PLACES]
 
 
-def _fetch(url: str) -> bytes:
+def download(url: str) -> bytes:
     """What is at an address. Raises WrongFile if nothing comes."""
     # A thread can be left behind: a host may have sixteen addresses, and each of them
     # would be given its own time-out in turn.

@@ -6,13 +6,11 @@ end, and returns a `Run`. The workers' whole output is in the run's log.
 """
 
 import ast
-import contextlib
 import json
 import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import time
 from collections import deque
@@ -29,7 +27,6 @@ from utils.profiles import gpus
 from utils.watch import Watch
 
 BEAT = 0.1  # seconds between two looks at the workers
-GRACE = 5.0  # seconds that the supervisor gets for ending everything
 MEMORY_PER_WORKER = 0.7e9  # bytes: TensorFlow, the data and the width-1 network
 
 
@@ -260,7 +257,12 @@ def run(
     started = time.monotonic()
     with Display(result, quiet) as display, Followed(result) as output:
         try:
-            with supervised(actual, time_limit, environment, result.folder) as process:
+            with (
+                (result.folder / "mpirun.txt").open("wb") as said,
+                supervise.owned(
+                    actual, time_limit, env=environment, stdout=said, stderr=said
+                ) as process,
+            ):
                 while process.poll() is None:
                     time.sleep(BEAT)
                     output.read()
@@ -281,35 +283,6 @@ def run(
 def _path() -> str:
     """PATH with this Python's own folder first: its mpirun belongs to it."""
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-
-
-@contextlib.contextmanager
-def supervised(command: list[str], time_limit: float, environment: dict, folder: Path):
-    """Start `command` under `utils.supervise`; leaving the block ends all of it.
-
-    The supervisor's own session keeps a Ctrl-C from reaching the workers directly:
-    it comes here, and the closing of the supervisor's input passes it on. The
-    command's own output (not the workers') goes to `mpirun.txt` in `folder`.
-    """
-    with (folder / "mpirun.txt").open("wb") as own_output:
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "utils.supervise"),
-                *("--time-limit", str(time_limit), "--"),
-                *command,
-            ],
-            stdin=subprocess.PIPE,
-            stdout=own_output,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            start_new_session=True,
-        )
-        try:
-            yield process
-        finally:
-            process.stdin.close()
-            process.wait(GRACE)
-            supervise.sweep()
 
 
 class Followed:

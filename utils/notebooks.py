@@ -299,27 +299,18 @@ def _supervised(
 ) -> int:
     """Run `command` in `folder`, show each line of its output to `follow`; return its
     exit status. Whatever happens, none of its processes is left."""
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "utils.supervise"),
-            *("--time-limit", str(time_limit), "--"),
-            *command,
-        ],
+    with supervise.owned(
+        command,
+        time_limit,
         cwd=folder,
         env=environment,
-        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        start_new_session=True,  # a Ctrl-C comes here first
-    )
-    try:
+    ) as process:
         for line in process.stdout:
             follow(line)
-    finally:
-        process.stdin.close()  # which asks the supervisor to end everything
-        process.stdout.close()
         process.wait()
     return process.returncode
 

@@ -32,7 +32,8 @@ TIMED_OUT = 124  # as timeout(1) has it
 STOPPED = 130  # as shells report a Ctrl-C
 
 POLL_SECONDS = 0.05
-GRACE_SECONDS = 1.0
+GRACE_SECONDS = 1.0  # for the command to end by itself when asked
+END_SECONDS = 10.0  # for the supervisor to end everything
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -123,6 +124,32 @@ class Supervisor:
                     process.kill()
             _reap()
             time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def owned(command: list[str], time_limit: float, **options):
+    """Start `command` under a supervisor; leaving the block ends all of it.
+
+    Yields the supervisor's Popen, whose return code becomes the exit status.
+    time_limit: seconds. options: for Popen. The supervisor has a session of its own,
+    so that a Ctrl-C comes to the caller first, and is passed on by leaving the block.
+    """
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "utils.supervise"),
+            *("--time-limit", str(time_limit), "--"),
+            *command,
+        ],
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+        **options,
+    )
+    try:
+        yield process
+    finally:
+        process.stdin.close()
+        process.wait(END_SECONDS)
+        sweep()
 
 
 def _scratch_parents() -> list[str]:
