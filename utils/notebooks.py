@@ -274,8 +274,9 @@ def _compare(
     command = [sys.executable, "-m", "pytest", "--nbval", notebook.name, "-v"]
     command += ["--nbval-kernel-name", "python3", "--color", "no"]
     command += ["--nbval-cell-timeout", str(NBVAL_CELL_SECONDS)]
-    # Shuffled cells would fail; nothing is to be written beside the notebook.
-    command += ["-p", "no:randomly", "-p", "no:cacheprovider"]
+    # Shuffled cells would fail; nothing is to be written beside the notebook; and a
+    # summary, which pytest gives in full where CI is set, would say all of it twice.
+    command += ["-p", "no:randomly", "-p", "no:cacheprovider", "-rN"]
     status = _supervised(command, notebook.parent, environment, time_limit, follow)
     findings = [
         f"nbval: code {line[0].lower()}{line[1:]}: if the new output is right, store "
