@@ -29,7 +29,7 @@ class Settings:
 
 PROFILES = {
     "ci": Settings("ci", workers=2, epochs=2, train_images=3_200, width=1),
-    "cpu": Settings("cpu", workers=2, epochs=2, train_images=9_600, width=1),
+    "cpu": Settings("cpu", workers=2, epochs=2, train_images=6_400, width=1),
     "gpu": Settings("gpu", workers=1, epochs=5, train_images=60_000, width=10),
 }
 
