@@ -226,6 +226,7 @@ def paths(runs: Mapping[str, Run]) -> Figure:
         axis.xaxis.set_major_formatter(PercentFormatter(1, decimals=1))
         axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=1))
         axis.tick_params(labelsize=8)
+        axis.locator_params(axis="x", nbins=5)
         axis.legend()
     return _finish(figure, *runs.values())
 
