@@ -283,10 +283,7 @@ def _facts_from(command: list[str], environment: dict[str, str]) -> dict:
         command,
         PROBE_SECONDS,
         env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
+        **supervise.READ_LINES,
     ) as process:
         lines = process.stdout.read().splitlines()
     for line in lines:

@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -305,10 +304,7 @@ def _supervised(
         time_limit,
         cwd=folder,
         env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
+        **supervise.READ_LINES,
     ) as process:
         for line in process.stdout:
             follow(line)

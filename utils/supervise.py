@@ -35,6 +35,14 @@ POLL_SECONDS = 0.05
 GRACE_SECONDS = 1.0  # for the command to end by itself when asked
 END_SECONDS = 10.0  # for the supervisor to end everything
 
+# Options for `owned`, to read what the command says line by line.
+READ_LINES = {
+    "stdout": subprocess.PIPE,
+    "stderr": subprocess.STDOUT,
+    "text": True,
+    "errors": "replace",
+}
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
