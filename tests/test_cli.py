@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, writes_json
 
-COMMANDS = {"doctor", "notebooks", "run", "watch", "steps", "diff", "hint"}
+COMMANDS = {
+    *("doctor", "notebooks", "run", "watch", "steps"),
+    *("check", "progress", "diff", "hint", "grade"),
+}
 
 
 def run_course(*arguments: str, **environment: str) -> subprocess.CompletedProcess:

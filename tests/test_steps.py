@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from utils import course, steps
+from utils import course, progress, steps
 
 SOURCE = """\
 import a
@@ -262,9 +262,17 @@ def test_a_broken_hints_file_is_named(copy):
         steps.hints()
 
 
+def test_hints_go_one_deeper_each_time(copy):
+    assert progress.hints_shown(2) == 0
+    for level in (0, 1, 2, 2):
+        assert steps.hints()[2][level] in steps.hint(2).data
+    assert "hint(2)" not in steps.hint(2).data
+    assert steps.hints()[2][0] in steps.hint(2, 1).data
+    assert "More: `hint(2)`" in steps.hint(2, 1).data
+    assert progress.hints_shown(2) == 3
+
+
 def test_hint_and_diff_for_notebooks(copy):
-    assert "hint(2, 2)" in steps.hint(2).data
-    assert "hint" not in steps.hint(2, 3).data.replace("Hint", "")
     with pytest.raises(course.CourseError, match="no hint 4 for step 2"):
         steps.hint(2, 4)
     shown = steps.what_changed(3)

@@ -9,6 +9,8 @@ _HOME = {
     "need_steps": "steps",
     "what_changed": "steps",
     "hint": "steps",
+    "check": "checks",
+    "Progress": "progress",
 }
 
 

@@ -141,6 +141,38 @@ def steps(
 
 
 @app.command()
+def check(
+    step: Annotated[
+        int | None, typer.Argument(help="The step; default: all, in order.")
+    ] = None,
+    script: Annotated[
+        Path | None, typer.Option(help="Your program; default: the exercise.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say whether step N of your program is right, by what the program does.
+
+    Exit status: 0 right, 1 not right, 2 could not be checked.
+    """
+    from utils.checks import examine
+
+    report = examine(step, script)
+    _show(report, report.as_json(), as_json)
+    if report.undecided:
+        raise typer.Exit(2)
+    _leave(report.ok)
+
+
+@app.command()
+def progress(as_json: Json = False) -> None:
+    """Show how far you are: the last check of each step."""
+    from utils.progress import Progress
+
+    found = Progress()
+    _show(found, found.as_json(), as_json)
+
+
+@app.command()
 def diff(
     step: Annotated[int, typer.Argument(help="Compare with the course's step N.")],
     script: Annotated[
@@ -158,14 +190,52 @@ def diff(
 @app.command()
 def hint(
     step: Annotated[int, typer.Argument(help="The number of the step.")],
-    level: Annotated[int, typer.Argument(help="1: nudge, 2: place, 3: code.")] = 1,
+    level: Annotated[
+        int | None,
+        typer.Argument(help="1: nudge, 2: place, 3: code; default: one more."),
+    ] = None,
 ) -> None:
-    """Show a hint for step N, from a nudge to nearly the code."""
+    """Show a hint for step N, one deeper each time: nudge, place, nearly the code."""
     from rich.markdown import Markdown
 
     from utils.steps import hint
 
     Console().print(Markdown(hint(step, level).data))
+
+
+@app.command()
+def grade(
+    submissions: Annotated[
+        Path, typer.Argument(help="A folder: NAME.py, NAME/ or NAME.zip by learner.")
+    ],
+    out: Annotated[Path, typer.Option(help="The folder for the results.")],
+    exercise: Annotated[str, typer.Option(help="Which one.")] = "fashion_mnist",
+    jobs: Annotated[int, typer.Option(help="Programs at the same time.")] = 1,
+    anonymous: Annotated[
+        bool, typer.Option("--anonymous", help="Ids instead of names.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Grade a folder of submissions; each program runs in a sandbox.
+
+    A grading that was stopped goes on where it was. Exit status: 1 if the grader itself
+    failed with a submission.
+    """
+    from utils.course import shown
+    from utils.display import rich_table
+    from utils.grade import grade
+    from utils.gradebook import GRADER_ERROR
+
+    grades = grade(submissions, out, exercise, jobs, anonymous)
+    header = ("Learner", "Points", "Status", "Findings")
+    rows = [
+        (g.learner, f"{g.total} of {g.max}", g.status, "\n".join(g.findings))
+        for g in grades
+    ]
+    _show(rich_table(header, rows), [g.as_json() for g in grades], as_json)
+    if not as_json:
+        print(f"Open {shown(out / 'index.html')}; points are in gradebook.csv.")
+    _leave(all(one.status != GRADER_ERROR for one in grades))
 
 
 def _complain(error: CourseError) -> None:

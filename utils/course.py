@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 PACKAGE_ROOT = Path(__file__).resolve().parent.parent
@@ -27,7 +28,7 @@ def shown(path: Path | str) -> str:
     return os.path.relpath(path)
 
 
-def worker_rank() -> int:
+def worker_rank(environment: Mapping[str, str] = os.environ) -> int:
     """This process's rank, as its launcher tells it; 0 for a process on its own.
 
     Known before Horovod starts, so that data and log files can differ by rank in
@@ -39,8 +40,8 @@ def worker_rank() -> int:
         "PMI_RANK",
         "SLURM_PROCID",
     ):
-        if name in os.environ:
-            return int(os.environ[name])
+        if name in environment:
+            return int(environment[name])
     return 0
 
 

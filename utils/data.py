@@ -146,7 +146,7 @@ def training_batches(
         moved = flip_and_shift(tf.gather(images, chosen), flips, shifts)
         return standardise(moved, dataset), tf.one_hot(tf.gather(labels, chosen), 10)
 
-    passes = tf.data.Dataset.counter().map(one_pass)
+    passes = tf.data.Dataset.counter().map(_as_it_is(one_pass))
     whole_batches = count - count % batch_size
     return _pipeline(passes, whole_batches, batch_size, batch)
 
@@ -169,7 +169,9 @@ def validation_batches(
             tf.random.experimental.stateless_fold_in(key, number),
         )
 
-    return _plain(dataset, tf.data.Dataset.counter().map(one_pass), batch_size)
+    return _plain(
+        dataset, tf.data.Dataset.counter().map(_as_it_is(one_pass)), batch_size
+    )
 
 
 def test_batches(dataset: Dataset, batch_size: int) -> "tf.data.Dataset":
@@ -277,17 +279,26 @@ def _plain(dataset: Dataset, passes: "tf.data.Dataset", batch_size: int):
     return _pipeline(passes, len(images), batch_size, batch)
 
 
+def _as_it_is(function):
+    """Spare TensorFlow the second that AutoGraph takes to rewrite a function that has
+    no Python loop or branch over tensors."""
+    import tensorflow as tf
+
+    return tf.autograph.experimental.do_not_convert(function)
+
+
 def _pipeline(passes: "tf.data.Dataset", stop: int, batch_size: int, batch):
     """Cut each pass (tensors with a row per image) into batches, up to row `stop`."""
     import tensorflow as tf
 
     def cut(*rows):
         starts = tf.data.Dataset.range(0, stop, batch_size)
-        return starts.map(lambda at: tuple(row[at : at + batch_size] for row in rows))
+        part = _as_it_is(lambda at: tuple(row[at : at + batch_size] for row in rows))
+        return starts.map(part)
 
     endless = passes.cardinality() == tf.data.INFINITE_CARDINALITY
     size = tf.data.INFINITE_CARDINALITY if endless else -(-stop // batch_size)
-    batches = passes.flat_map(cut).map(batch).prefetch(2)
+    batches = passes.flat_map(_as_it_is(cut)).map(_as_it_is(batch)).prefetch(2)
     # Keras then asks for the steps of an epoch instead of waiting for its end for ever.
     batches = batches.apply(tf.data.experimental.assert_cardinality(size))
     options = tf.data.Options()

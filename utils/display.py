@@ -136,3 +136,34 @@ class Coloured:
 
         form = HtmlFormatter(noclasses=True, nobackground=True, prestyles=PRE_STYLE)
         return highlight(self.text, get_lexer_by_name(self.language), form)
+
+
+COLOURS = {
+    **dict.fromkeys(("ok", "right"), "green"),
+    **dict.fromkeys(("limited", "not checked yet"), "yellow"),
+    **dict.fromkeys(("missing", "wrong", "could not be checked"), "red"),
+}
+
+
+def rich_table(header: tuple[str, ...] | None, rows: list[tuple[str, ...]]):
+    """A table for the terminal; words that say how something is get a colour, too."""
+    from rich.table import Table
+    from rich.text import Text
+
+    columns = header or ("",) * len(rows[0])
+    table = Table(*columns, show_header=header is not None)
+    for row in rows:
+        table.add_row(*(Text(cell, COLOURS.get(cell, "")) for cell in row))
+    return table
+
+
+def html_table(header: tuple[str, ...] | None, rows: list[tuple[str, ...]]) -> str:
+    """The same for a notebook."""
+
+    def cells(row: tuple[str, ...], tag: str) -> str:
+        style = 'style="text-align: left; vertical-align: top; white-space: pre-wrap"'
+        return "".join(f"<{tag} {style}>{html.escape(c)}</{tag}>" for c in row)
+
+    head = f"<tr>{cells(header, 'th')}</tr>" if header else ""
+    body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
+    return f"<table>{head}{body}</table>"

@@ -28,6 +28,7 @@ from utils import (
     profiles,
     supervise,
 )
+from utils.display import html_table, rich_table
 
 OK, LIMITED, MISSING = "ok", "limited", "missing"
 
@@ -119,29 +120,15 @@ class Report:
 
     def __rich__(self):
         from rich.console import Group
-        from rich.table import Table
         from rich.text import Text
 
-        colours = {OK: "green", LIMITED: "yellow", MISSING: "red"}
-        grids = []
-        for header, rows in self._tables():
-            grid = Table(*header)
-            for row in rows:
-                grid.add_row(*(Text(cell, colours.get(cell, "")) for cell in row))
-            grids.append(grid)
-        return Group(*grids, *map(Text, self._remarks()))
+        tables = [rich_table(header, rows) for header, rows in self._tables()]
+        return Group(*tables, *map(Text, self._remarks()))
 
     def _repr_html_(self) -> str:
-        def cells(row: tuple[str, ...], tag: str) -> str:
-            style = 'style="text-align: left"'
-            return "".join(f"<{tag} {style}>{html.escape(c)}</{tag}>" for c in row)
-
-        parts = []
-        for header, rows in self._tables():
-            body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
-            parts.append(f"<table><tr>{cells(header, 'th')}</tr>{body}</table>")
-        parts += [f"<p>{html.escape(remark)}</p>" for remark in self._remarks()]
-        return "".join(parts)
+        tables = [html_table(header, rows) for header, rows in self._tables()]
+        remarks = [f"<p>{html.escape(remark)}</p>" for remark in self._remarks()]
+        return "".join(tables + remarks)
 
 
 def doctor() -> Report:

@@ -245,13 +245,9 @@ def run(
         threads,
     )
     actual[:1] = [mpirun, "--output-filename", f"{result.folder / 'ranks'}:nocopy"]
-    environment = dict(os.environ, PATH=_path(), COURSE_RUN=str(result.folder))
+    environment = clean_environment() | {"COURSE_RUN": str(result.folder)}
     if record:
         environment["COURSE_RECORD"] = str(record)
-    # A worker of a run must not believe to be a worker of the run that started it.
-    for name in list(environment):
-        if name.startswith(("OMPI_", "PMIX_", "HOROVOD_RANK")):
-            del environment[name]
 
     watching = Watch(result.folder) if watch else None
     started = time.monotonic()
@@ -283,6 +279,16 @@ def run(
 def _path() -> str:
     """PATH with this Python's own folder first: its mpirun belongs to it."""
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+
+
+def clean_environment() -> dict[str, str]:
+    """This process's environment, for a run of its own.
+
+    A worker of a run must not believe to be a worker of the run that started it.
+    """
+    ours = ("OMPI_", "PMIX_", "HOROVOD_RANK")
+    kept = {n: v for n, v in os.environ.items() if not n.startswith(ours)}
+    return kept | {"PATH": _path()}
 
 
 class Followed:

@@ -253,8 +253,13 @@ def missing_steps(script: str | os.PathLike | None = None) -> dict[int, list[int
     """
     path = _exercise(script)
     parse_program(path)
+    return todo_lines(path.read_text(encoding="utf-8"))
+
+
+def todo_lines(text: str) -> dict[int, list[int]]:
+    """Steps marked `TODO: Step N` in a program's text: step -> its line numbers."""
     found: dict[int, list[int]] = {}
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
+    for number, line in enumerate(text.splitlines(), start=1):
         todo = _TODO.match(line)
         if todo:
             found.setdefault(int(todo[1]), []).append(number)
@@ -362,18 +367,24 @@ def hints(folder: Path | None = None) -> dict[int, list[str]]:
     return found
 
 
-def hint(n: int, level: int = 1):
+def hint(n: int, level: int | None = None):
     """Show hint `level` (1: nudge, 2: place, 3: nearly the code) for step `n`.
 
-    Raises CourseError when there is no such hint.
+    Without `level`, one level deeper each time. Raises CourseError when there is no
+    such hint.
     """
     from IPython.display import Markdown
 
+    from utils import progress
+
     texts = hints().get(n, [])
+    if level is None:
+        level = min(progress.hints_shown(n) + 1, len(HINT_LEVELS))
     if not 1 <= level <= len(texts):
         raise course.CourseError(
             f"there is no hint {level} for step {n}: steps 1 to {len(hints())} have "
             f"hints 1 to {len(HINT_LEVELS)}."
         )
-    more = f"\n\n*More: `hint({n}, {level + 1})`*" if level < len(texts) else ""
+    progress.show_hint(n, level)
+    more = f"\n\n*More: `hint({n})`*" if level < len(texts) else ""
     return Markdown(f"**{HINT_LEVELS[level - 1]}.** {texts[level - 1]}{more}")

@@ -52,9 +52,9 @@ def _prctl(option: int, value: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
-def _die_with_parent() -> None:
-    """Should even the supervisor be killed, the command is asked to end."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+def die_with_parent(number: int = signal.SIGTERM) -> None:
+    """Should the parent die, even killed, this process gets signal `number`."""
+    _prctl(_PR_SET_PDEATHSIG, number)
 
 
 class Supervisor:
@@ -86,7 +86,7 @@ class Supervisor:
                 self.command,
                 stdin=subprocess.DEVNULL,
                 env=environment,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
             return self._watch(child)
         finally:
@@ -126,6 +126,7 @@ class Supervisor:
             left |= {process for process in self.seen if process.is_running()}
             alive = [process for process in left if _alive(process)]
             if not alive:
+                _reap()
                 return
             for process in alive:
                 with contextlib.suppress(psutil.NoSuchProcess):

@@ -40,25 +40,21 @@ def _not_the_broadcast(record: logging.LogRecord) -> bool:
     return "is slow compared to the batch time" not in record.getMessage()
 
 
-def main() -> None:
-    logging.getLogger("tensorflow").addFilter(_not_the_broadcast)
-    script, *arguments = sys.argv[1:]
-    sys.argv = [script, *arguments]
-    sys.path[0] = str(Path(script).resolve().parent)
-    _report()
-    if "COURSE_RECORD" in os.environ:
-        from utils import record
+def run_program(script: str) -> dict | None:
+    """Run `script` as Python runs a program; return None once it has ended well.
 
-        record.start(int(os.environ["COURSE_RECORD"]))
+    Else what went wrong: status, error, and the program's line, if it has one. The
+    error has been shown by then.
+    """
     try:
         runpy.run_path(script, run_name="__main__")
     except SystemExit as leaving:
-        if leaving.code not in (None, 0):
-            status = leaving.code if isinstance(leaving.code, int) else 1
-            if status == 1 and not isinstance(leaving.code, int):
-                print(leaving.code, file=sys.stderr)
-            _report(error=f"sys.exit({leaving.code!r})")
-            _leave(status)
+        if leaving.code in (None, 0):
+            return None
+        status = leaving.code if isinstance(leaving.code, int) else 1
+        if not isinstance(leaving.code, int):
+            print(leaving.code, file=sys.stderr)
+        return {"status": status, "error": f"sys.exit({leaving.code!r})", "line": None}
     except BaseException as error:
         # The frames of this module and of runpy are not the learner's.
         frames = traceback.extract_tb(error.__traceback__)
@@ -69,8 +65,32 @@ def main() -> None:
             tb = tb.tb_next
         traceback.print_exception(type(error), error, tb)
         line = frames[theirs[-1]].lineno if theirs else None
-        _report(error=f"{type(error).__name__}: {error}", line=line)
-        _leave(1)
+        if isinstance(error, SyntaxError) and error.filename == script:
+            line = error.lineno
+        return {"status": 1, "error": f"{type(error).__name__}: {error}", "line": line}
+    return None
+
+
+def quiet() -> None:
+    """Leave out a warning that every right program would get."""
+    logging.getLogger("tensorflow").addFilter(_not_the_broadcast)
+
+
+def main() -> None:
+    quiet()
+    script, *arguments = sys.argv[1:]
+    sys.argv = [script, *arguments]
+    sys.path[0] = str(Path(script).resolve().parent)
+    _report()
+    if "COURSE_RECORD" in os.environ:
+        from utils import record
+
+        record.start(int(os.environ["COURSE_RECORD"]))
+    failure = run_program(script)
+    if failure:
+        status = failure.pop("status")
+        _report(**failure)
+        _leave(status)
 
 
 if __name__ == "__main__":

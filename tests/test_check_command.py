@@ -1,0 +1,167 @@
+"""What a learner sees of a check: at once, after a run, and in the progress file."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from utils import checks, course, judge, progress, steps
+from utils.verdict import NOT_CHECKED
+
+SOURCE = (course.PACKAGE_ROOT / "solutions/fashion_mnist_solution.py").read_text()
+
+
+@pytest.fixture
+def copy(tmp_path, monkeypatch):
+    """A course of its own, with the exercise as shipped."""
+    for folder in ("notebooks", "exercises", "solutions"):
+        (tmp_path / folder).mkdir()
+    root = course.PACKAGE_ROOT
+    shutil.copy(root / "exercises/hints.md", tmp_path / "exercises")
+    shutil.copy(root / "solutions/fashion_mnist_solution.py", tmp_path / "solutions")
+    (tmp_path / "exercises/fashion_mnist.py").write_text(steps.render(SOURCE, 0))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def solve(folder: Path, n: int, old: str = "", new: str = "") -> Path:
+    path = folder / "exercises/fashion_mnist.py"
+    text = steps.render(SOURCE, n)
+    assert old in text
+    path.write_text(text.replace(old, new) if old else text)
+    return path
+
+
+def course_command(*arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [Path(sys.executable).with_name("course"), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1"},
+    )
+
+
+@pytest.mark.parametrize("step", judge.STEPS)
+def test_the_exercise_as_shipped_fails_each_check_at_once(copy, step):
+    started = time.monotonic()
+    (verdict,) = checks.examine(step).verdicts
+    assert verdict.id == f"step-{step}.todo"
+    line = (
+        (copy / "exercises/fashion_mnist.py").read_text().splitlines()[verdict.line - 1]
+    )
+    assert line.startswith("# TODO: Step 1")
+    assert verdict.seen == f"Line {verdict.line} still says `TODO: Step 1`."
+    # Nothing was run: the slowest machine does that in a fraction of a run.
+    assert time.monotonic() - started < 5
+
+
+def test_checking_at_once_needs_no_tensorflow(copy):
+    code = "import sys; from utils.checks import examine; examine(1); "
+    code += "sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_a_syntax_error_is_told_with_its_line(copy):
+    path = copy / "exercises/fashion_mnist.py"
+    path.write_text("import a\nif True\n    pass\n")
+    (verdict,) = checks.examine(3).verdicts
+    assert (verdict.id, verdict.line) == ("step-3.syntax", 2)
+    assert "expected ':'" in verdict.seen
+
+
+def test_without_a_number_later_steps_read_not_checked_yet(copy):
+    report = checks.examine()
+    assert [v.state for v in report.verdicts] == ["wrong", *[NOT_CHECKED] * 5]
+    answer = course_command("check")
+    assert answer.returncode == 1
+    assert answer.stdout.count("not checked yet") == 5
+
+
+def test_the_first_failure_shows_the_nudge_and_hints_go_deeper(copy):
+    texts = steps.hints()[1]
+    assert checks.examine(1).hint == texts[0]
+    answer = course_command("hint", "1")
+    assert answer.returncode == 0
+    assert "Place" in answer.stdout
+    assert checks.examine(1).hint == texts[1]
+    assert "Nearly the code" in course_command("hint", "1").stdout
+    assert progress.hints_shown(1) == 3
+
+
+def test_a_wrong_step_stops_a_notebook_after_its_table(copy, capsys):
+    with pytest.raises(steps.StepMissing, match="step 2 is not right yet"):
+        checks.check(2)
+    assert "still says `TODO: Step 1`" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [["check", "7"], ["check", "--script", "no.py"]])
+def test_what_can_not_be_checked_is_status_2(copy, arguments):
+    answer = course_command(*arguments)
+    assert answer.returncode == 2
+    assert "there is no" in answer.stderr
+
+
+def test_progress_is_kept_and_shown(copy):
+    assert progress.Progress().done == 0
+    verdicts = checks.examine(2).verdicts
+    kept = json.loads((copy / "progress.json").read_text())
+    assert kept["checks"]["2"]["id"] == verdicts[0].id == "step-2.todo"
+    answer = course_command("progress")
+    assert answer.returncode == 0
+    assert answer.stdout.count("not checked yet") == 5
+    assert "wrong" in answer.stdout
+
+
+def test_other_programs_leave_the_progress_alone(copy):
+    other = copy / "other.py"
+    other.write_text(steps.render(SOURCE, 0))
+    assert not checks.examine(1, other).ok
+    assert not (copy / "progress.json").exists()
+
+
+def test_an_unreadable_progress_file_is_put_aside(copy, capsys):
+    (copy / "progress.json").write_text("{")
+    assert progress.Progress().done == 0
+    assert "is kept as progress_kept_" in capsys.readouterr().err
+    assert [path.read_text() for path in copy.glob("progress_kept_*")] == ["{"]
+
+
+@pytest.mark.slow
+def test_a_step_done_passes_and_shows_the_difference(copy):
+    solve(copy, 1, "gpus", "graphics")
+    answer = course_command("check", "1")
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert "right" in answer.stdout
+    assert "+gpus = tf.config" in answer.stdout
+    assert progress.Progress().done == 1
+
+
+@pytest.mark.slow
+def test_a_deadlock_names_the_ranks_the_calls_and_the_line(copy):
+    call = "callbacks.append(hvd.callbacks.BroadcastGlobalVariablesCallback(0))"
+    path = solve(copy, 4, call, f"if hvd.rank() == 0:\n    {call}")
+    answer = course_command("check", "4", "--json")
+    assert answer.returncode == 1
+    (verdict,) = json.loads(answer.stdout)["verdicts"]
+    assert verdict["id"] == "step-4.deadlock"
+    fit = path.read_text().splitlines().index("model.fit(") + 1
+    assert verdict["line"] == fit
+    assert f"rank 0 waits for the others in broadcast in line {fit}" in verdict["seen"]
+    assert f"rank 1 waits for the others in allreduce in line {fit}" in verdict["seen"]
+
+
+@pytest.mark.slow
+def test_a_crash_names_the_rank_the_error_and_the_line(copy):
+    path = solve(copy, 2, "optimizer = tf", "1 / (1 - hvd.rank())\noptimizer = tf")
+    (verdict,) = checks.examine(2).verdicts
+    assert verdict.id == "step-2.crashed"
+    line = path.read_text().splitlines().index("1 / (1 - hvd.rank())") + 1
+    assert verdict.line == line
+    assert "Rank 1 of 2 failed" in verdict.seen
+    assert "ZeroDivisionError" in verdict.seen

@@ -1,0 +1,558 @@
+"""Hostile programs in the sandbox: what they try fails, and nothing of them is left."""
+
+import json
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+from processes import descendants_of_runs_in, wait_for
+
+from utils import course, sandbox, supervise
+from utils.sandbox import NONE, Limits
+
+# Every attack on the machine's resources is bounded by itself, too.
+ENDLESS_LOOP = "while True: pass"
+FORKS = """\
+import os, time
+for _ in range(300):
+    if not os.fork():
+        time.sleep(20)
+time.sleep(20)
+"""
+FORKS_OF_FORKS = """\
+import os, time
+for _ in range(8):
+    os.fork()
+time.sleep(20)
+"""
+MEMORY = """\
+import time
+held = [bytearray(10 << 20) for _ in range(200)]
+time.sleep(20)
+"""
+HIDDEN_MEMORY = """\
+import os, time
+files = [os.memfd_create(str(number)) for number in range(10)]
+for file in files:
+    for _ in range(50):
+        os.write(file, bytes(1 << 20))
+time.sleep(20)
+"""
+SHARED_MEMORY = """\
+import os, time
+held = bytearray(100 << 20)
+children = [os.fork() for _ in range(6)]
+time.sleep(1)
+"""
+ONE_FILE = """\
+with open("large", "wb") as file:
+    for _ in range(1000):
+        file.write(bytes(1 << 20))
+"""
+MANY_FILES = """\
+import time
+for number in range(100):
+    with open(f"file{number}", "wb") as file:
+        file.write(bytes(1 << 20))
+time.sleep(20)
+"""
+EMPTY_FILES = """\
+import os, time
+for number in range(2000):
+    open(str(number), "w").close()
+time.sleep(20)
+"""
+NESTED_FOLDERS = """\
+import os, time
+for _ in range(200):
+    os.mkdir(100 * "d")
+    os.chdir(100 * "d")
+time.sleep(20)
+"""
+OUTPUT = """\
+for _ in range(100_000):
+    print("output" * 1000)
+"""
+ESCAPEE = """\
+import os, time
+if not os.fork():
+    os.setsid()
+    if not os.fork():
+        open("escaped", "w").close()
+        time.sleep(1000)
+    os._exit(0)
+while not os.path.exists("escaped"):
+    time.sleep(0.01)
+"""
+
+
+def needs(aspect):
+    if not getattr(sandbox.probe(), aspect):
+        pytest.skip(f"no isolation of {aspect} here: {sandbox.probe().how}")
+
+
+def left_in_temporary_files():
+    """Folders of supervisors that have ended, and of probes."""
+    found = set()
+    for parent in {tempfile.gettempdir(), "/dev/shm"}:
+        for path in Path(parent).glob("course-*-*"):
+            owner = path.name.split("-")[1]
+            if not owner.isdigit() or not psutil.pid_exists(int(owner)):
+                found.add(path)
+    return found
+
+
+def mounts():
+    path = Path("/proc/self/mounts")
+    return path.read_text() if path.exists() else ""
+
+
+@pytest.fixture
+def folder():
+    """Where to run. The folder around it lets anybody in: only the sandbox doesn't.
+
+    Afterwards nothing is left, and the next command finds all in order.
+    """
+    sandbox.probe()
+    around = Path(tempfile.mkdtemp())
+    around.chmod(0o777)
+    own = around / "own"
+    own.mkdir()
+    before = left_in_temporary_files()
+    yield own
+    left = descendants_of_runs_in(own)
+    for process in left:
+        process.kill()
+    assert not left
+    assert str(around) not in mounts()
+    sandbox.remove(own)
+    own.mkdir()
+    assert run(own, ["sh", "-c", "echo fine"]).output == "fine\n"
+    sandbox.remove(around)
+    assert not around.exists()
+    # Others on this machine may be about to tidy up as well.
+    wait_for(lambda: left_in_temporary_files() <= before, 5, "temporary files to go")
+
+
+def run(folder, command, isolation=None, readable=(), environment=None, **limits):
+    """Run it, known to `descendants_of_runs_in`."""
+    return sandbox.run(
+        command,
+        folder,
+        readable=readable,
+        environment={"COURSE_RUN": str(folder)} | (environment or {}),
+        limits=Limits(**{"seconds": 20, **limits}),
+        isolation=isolation,
+    )
+
+
+def python(folder, code, isolation=None, **options):
+    return run(folder, [sys.executable, "-c", code], isolation, **options)
+
+
+isolations = pytest.mark.parametrize("isolation", [None, NONE], ids=["best", "none"])
+
+
+@isolations
+@pytest.mark.parametrize(
+    ("code", "breach", "limits"),
+    [
+        pytest.param(ENDLESS_LOOP, "time", {"seconds": 1}, id="loop"),
+        pytest.param(FORKS, "processes", {"processes": 30}, id="forks"),
+        pytest.param(FORKS_OF_FORKS, "processes", {"processes": 30}, id="fork-bomb"),
+        pytest.param(MEMORY, "memory", {"memory": 300e6}, id="memory"),
+        pytest.param(ONE_FILE, "files", {"file_bytes": 3e6}, id="one-file"),
+        pytest.param(MANY_FILES, "files", {"file_bytes": 3e6}, id="many-files"),
+        pytest.param(EMPTY_FILES, "files", {"file_bytes": 3e6}, id="empty-files"),
+        pytest.param(OUTPUT, "output", {"output_bytes": 1e5}, id="output"),
+    ],
+)
+def test_whoever_takes_too_much_is_ended(folder, isolation, code, breach, limits):
+    ended = python(folder, code, isolation, **limits)
+    assert ended.breach == breach, ended
+    assert ended.seconds < 4
+    assert len(ended.output) < sandbox.SHOWN_OUTPUT + 100
+    if breach == "time":
+        assert ended.status == supervise.TIMED_OUT
+
+
+@isolations
+def test_folders_nested_too_deeply_to_be_counted_are_too_much(folder, isolation):
+    assert python(folder, NESTED_FOLDERS, isolation).breach == "files"
+
+
+@isolations
+def test_nothing_escapes_its_end(folder, isolation):
+    assert python(folder, ESCAPEE, isolation).status == 0
+    assert (folder / "escaped").exists()
+
+
+def test_a_file_beyond_the_limit_is_cut_off(folder):
+    python(folder, ONE_FILE, file_bytes=3e6)
+    assert (folder / "large").stat().st_size <= 3e6
+
+
+def test_too_much_is_too_much_even_if_its_writer_has_ended(folder):
+    fill = ["sh", "-c", "head -c 2999000 /dev/zero > nearly-all"]
+    assert run(folder, fill, file_bytes=3e6).breach == "files"
+
+
+def test_memory_that_processes_share_counts_once(folder):
+    assert python(folder, SHARED_MEMORY, memory=300e6).breach is None
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs Linux")
+def test_memory_that_belongs_to_no_process_counts(folder):
+    assert python(folder, HIDDEN_MEMORY, memory=200e6).breach == "memory"
+
+
+def test_a_machine_that_runs_out_of_memory_ends_it(folder, monkeypatch):
+    little = SimpleNamespace(total=100, available=4, shared=0)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: little)
+    assert run(folder, ["sleep", "20"]).breach == "memory"
+    monkeypatch.undo()
+
+
+def test_disk_space_that_no_file_shows_is_noticed(folder, monkeypatch):
+    free = iter([100] + 100 * [49])
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda _: SimpleNamespace(free=next(free))
+    )
+    assert run(folder, ["sleep", "20"]).breach == "files"
+    monkeypatch.undo()
+
+
+def test_status_output_and_results_come_back(folder):
+    code = "print('said'); open('result', 'w').write('kept'); raise SystemExit(3)"
+    ended = python(folder, code)
+    assert (ended.status, ended.breach, ended.output) == (3, None, "said\n")
+    assert (folder / "result").read_text() == "kept"
+    assert run(folder, ["sh", "-c", "kill -9 $$"]).status == 128 + 9
+    assert run(folder, ["no-such-program"]).status == 127
+    # Python ignores broken pipes, which other programs must not inherit.
+    assert run(folder, ["sh", "-c", "yes | head -n 1"]).output == "y\n"
+
+
+def test_of_a_long_output_both_ends_are_kept(folder):
+    ended = python(folder, "print('first', 'x' * 50_000, 'last')")
+    assert ended.breach is None
+    assert ended.output.startswith("first")
+    assert ended.output.endswith("last\n")
+    assert len(ended.output) < sandbox.SHOWN_OUTPUT + 100
+
+
+def test_results_can_be_read_whatever_was_done_to_their_folder(folder):
+    run(folder, ["sh", "-c", "mkdir a; echo kept > a/b; chmod 0 a/b a ."])
+    assert (folder / "a" / "b").read_text() == "kept\n"
+
+
+@isolations
+def test_the_environment_is_its_own(folder, monkeypatch, isolation):
+    monkeypatch.setenv("COURSE_SECRET", "password")
+    environment = {"ASKED_FOR": "this", "PYTHONPATH": str(folder)}
+    ended = run(folder, ["env"], isolation, environment=environment)
+    variables = dict(line.split("=", 1) for line in ended.output.splitlines())
+    given = {"PATH", "HOME", "TMPDIR", "LANG", "ASKED_FOR", "PYTHONPATH", "COURSE_RUN"}
+    for_mpi = {"OMPI_MCA_btl_vader_backing_directory"}
+    assert given <= set(variables) <= given | for_mpi
+    assert variables["ASKED_FOR"] == "this"
+
+
+def test_modules_in_the_folder_are_not_imported_outside_of_it(folder):
+    trap = f"open({str(folder.parent / 'trapped')!r}, 'w')"
+    for name in ("psutil", "json", "ctypes", "sitecustomize"):
+        (folder / f"{name}.py").write_text(trap)
+    run(folder, ["true"], environment={"PYTHONPATH": str(folder)})
+    assert not (folder.parent / "trapped").exists()
+
+
+def sees_other_files(folder, isolation):
+    other = folder.parent / "other"
+    other.mkdir(exist_ok=True)
+    (other / "solution.py").write_text("secret")
+    return "secret" in run(folder, ["cat", f"{other}/solution.py"], isolation).output
+
+
+def writes_elsewhere(folder, isolation):
+    path = folder.parent / "written"
+    run(folder, ["sh", "-c", f"mkdir -p {path.parent}; touch {path}"], isolation)
+    return path.exists()
+
+
+def sees_other_processes(folder, isolation):
+    nap = [sys.executable, "-c", "import time; time.sleep(20)", "secret"]
+    with subprocess.Popen(nap, env={"COURSE_SECRET": "secret"}) as other:
+        look = "cat /proc/*/cmdline /proc/*/environ | grep -c secre[t]"
+        ended = run(folder, ["sh", "-c", look], isolation)
+        other.kill()
+    return "matches" in ended.output or ended.output.splitlines()[-1] != "0"
+
+
+def reaches_the_network(folder, isolation):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+        code = f"import socket; socket.create_connection({address}, 2)"
+        ended = python(folder, code, isolation)
+    assert ended.status == 0 or "refused" in ended.output
+    return ended.status == 0
+
+
+def has_rights(folder, isolation):
+    look = "id -u; grep CapEff /proc/self/status"
+    user, capabilities = run(folder, ["sh", "-c", look], isolation).output.split("\n")[
+        :2
+    ]
+    return user == "0" or int(capabilities.split()[1], 16) != 0
+
+
+@pytest.mark.parametrize(
+    ("aspect", "attack"),
+    [
+        ("files", sees_other_files),
+        ("files", writes_elsewhere),
+        ("processes", sees_other_processes),
+        ("network", reaches_the_network),
+        ("user", has_rights),
+    ],
+)
+def test_isolation_keeps_it_out_and_nothing_else_would(folder, aspect, attack):
+    needs(aspect)
+    assert not attack(folder, None)
+    # Only root may go without a user or process namespace and have the others.
+    if aspect not in ("user", "processes") or os.geteuid() == 0:
+        assert attack(folder, replace(sandbox.probe(), **{aspect: False}))
+
+
+def test_of_the_course_and_the_home_it_sees_only_this_python(folder):
+    needs("files")
+    shown = [sys.prefix, sys.base_prefix, os.path.realpath(sys.base_prefix), "/usr"]
+    system = {
+        "bin",
+        "dev",
+        "etc",
+        "lib",
+        "lib32",
+        "lib64",
+        "proc",
+        "sbin",
+        "sys",
+        "tmp",
+    }
+    roots = {Path(path).parts[1] for path in [*shown, str(folder)]}
+    assert set(run(folder, ["ls", "-A", "/"]).output.split()) <= system | roots
+    places = [
+        course.PACKAGE_ROOT,
+        course.PACKAGE_ROOT.parent,
+        Path.home(),
+        Path("/var"),
+    ]
+    patterns = " ".join(f"{place}/* {place}/.[!.]*" for place in places)
+    seen = run(folder, ["sh", "-c", f"ls -d {patterns} 2>&-"]).output.splitlines()
+    for path in seen:
+        assert any(f"{place}/".startswith(f"{path}/") for place in [*shown, folder])
+    attempt = "cat ../../solutions/* ../solutions/* ../../../../etc/shadow"
+    assert run(folder, ["sh", "-c", attempt]).output.count("No such file") == 3
+
+
+def test_it_sees_what_it_is_shown_and_can_not_change_it(folder):
+    needs("files")
+    shown = folder.parent / "shown"
+    shown.mkdir()
+    (shown / "data").write_text("data")
+    shown.chmod(0o777)
+    (folder.parent / "link").symlink_to(shown)
+    within = folder / "within"
+    within.mkdir()
+    (within / "data").write_text("data")
+    places = [shown, folder.parent / "link" / "data", within]
+    look = "".join(
+        f"cat {place}/data || cat {place}; echo x > {place}/new; rm -rf {place}; "
+        for place in places
+    )
+    said = run(folder, ["sh", "-c", f"({look}) 2>&-"], readable=places).output
+    assert said == "data" * len(places)
+    assert [path.name for path in shown.iterdir()] == ["data"]
+    assert [path.name for path in within.iterdir()] == ["data"]
+    with pytest.raises(course.CourseError, match="no-such-file"):
+        run(folder, ["true"], readable=[folder / "no-such-file"])
+
+
+@pytest.mark.parametrize("victim", ["-1", "0", "1", "os.getppid()"])
+def test_it_can_end_only_itself(folder, victim):
+    needs("processes")
+    # As the same user, where we may choose: then only the numbers protect it.
+    user = {"user": sandbox.UNPRIVILEGED} if os.geteuid() == 0 else {}
+    with subprocess.Popen(["sleep", "20"], **user) as neighbour:
+        code = f"import os; print('first', flush=True); os.kill({victim}, 9)"
+        ended = python(folder, code)
+        assert ended.output.startswith("first")
+        assert ended.status != supervise.TIMED_OUT
+        assert neighbour.poll() is None
+        neighbour.kill()
+
+
+def test_a_loopback_of_its_own_works(folder):
+    needs("network")
+    code = """\
+import os, socket
+server = socket.create_server(("127.0.0.1", 0))
+client = socket.create_connection(server.getsockname())
+client.send(b"over")
+print(server.accept()[0].recv(4).decode(), [name for _, name in socket.if_nameindex()])
+"""
+    # A kernel may have tunnels in every network; they lead nowhere.
+    ended = python(folder, code)
+    assert ended.output.startswith("over ['lo'"), ended
+
+
+def test_temporary_files_are_private_and_bounded(folder):
+    needs("files")
+    code = "import os; print(os.listdir('/tmp'), os.listdir('/dev/shm'))"
+    own = folder.parent.name if folder.parent.parent == Path("/tmp") else ""
+    assert python(folder, code).output == f"{[own] if own else []} []\n"
+    fill = "for n in 1 2 3 4 5; do head -c 900000 /dev/zero > /tmp/$n || echo $n; done"
+    ended = run(folder, ["sh", "-c", fill], file_bytes=2e6)
+    assert "No space left" in ended.output
+    assert ended.breach is None
+
+
+def test_a_program_that_gains_rights_gains_none(folder):
+    needs("user")
+    shell = folder / "sh"
+    shutil.copy("/bin/sh", shell)
+    shell.chmod(shell.stat().st_mode | stat.S_ISUID)
+    ended = run(folder, ["./sh", "-p", "-c", "id -u; cat /proc/self/status"])
+    lines = ended.output.splitlines()
+    assert lines[0] != "0"
+    assert "NoNewPrivs:\t1" in lines
+
+
+@isolations
+def test_it_ends_with_its_supervisor(folder, isolation):
+    command = ["sh", "-c", "touch up; sleep 20"]
+    answers = []
+    thread = threading.Thread(
+        target=lambda: answers.append(run(folder, command, isolation, seconds=2))
+    )
+    thread.start()
+    wait_for((folder / "up").exists, 5)
+    time.sleep(0.5)  # for the watcher, who then knows its processes, to look
+    for child in psutil.Process().children():
+        if "utils.supervise" in child.cmdline():
+            child.kill()
+    thread.join(5)
+    assert not thread.is_alive()
+    wait_for(lambda: not descendants_of_runs_in(folder), 2)
+    at_once = isolation is None and sandbox.probe().processes
+    assert answers[0].breach == (None if at_once else "time")
+
+
+def test_it_ends_with_its_caller(folder):
+    code = (
+        "import os, sys; from pathlib import Path; from utils import sandbox; "
+        "sandbox.run(['sh', '-c', 'touch up; sleep 20'], Path(sys.argv[1]), "
+        "environment={'COURSE_RUN': sys.argv[1]})"
+    )
+    line = [sys.executable, "-c", code, str(folder)]
+    with subprocess.Popen(line, cwd=course.PACKAGE_ROOT) as caller:
+        wait_for((folder / "up").exists, 10)
+        assert descendants_of_runs_in(folder)
+        caller.kill()
+    wait_for(lambda: not descendants_of_runs_in(folder), 2)
+
+
+def test_isolation_that_fails_is_reported_and_nothing_runs(folder, monkeypatch):
+    monkeypatch.setattr(sandbox, "UNPRIVILEGED", 2**32 - 1)  # no such user can be
+    needs("user")
+    with pytest.raises(course.CourseError, match="could not be set up"):
+        sandbox.run(["touch", "ran"], folder)
+    monkeypatch.undo()
+    assert not (folder / "ran").exists()
+
+
+def test_what_is_missing_is_said_plainly():
+    assert sum("NOT" in line for line in NONE.describe()) == 5
+    every = replace(NONE, user=True, network=True, processes=True, files=True)
+    assert sum("NOT" in line for line in every.describe()) == 1
+    assert sandbox.probe() is sandbox.probe()
+
+
+def test_workers_of_mpirun_meet(folder):
+    pytest.importorskip("mpi4py")
+    if not shutil.which("mpirun", path=Path(sys.executable).parent):
+        pytest.skip("no mpirun beside this Python")
+    code = (
+        "from mpi4py import MPI; w = MPI.COMM_WORLD; "
+        "print('sum', w.allreduce(w.rank + 1), flush=True)"
+    )
+    line = ["mpirun", "-np", "2", "--oversubscribe", "--bind-to", "none"]
+    ended = run(folder, [*line, "python", "-c", code])
+    assert ended.status == 0, ended
+    assert ended.output.count("sum 3") == 2
+
+
+def test_an_ordinary_user_gets_the_same_isolation(folder):
+    """On a machine where we are root; where we aren't, the other tests show it."""
+    if os.geteuid() != 0:
+        pytest.skip("we are an ordinary user")
+    code = (
+        "import json, sys; from dataclasses import asdict; from pathlib import Path; "
+        "from utils import sandbox; ended = sandbox.run(['sh', '-c', 'id -u; echo $$; "
+        "touch result; kill -9 0'], Path(sys.argv[1])); "
+        "print(json.dumps([asdict(sandbox.probe()), asdict(ended)]))"
+    )
+    options = {
+        "user": sandbox.UNPRIVILEGED,
+        "group": sandbox.UNPRIVILEGED,
+        "extra_groups": [],
+        "cwd": "/",
+        "env": {"PYTHONPATH": os.pathsep.join([str(course.PACKAGE_ROOT), *sys.path])},
+    }
+    # The Python of this environment may lie in a folder that only root may enter.
+    for interpreter in (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}"):
+        try:
+            check = [interpreter, "-B", "-c", "import utils.sandbox"]
+            if not subprocess.run(check, capture_output=True, **options).returncode:
+                break
+        except OSError:
+            continue
+    else:
+        pytest.skip("no Python here that an ordinary user may run")
+    os.chown(folder, sandbox.UNPRIVILEGED, sandbox.UNPRIVILEGED)
+    done = subprocess.run(
+        [interpreter, "-B", "-c", code, str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        **options,
+    )
+    assert not done.returncode, done.stderr
+    isolation, ended = json.loads(done.stdout)
+    if not isolation["user"]:
+        pytest.skip(isolation["how"])
+    expected = asdict(
+        replace(NONE, user=True, network=True, processes=True, files=True)
+    )
+    assert isolation | {"how": ""} == expected | {"how": ""}
+    assert ended["status"] == 128 + 9  # and not the supervisor, who is the same user
+    assert ended["output"].split()[0] == str(sandbox.UNPRIVILEGED)
+    assert int(ended["output"].split()[1]) < 10
+    assert (folder / "result").exists()
+
+
+def test_a_trivial_command_starts_soon_and_watching_costs_little(folder):
+    started, spent = time.monotonic(), time.process_time()
+    run(folder, ["sleep", "1"])
+    assert time.monotonic() - started < 4
+    assert time.process_time() - spent < 0.5

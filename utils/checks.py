@@ -1,0 +1,231 @@
+"""Is step N right? Run the learner's program and judge it by what it does.
+
+First what can be seen at once: is the file Python, is a `TODO: Step N` left? Then the
+program runs, unmodified, on the workers of a lab (utils.lab), and the judge
+(utils.judge) compares what they did.
+"""
+
+import ast
+import os
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from utils import course, judge, lab, progress, steps
+from utils.display import Coloured, html_table, rich_table
+from utils.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG, Verdict
+
+
+@dataclass(frozen=True)
+class Report:
+    """The verdicts of a check; shows itself as a table, with what to do next.
+
+    script: the program, as a person would type it. hint: what helps with the first
+    step that is wrong. diff: from a right program to the course's, "" if there is no
+    difference.
+    """
+
+    script: str
+    verdicts: list[Verdict]
+    seconds: float
+    hint: str = ""
+    diff: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return all(verdict.ok for verdict in self.verdicts)
+
+    @property
+    def undecided(self) -> bool:
+        """Could some step not be checked, and none was found wrong?"""
+        states = {verdict.state for verdict in self.verdicts}
+        return UNDECIDED in states and WRONG not in states
+
+    @property
+    def wrong(self) -> Verdict | None:
+        """The first verdict that is not right."""
+        return next((verdict for verdict in self.verdicts if not verdict.ok), None)
+
+    def as_json(self) -> dict:
+        """The same as plain values."""
+        return {
+            "script": self.script,
+            "ok": self.ok,
+            "verdicts": [verdict.as_json() for verdict in self.verdicts],
+            "seconds": round(self.seconds, 1),
+        }
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The table: one row for each step, then what is said about a wrong one."""
+        rows = [(f"Step {v.step}", v.state) for v in self.verdicts]
+        wrong = self.wrong
+        if wrong is not None:
+            place = f"{self.script}, line {wrong.line}" if wrong.line else self.script
+            rows += [
+                ("Expected", wrong.expected),
+                ("Seen", wrong.seen),
+                ("Where", f"{place} ({wrong.id})"),
+            ]
+            if wrong.evidence:
+                rows.append(("Evidence", "\n".join(wrong.evidence)))
+            if self.hint:
+                rows.append(("Hint", self.hint))
+        return rows
+
+    def _closing(self) -> str:
+        last = self.verdicts[-1].step
+        if self.wrong is not None:
+            step = self.wrong.step
+            return f"`course hint {step}`, or `hint({step})`, says more each time."
+        if not self.diff:
+            return "Your program is the course's, word for word."
+        return (
+            "Below is what differs between yours and the course's (`course diff "
+            f"{last}`); that is one possibility, not the only one."
+        )
+
+    def __rich__(self):
+        from rich.console import Group
+        from rich.syntax import Syntax
+        from rich.text import Text
+
+        parts = [rich_table(None, self.rows()), Text(self._closing())]
+        if self.ok and self.diff:
+            parts.append(Syntax(self.diff, "diff"))
+        return Group(*parts)
+
+    def _repr_html_(self) -> str:
+        import html
+
+        page = html_table(None, self.rows()) + f"<p>{html.escape(self._closing())}</p>"
+        if self.ok and self.diff:
+            shown = Coloured(self.diff, "diff")._repr_html_()
+            page += f"<details><summary>What differs</summary>{shown}</details>"
+        return page
+
+    def __repr__(self) -> str:
+        return "\n".join(": ".join(row) for row in self.rows())
+
+
+def check(step: int | None = None, script: str | os.PathLike | None = None) -> None:
+    """Show whether step `step` of the program is right; all steps if none is named.
+
+    script: default the learner's `exercises/fashion_mnist.py`. Raises StepMissing
+    after the table if a step is wrong, and CourseError if it could not be checked.
+    """
+    from IPython.display import display
+
+    report = examine(step, script)
+    display(report)
+    wrong = report.wrong
+    if report.undecided:
+        raise course.CourseError(
+            f"step {wrong.step} could not be checked: {wrong.seen}"
+        )
+    if wrong is not None:
+        raise steps.StepMissing(
+            f"step {wrong.step} is not right yet. Change {report.script}, save it, and "
+            "run this cell again."
+        )
+
+
+def examine(step: int | None = None, script: str | os.PathLike | None = None) -> Report:
+    """Check step `step`, or all until the first that is wrong; note the progress.
+
+    Raises CourseError for a step or a program that there isn't, or when the check
+    itself fails.
+    """
+    if step is not None and step not in judge.STEPS:
+        raise course.CourseError(
+            f"there is no step {step}: the steps are {judge.STEPS[0]} to "
+            f"{judge.STEPS[-1]}."
+        )
+    own = course.root() / "exercises" / "fashion_mnist.py"
+    program = Path(script or own)
+    if not program.is_file():
+        raise course.CourseError(f"there is no program {course.shown(program)}.")
+    started = time.monotonic()
+    wanted = judge.STEPS if step is None else (step,)
+    verdicts = at_once(program.read_bytes(), wanted)
+    verdicts |= by_behaviour(program, [n for n, v in verdicts.items() if v is None])
+    ordered = stop_at_the_first([verdicts[n] for n in wanted])
+    hint = diff = ""
+    wrong = next((verdict for verdict in ordered if not verdict.ok), None)
+    if program.resolve() == own.resolve():
+        progress.note(ordered)
+        if wrong is not None:
+            level = max(1, progress.hints_shown(wrong.step))
+            progress.show_hint(wrong.step, level)
+            hint = steps.hints()[wrong.step][level - 1]
+    elif wrong is not None:
+        hint = steps.hints()[wrong.step][0]
+    if wrong is None:
+        todo = steps.missing_steps(program)
+        done = min([n - 1 for n in todo] or [judge.STEPS[-1]])
+        diff = steps.yours_and_ours(max(done, ordered[-1].step), program)
+    seconds = time.monotonic() - started
+    return Report(course.shown(program), ordered, seconds, hint, diff)
+
+
+def at_once(program: bytes, wanted: tuple[int, ...]) -> dict[int, Verdict | None]:
+    """What can be seen of a program without running it: step -> verdict, or None."""
+    try:
+        text = program.decode("utf-8")
+        ast.parse(text)
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None)
+        told = getattr(error, "msg", None) or str(error)
+        seen = f"It is not Python: {told}{f' in line {line}' if line else ''}."
+        return {
+            n: Verdict(n, f"step-{n}.syntax", WRONG, "A Python program.", seen, line)
+            for n in wanted
+        }
+    todo = steps.todo_lines(text)
+    found: dict[int, Verdict | None] = dict.fromkeys(wanted)
+    for n in wanted:
+        earlier = [step for step in sorted(todo) if step <= n]
+        if earlier:
+            line = todo[earlier[0]][0]
+            found[n] = Verdict(
+                n,
+                f"step-{n}.todo",
+                WRONG,
+                judge.EXPECTED[n],
+                f"Line {line} still says `TODO: Step {earlier[0]}`.",
+                line,
+            )
+    return found
+
+
+def by_behaviour(program: Path, wanted: list[int]) -> dict[int, Verdict]:
+    """Run a program and judge these steps by what it does: step -> verdict.
+
+    Raises CourseError if the check itself fails.
+    """
+    if not wanted:
+        return {}
+    # By this name the next supervisor knows the folder, should this one be killed.
+    with tempfile.TemporaryDirectory(prefix=f"course-{os.getpid()}-") as name:
+        folder = Path(name).resolve()
+        lab.perform(folder, [lab.Job(str(program.resolve()), lab.worlds(wanted))])
+        observed = judge.read(folder / "0")
+        return {step: judge.judge(step, observed) for step in wanted}
+
+
+def stop_at_the_first(verdicts: list[Verdict]) -> list[Verdict]:
+    """The same, but nothing is said of the steps after the first that is not right."""
+    result = []
+    stopped = False
+    for verdict in verdicts:
+        if stopped:
+            verdict = Verdict(
+                verdict.step,
+                f"step-{verdict.step}.not-checked",
+                NOT_CHECKED,
+                verdict.expected,
+                "An earlier step comes first.",
+            )
+        result.append(verdict)
+        stopped = stopped or verdict.state != RIGHT
+    return result

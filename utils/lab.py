@@ -1,0 +1,415 @@
+"""Run programs on workers that report what they do: where the checks get their facts.
+
+    python -m utils.lab FOLDER
+
+imports TensorFlow once and then, for every job in FOLDER/jobs.json and every world
+that it asks for, starts a real `mpirun`. What mpirun starts is only a messenger
+(utils/messenger.py): it asks this process to fork the worker, which so has
+TensorFlow imported already, and ends as the worker ends. Without that, six workers
+would spend half a minute on two cores with importing.
+
+A world ends when its workers have ended, or when they wait for each other for ever;
+how, is in its outcome.json.
+"""
+
+import contextlib
+import faulthandler
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from utils import course, launch, observe, supervise, worker
+
+# Odd numbers of batches, so that dividing leaves remainders.
+TRAIN_IMAGES, BATCH_SIZE, VAL_BATCH_SIZE = 60, 8, 4
+STEPS = TRAIN_IMAGES // BATCH_SIZE
+VAL_STEPS = -(-(TRAIN_IMAGES // 6) // VAL_BATCH_SIZE)
+OPTIONS = (
+    *("--epochs", "1", "--width", "1", "--train-images", str(TRAIN_IMAGES)),
+    *("--batch-size", str(BATCH_SIZE), "--val-batch-size", str(VAL_BATCH_SIZE)),
+)
+
+
+@dataclass(frozen=True)
+class World:
+    """The workers that a program is run on.
+
+    local_ranks: what to pretend, by rank, where not the real ones; gpus: how many to
+    pretend on the machine. count_only: see utils.observe.
+    """
+
+    size: int
+    local_ranks: tuple[int, ...] = ()
+    gpus: int = 0
+    count_only: bool = False
+
+
+# Two workers of a machine with four GPUs, on which others work, too; and machines
+# without a GPU.
+WORLDS = {
+    "two": World(2, local_ranks=(3, 2), gpus=4),
+    "pair": World(2, count_only=True),
+    "three": World(3, count_only=True),
+    "one": World(1, count_only=True),
+}
+
+# The worlds that the check of each step needs.
+PLAN = {
+    **{step: ("two",) for step in (2, 3, 4, 6)},
+    1: ("two", "one"),
+    5: ("pair", "three", "one"),
+}
+
+BEAT = 0.02  # seconds between two looks at the workers
+FAILING = 1.0  # seconds that a failing world has left
+STALL = 4.0  # seconds without a word, after which waiting for each other is for ever
+SILENCE = 40.0  # seconds without a word from any worker, after which it is hung
+LIMIT = 150.0  # seconds for a world
+START = 60.0  # seconds to import TensorFlow
+OUTPUT = 1_000_000  # bytes that a worker may print
+
+ENDED, FAILED, DEADLOCK, HUNG, FLOOD = "ended", "failed", "deadlock", "hung", "flood"
+
+
+@dataclass
+class _Worker:
+    pid: int
+    messenger: socket.socket
+    status: int | None = None
+
+
+@dataclass
+class _Running:
+    """A world that is on."""
+
+    world: World
+    folder: Path
+    script: str
+    mpirun: subprocess.Popen
+    workers: dict[int, _Worker] = field(default_factory=dict)
+    started: float = field(default_factory=time.monotonic)
+    heard: float = field(default_factory=time.monotonic)
+    failed: float | None = None
+    size: int = -1
+
+
+class Lab:
+    """The process that has TensorFlow imported and forks the workers."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        # The path of a Unix socket has to be short.
+        self.place = tempfile.mkdtemp(prefix=f"course-{os.getpid()}-")
+        self.door = socket.socket(socket.AF_UNIX)
+        self.door.bind(f"{self.place}/door")
+        self.door.listen()
+        self.door.setblocking(False)
+        self.running: dict[str, _Running] = {}
+
+    def serve(self) -> None:
+        """Do all jobs, in order; as many worlds at a time as there are cores."""
+        wanted = json.loads((self.folder / "jobs.json").read_text())
+        self.silence = wanted["silence"]
+        try:
+            for number, job in enumerate(wanted["jobs"]):
+                for name in job["worlds"]:
+                    while self._busy(WORLDS[name].size):
+                        self._beat()
+                    folder = self.folder / str(number) / name
+                    folder.mkdir(parents=True)
+                    self._start(f"{number}/{name}", name, folder, job["script"])
+            while self.running:
+                self._beat()
+        finally:
+            shutil.rmtree(self.place, ignore_errors=True)
+
+    def _busy(self, more: int) -> bool:
+        """Would `more` workers have to share cores with those that are at work?"""
+        now = sum(running.world.size for running in self.running.values())
+        return bool(now) and now + more > launch.cores()
+
+    def _start(self, key: str, name: str, folder: Path, script: str) -> None:
+        world = WORLDS[name]
+        messenger = [sys.executable, "-I", "-S"]
+        messenger += [str(Path(__file__).with_name("messenger.py"))]
+        messenger += [f"{self.place}/door", key]
+        command = launch.mpirun_line(world.size, messenger, threads=1)
+        command[1:1] = ["--oversubscribe"]
+        environment = dict(os.environ, COURSE_RUN=str(folder))
+        with (folder / "mpirun.txt").open("wb") as said:
+            mpirun = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                env=environment,
+            )
+        self.running[key] = _Running(world, folder, script, mpirun)
+
+    def _beat(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self._fork(self.door.accept()[0])
+        for key, running in list(self.running.items()):
+            self._tend(running)
+            outcome = self._verdict(running)
+            if outcome:
+                self._end(running, outcome)
+                del self.running[key]
+        time.sleep(BEAT)
+
+    def _fork(self, messenger: socket.socket) -> None:
+        """Start the worker that a messenger asks for."""
+        messenger.settimeout(START)
+        with messenger.makefile("rb") as stream:
+            wanted = json.loads(stream.readline())
+        running = self.running.get(wanted["key"])
+        if running is None:  # ended while mpirun was still starting workers
+            messenger.close()
+            return
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                for other in self.running.values():
+                    for sibling in other.workers.values():
+                        sibling.messenger.close()
+                self.door.close()
+                messenger.close()
+                status = _work(running, wanted["environment"])
+            finally:
+                os._exit(status)
+        messenger.setblocking(False)
+        rank = course.worker_rank(wanted["environment"])
+        running.workers[rank] = _Worker(pid, messenger)
+
+    def _tend(self, running: _Running) -> None:
+        """Pass on how workers ended; end those whose messenger was ended."""
+        for one in running.workers.values():
+            if one.status is not None:
+                continue
+            ended, status = os.waitpid(one.pid, os.WNOHANG)
+            if ended:
+                one.status = os.waitstatus_to_exitcode(status)
+                with contextlib.suppress(OSError):
+                    one.messenger.sendall(json.dumps(one.status).encode() + b"\n")
+                one.messenger.close()
+                continue
+            with contextlib.suppress(BlockingIOError):
+                if not one.messenger.recv(1):
+                    os.kill(one.pid, signal.SIGKILL)
+
+    def _verdict(self, running: _Running) -> str | None:
+        """How the world has ended; None while it goes on."""
+        now = time.monotonic()
+        waits = self._waits(running)
+        if len(waits) == running.world.size and set(waits.values()) == {"ended"}:
+            return ENDED
+        failed = [one for one in running.workers.values() if one.status is not None]
+        if failed or running.mpirun.poll() is not None:
+            running.failed = running.failed or now
+            # The others may be about to say why they fail, too.
+            if now - running.failed > FAILING or len(failed) == running.world.size:
+                return FAILED
+        size = 0
+        for path in running.folder.glob("rank.*"):
+            bytes_there = path.stat().st_size
+            if path.suffix in (".out", ".err") and bytes_there > OUTPUT:
+                return FLOOD
+            if path.suffix == ".jsonl":
+                size += bytes_there
+        if size != running.size:
+            running.size, running.heard = size, now
+        quiet = now - running.heard
+        if (
+            quiet > STALL
+            and None not in waits.values()
+            and len(set(waits.values())) > 1
+        ):
+            return DEADLOCK
+        if quiet > self.silence or now - running.started > LIMIT:
+            return HUNG
+        return None
+
+    def _waits(self, running: _Running) -> dict[int, str | None]:
+        """What each worker waits for, "ended" if for nothing more; None: it works."""
+        found: dict[int, str | None] = {}
+        for rank in running.workers:
+            last = last_event(running.folder / f"rank.{rank}.jsonl")
+            found[rank] = None
+            if last.get("what") == "enter":
+                found[rank] = f"{last['op']} {last['name']}"
+            elif last.get("what") == "ended":
+                found[rank] = "ended"
+        return found
+
+    def _end(self, running: _Running, outcome: str) -> None:
+        """End all processes of a world, and write down how it ended."""
+        alive = [one for one in running.workers.values() if one.status is None]
+        if outcome in (HUNG, DEADLOCK):
+            for one in alive:  # they write down where they are
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(one.pid, signal.SIGUSR1)
+            time.sleep(0.3)
+        # Asking mpirun nicely would take a second; the supervisor's scratch folder has
+        # its files.
+        running.mpirun.kill()
+        running.mpirun.wait()
+        for one in alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one.pid, signal.SIGKILL)
+            os.waitpid(one.pid, 0)
+            one.messenger.close()
+        facts = {
+            "outcome": outcome,
+            "seconds": round(time.monotonic() - running.started, 2),
+            "mpirun": running.mpirun.returncode,
+            "statuses": {rank: one.status for rank, one in running.workers.items()},
+        }
+        half = running.folder / "outcome.half"
+        half.write_text(json.dumps(facts))
+        half.replace(running.folder / "outcome.json")
+
+
+def _work(running: _Running, environment: dict[str, str]) -> int:
+    """Be a worker: run the program, observed; return the exit status."""
+    supervise.die_with_parent(signal.SIGKILL)
+    os.setsid()
+    os.environ.clear()
+    os.environ.update(environment)
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    rank = course.worker_rank()
+    world = running.world
+    local_rank = world.local_ranks[rank] if world.local_ranks else None
+    if local_rank is not None:
+        os.environ["OMPI_COMM_WORLD_LOCAL_RANK"] = str(local_rank)
+    for number, name in ((1, "out"), (2, "err")):
+        path = running.folder / f"rank.{rank}.{name}"
+        os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600), number)
+    where = (running.folder / f"rank.{rank}.stack").open("w")
+    faulthandler.register(signal.SIGUSR1, file=where, all_threads=False)
+    os.chdir(running.folder)
+    sys.argv = [running.script, *OPTIONS]
+    sys.path[0] = str(Path(running.script).parent)
+    observer = observe.Observer(
+        running.folder, rank, running.script, local_rank, world.gpus, world.count_only
+    )
+    observer.event("started", pid=os.getpid())
+    with observer.at_work():
+        failure = worker.run_program(running.script)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if failure:
+        observer.event("failed", **(failure | {"status": failure["status"]}))
+        os._exit(failure["status"] & 0xFF or 1)
+    observer.event("ended", cpu=os.times()[:2])
+    # The goodbyes of Horovod and MPI would take a second; the lab ends the world when
+    # all workers are here.
+    while True:
+        signal.pause()
+
+
+def last_event(path: Path) -> dict:
+    """The last whole line of a report; {} if there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 20_000))
+            lines = file.read().split(b"\n")
+        return json.loads(lines[-2]) if len(lines) > 1 else {}
+    except (FileNotFoundError, ValueError):
+        return {}
+
+
+# -------------------------------------------------------------- the other side
+
+
+@dataclass(frozen=True)
+class Job:
+    """A program to run, and the names of the worlds to run it in."""
+
+    script: str
+    worlds: tuple[str, ...]
+
+
+def worlds(steps: list[int]) -> tuple[str, ...]:
+    """The worlds that the checks of these steps need, none twice."""
+    needed = {world for step in steps for world in PLAN[step]}
+    if "two" in needed:  # it counts as well
+        needed.discard("pair")
+    return tuple(name for name in WORLDS if name in needed)
+
+
+def command(folder: Path) -> list[str]:
+    """The command that does the jobs in `folder`."""
+    return [sys.executable, "-m", "utils.lab", str(folder)]
+
+
+def environment() -> dict[str, str]:
+    """What the command needs in its environment, beside what every process has."""
+    return {
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "OMP_NUM_THREADS": "1",
+        "TF_NUM_INTRAOP_THREADS": "1",
+        "TF_NUM_INTEROP_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "-1",
+        "PYTHONUNBUFFERED": "1",
+        "HOROVOD_STALL_CHECK_DISABLE": "1",
+    }
+
+
+def prepare(folder: Path, jobs: list[Job], silence: float = SILENCE) -> None:
+    """Write down the jobs in `folder`, for `command`.
+
+    silence: seconds without a word from any worker, after which a world is ended.
+    """
+    wanted = {"jobs": [asdict(job) for job in jobs], "silence": silence}
+    (folder / "jobs.json").write_text(json.dumps(wanted))
+
+
+def perform(folder: Path, jobs: list[Job], silence: float = SILENCE) -> None:
+    """Do the jobs; what was observed is then in `folder/<number>/<world>/`.
+
+    Raises CourseError if the lab itself fails. An interrupt ends all its processes.
+    """
+    prepare(folder, jobs, silence)
+    surroundings = {**launch.clean_environment(), **environment()}
+    limit = START + LIMIT * len(jobs)
+    with (
+        (folder / "lab.txt").open("wb") as said,
+        supervise.owned(
+            command(folder), limit, env=surroundings, stdout=said, stderr=said
+        ) as process,
+    ):
+        process.wait()
+    if process.returncode:
+        last = (folder / "lab.txt").read_text(errors="replace")[-2000:]
+        raise course.CourseError(
+            f"the check itself failed with status {process.returncode}:\n{last}"
+        )
+
+
+def main() -> None:
+    (folder,) = sys.argv[1:]
+    from utils import data, drawn
+
+    worker.quiet()
+    observe.prepare()
+    x, y = drawn.draw(TRAIN_IMAGES + TRAIN_IMAGES // 6, seed=1)
+    arrays = {"x_train": x[:TRAIN_IMAGES], "y_train": y[:TRAIN_IMAGES]}
+    arrays |= {"x_test": x[TRAIN_IMAGES:], "y_test": y[TRAIN_IMAGES:]}
+    data._arrays = lambda choice: ("drawn garments of a check", dict(arrays))
+    from utils import logs  # noqa: F401
+
+    Lab(Path(folder).resolve()).serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,563 @@
+"""Report what a program does while it trains, from inside, without changing it.
+
+Each worker of a check (utils.lab) runs the learner's file as it is and writes a line
+of JSON for everything that the checks want to know: which device was made visible,
+which collectives were called from which line, what each callback read. Arrays go to
+.npy files beside it. Nothing is decided here; utils.judge compares the workers.
+
+Functions run eagerly, so that every value can be seen, and the same building of
+graphs is not waited for in every check.
+"""
+
+import contextlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+# As they are now: a program that replaces them later doesn't change what is reported.
+_dumps, _write, _clock, _frame = json.dumps, os.write, time.monotonic, sys._getframe
+
+NOISE = 0.05  # of a weight's spread: how far apart the workers start
+APART = 1 / 64  # how far apart their validation metrics are, at least
+SMALL = 8  # numbers in a tensor whose values are reported
+
+_current: "Observer | None" = None
+
+
+def prepare() -> None:
+    """Import what the programs import, ready to be observed.
+
+    To be called once, before Horovod is imported: its functions are methods that are
+    bound, and copied under many names, while it is.
+    """
+    from horovod.common.basics import HorovodBasics
+
+    for name in ("init", "shutdown", "barrier"):
+        if hasattr(HorovodBasics, name):
+            _wrap(HorovodBasics, name, lambda o, f, n: o.collective(n, f))
+    for name in ("rank", "size", "local_rank", "local_size", "cross_rank"):
+        _wrap(HorovodBasics, name, lambda o, f, n: o.asked(n, f))
+
+    import horovod._keras
+    import horovod.tensorflow.keras
+
+    _wrap(horovod._keras, "create_distributed_optimizer", lambda o, f, n: o.wraps(f))
+    from horovod.tensorflow import mpi_ops
+
+    library = mpi_ops.MPI_LIB
+    for name in ("allreduce", "grouped_allreduce", "allgather", "grouped_allgather"):
+        _wrap(library, f"horovod_{name}", lambda o, f, n: o.collective(n[8:], f))
+    for name in ("broadcast", "broadcast_inplace", "broadcast_inplace_resource"):
+        _wrap(library, f"horovod_{name}", lambda o, f, n: o.collective("broadcast", f))
+    for name in ("alltoall", "reducescatter", "grouped_reducescatter", "join"):
+        _wrap(library, f"horovod_{name}", lambda o, f, n: o.collective(n[8:], f))
+
+
+def _wrap(owner, name: str, handler) -> None:
+    """Replace `owner.name` by a function that lets the observer make the call."""
+    original = getattr(owner, name)
+
+    def observed(*args, **kwargs):
+        if _current is None:
+            return original(*args, **kwargs)
+        return handler(_current, original, name)(*args, **kwargs)
+
+    observed.__name__ = name
+    setattr(owner, name, observed)
+
+
+class Observer:
+    """Reports what this worker does to `folder/rank.N.jsonl`.
+
+    script: the program whose lines are named. local_rank: the one to pretend, gpus:
+    how many GPUs to pretend (see `_pretend_gpus`). count_only: Keras' own training and
+    validation steps are counted, and only the first is computed.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        rank: int,
+        script: str,
+        local_rank: int | None = None,
+        gpus: int = 0,
+        count_only: bool = False,
+    ):
+        self.folder, self.rank, self.script = folder, rank, script
+        self.local_rank, self.gpus, self.count_only = local_rank, gpus, count_only
+        self._file = os.open(
+            folder / f"rank.{rank}.jsonl", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600
+        )
+        self._said: set[tuple] = set()
+        self._lines: dict[int, int | None] = {}  # id of a callback -> where it was made
+        self._forwards = self._gradients = self._updates = 0
+        self._model = self._optimizer = None
+        self._resumed = False  # has anything been computed after the first update?
+        self._broadcasts = 0
+        self._inside: list[str] = []
+        self._originals: list[tuple] = []
+
+    def event(self, what: str, **facts) -> None:
+        """Report that something happened, with the line of the program, if any."""
+        facts = {"what": what, "time": _clock(), "line": self.line(), **facts}
+        _write(self._file, (_dumps(facts, default=repr) + "\n").encode())
+
+    def line(self) -> int | None:
+        """The innermost line of the program that is being executed."""
+        frame = _frame(1)
+        while frame is not None:
+            if frame.f_code.co_filename == self.script:
+                return frame.f_lineno
+            frame = frame.f_back
+        return None
+
+    def keep(self, name: str, arrays) -> None:
+        """Keep arrays, flattened and joined, as `rank.N.name.npy` (float32)."""
+        import numpy as np
+
+        flat = [np.asarray(a, np.float32).ravel() for a in arrays]
+        joined = np.concatenate(flat) if flat else np.zeros(0, np.float32)
+        np.save(self.folder / f"rank.{self.rank}.{name}.npy", joined)
+
+    # ------------------------------------------------------------ Horovod
+
+    def asked(self, name: str, function):
+        """Who am I, and how many are we? Each place that asks is reported once."""
+
+        def ask(*args, **kwargs):
+            key = (name, self.line())
+            known = key in self._said
+            self._said.add(key)
+            try:
+                answer = function(*args, **kwargs)
+            except ValueError:
+                self.event("asked", name=name, too_early=True)
+                raise
+            if name.startswith("local") and self.local_rank is not None:
+                answer = self.local_rank if name == "local_rank" else self.gpus
+            if not known and key[1] is not None:
+                self.event("asked", name=name, too_early=False, answer=answer)
+            return answer
+
+        return ask
+
+    def collective(self, kind: str, function):
+        """What all workers have to call together: report before and after."""
+
+        def call(*args, **kwargs):
+            tensor = args[0] if args else None
+            tensors = tensor if isinstance(tensor, list | tuple) else [tensor]
+            if any(hasattr(t, "op") and not hasattr(t, "numpy") for t in tensors):
+                return function(*args, **kwargs)  # a graph that is being built
+            root = kwargs.get("root_rank")
+            small = _values(tensors)
+            if kind == "broadcast":
+                self._broadcasts += 1
+            facts = {"op": kind, "name": kwargs.get("name"), "root": root}
+            facts["elements"] = sum(_elements(t) for t in tensors)
+            self.event("enter", given=small, **facts)
+            result = function(*args, **kwargs)
+            results = result if isinstance(result, list | tuple) else [result]
+            got = _values(results) if small is not None else None
+            self.event("leave", op=kind, got=got)
+            return result
+
+        return call
+
+    def wraps(self, function):
+        """A distributed optimizer is made."""
+
+        def wrap(*args, **kwargs):
+            self.event("wrapped")
+            return function(*args, **kwargs)
+
+        return wrap
+
+    # ------------------------------------------------------------ TensorFlow, Keras
+
+    @contextlib.contextmanager
+    def at_work(self):
+        """Observe the program that runs in this block."""
+        global _current
+        import tensorflow as tf
+
+        tf.config.run_functions_eagerly(True)
+        _current = self
+        self._hook_devices()
+        self._hook_training(tf)
+        if self.count_only:
+            self._hook_steps(tf)
+        self._hook_callbacks(tf)
+        self._remember(tf)
+        report_end = self._report_end  # as it is before the program can replace it
+        try:
+            with tf.variable_creator_scope(self._apart):
+                yield
+        finally:
+            report_end()
+
+    def _replace(self, owner, name: str, make) -> None:
+        """Replace a method by `make(original)`."""
+        original = getattr(owner, name)
+        setattr(owner, name, make(original))
+
+    def _hook_devices(self) -> None:
+        from tensorflow.python.eager import context
+
+        def initialize(original):
+            def observed(ctx, *args, **kwargs):
+                if getattr(ctx, "_physical_devices", None) is None:
+                    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+                    # Whatever GPUs there are, a check computes on the processor.
+                    os.putenv("CUDA_VISIBLE_DEVICES", "-1")
+                    original(ctx, *args, **kwargs)
+                    if chosen is None:
+                        os.unsetenv("CUDA_VISIBLE_DEVICES")
+                    else:
+                        os.putenv("CUDA_VISIBLE_DEVICES", chosen)
+                    self._pretend_gpus(ctx, chosen)
+                    return None
+                return original(ctx, *args, **kwargs)
+
+            return observed
+
+        def ensure(original):
+            def observed(ctx):
+                if not ctx._initialized:
+                    ctx._initialize_physical_devices()
+                    self.event("devices", **self._devices(ctx))
+                return original(ctx)
+
+            return observed
+
+        self._replace(context.Context, "_initialize_physical_devices", initialize)
+        self._replace(context.Context, "ensure_initialized", ensure)
+
+    def _pretend_gpus(self, ctx, chosen: str | None) -> None:
+        """Let TensorFlow believe in GPUs for as long as they are only configured.
+
+        Its own functions list them, make them visible and refuse what comes too late,
+        as on a machine that has them; none of them can compute.
+        """
+        if chosen is None:
+            self._physical = list(range(self.gpus))
+        else:
+            words = [word.strip() for word in chosen.split(",")]
+            self._physical = [int(w) for w in words if w.isdigit()]
+            self._physical = [n for n in self._physical if n < self.gpus]
+        from tensorflow.python.eager import context
+
+        self._pretended = [
+            context.PhysicalDevice(f"/physical_device:GPU:{n}", "GPU")
+            for n in range(len(self._physical))
+        ]
+        start = len(ctx._physical_devices)
+        for index, device in enumerate(self._pretended, start):
+            ctx._physical_devices.append(device)
+            ctx._physical_device_to_index[device] = index
+            ctx._visible_device_list.append(device)
+            ctx._memory_growth_map[device] = None
+
+    def _devices(self, ctx) -> dict:
+        """Numbers of the pretended GPUs that are visible, and that may grow."""
+        number = dict(zip(self._pretended, self._physical, strict=True))
+        growth = [number[d] for d in self._pretended if ctx._memory_growth_map.get(d)]
+        if os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH", "").lower() == "true":
+            growth = list(number.values())
+        visible = [number[d] for d in ctx._visible_device_list if d in number]
+        return {"visible": visible, "growth": growth}
+
+    def _hook_training(self, tf) -> None:
+        from keras.src.optimizers import optimizer as new
+        from keras.src.optimizers.legacy import optimizer_v2 as legacy
+
+        def forward(original):
+            def observed(model, *args, **kwargs):
+                given = kwargs.get("inputs", args[0] if args else None)
+                inner = "forward" in self._inside
+                if inner or not _is_batch(given):
+                    return original(model, *args, **kwargs)
+                training = bool(kwargs.get("training", len(args) > 1 and args[1]))
+                self._inside.append("forward")
+                try:
+                    result = original(model, *args, **kwargs)
+                finally:
+                    self._inside.remove("forward")
+                self._after_forward(model, training)
+                return result
+
+            return observed
+
+        def gradient(original):
+            def observed(tape, target, sources, *args, **kwargs):
+                result = original(tape, target, sources, *args, **kwargs)
+                flat = tf.nest.flatten(result)
+                if self._forwards and not self._gradients and len(flat) > 1:
+                    self._gradients += 1
+                    self.keep("local", [g for g in flat if g is not None])
+                return result
+
+            return observed
+
+        def update(position):
+            def make(original):
+                def observed(optimizer, *args, **kwargs):
+                    if "update" in self._inside:
+                        return original(optimizer, *args, **kwargs)
+                    args = list(args)
+                    pairs = kwargs.pop("grads_and_vars", None)
+                    if pairs is None:
+                        pairs = args.pop(position)
+                    pairs = list(pairs)
+                    args.insert(position, pairs)
+                    self._inside.append("update")
+                    try:
+                        self._before_update(optimizer, pairs)
+                        result = original(optimizer, *args, **kwargs)
+                    finally:
+                        self._inside.remove("update")
+                    self._after_update(optimizer)
+                    return result
+
+                return observed
+
+            return make
+
+        def fit(original):
+            import inspect
+
+            signature = inspect.signature(original)
+
+            def observed(*args, **kwargs):
+                asked = signature.bind(*args, **kwargs).arguments
+                names = ("verbose", "steps_per_epoch", "validation_steps", "epochs")
+                asked = {name: asked.get(name) for name in names}
+                self.event("fit", **asked)
+                self._inside.append("fit")
+                try:
+                    return original(*args, **kwargs)
+                finally:
+                    self._inside.remove("fit")
+                    self.event("fitted")
+
+            return observed
+
+        self._replace(tf.keras.Model, "__call__", forward)
+        self._replace(tf.keras.Model, "fit", fit)
+        self._replace(tf.GradientTape, "gradient", gradient)
+        self._replace(new._BaseOptimizer, "apply_gradients", update(0))
+        self._replace(legacy.OptimizerV2, "_distributed_apply", update(1))
+
+    def _hook_steps(self, tf) -> None:
+        """Spare the computing where only the steps are counted."""
+        known: dict = {}
+
+        def step(training: bool):
+            def counted(model, batch):
+                self.event("forward", training=training, fit="fit" in self._inside)
+                if id(model) not in known:
+                    self._inside.append("forward")
+                    x, y, weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
+                    guess = model(x, training=training)
+                    model.compute_loss(x, y, guess, weight)
+                    known[id(model)] = model.compute_metrics(x, y, guess, weight)
+                    self._inside.remove("forward")
+                return known[id(model)]
+
+            return counted
+
+        tf.keras.Model.train_step = step(True)
+        tf.keras.Model.test_step = step(False)
+
+    def _apart(self, next_creator, **kwargs):
+        """Let each rank but the first start from other weights, whatever the seed."""
+        import numpy as np
+
+        variable = next_creator(**kwargs)
+        if self.rank and variable.trainable and variable.dtype.is_floating:
+            shape = tuple(variable.shape)
+            if None not in shape:
+                value = variable.numpy()
+                noise = np.random.default_rng([self.rank, value.size])
+                spread = NOISE * (float(np.std(value)) or 1.0)
+                variable.assign_add(
+                    noise.normal(0, spread, shape).astype(value.dtype), read_value=False
+                )
+        return variable
+
+    def _after_forward(self, model, training: bool) -> None:
+        self.event("forward", training=training, fit="fit" in self._inside)
+        if self._updates and not self._resumed:
+            self._resumed = True
+            self.keep("second", self._weights())
+            self.keep("state", self._state())
+        if not training:
+            return
+        self._forwards += 1
+        if self._forwards == 1:
+            self._model = model
+            self.keep("start", self._weights())
+
+    def _weights(self) -> list:
+        return [w.numpy() for w in self._model.trainable_weights]
+
+    def _state(self) -> list:
+        """The optimizer's variables with more than one number in them."""
+        if self._optimizer is None:
+            return []
+        variables = self._optimizer.variables
+        variables = variables() if callable(variables) else variables
+        return [v.numpy() for v in variables if len(v.shape) and v.dtype.is_floating]
+
+    def _before_update(self, optimizer, pairs: list) -> None:
+        self._updates += 1
+        wrapped = hasattr(optimizer, "_allreduce_grads")
+        if self._updates == 1:
+            self._optimizer = optimizer
+            self.keep("applied", [g for g, _ in pairs if g is not None])
+        self.event("update", wrapped=wrapped, optimizer=type(optimizer).__name__)
+
+    def _after_update(self, optimizer) -> None:
+        if self._updates != 1 or self._model is None:
+            return
+        self.keep("updated", self._weights())
+        # Whoever broadcasts from now on has to broadcast the optimizer's state, too.
+        if self.rank and not self._broadcasts:
+            variables = optimizer.variables
+            for v in variables() if callable(variables) else variables:
+                if len(v.shape) and v.dtype.is_floating:
+                    v.assign_add(0.01 * self.rank + 0 * v)
+
+    def _hook_callbacks(self, tf) -> None:
+        base = tf.keras.callbacks.Callback
+
+        def new(cls, *args, **kwargs):
+            callback = object.__new__(cls)
+            self._lines[id(callback)] = self.line()
+            return callback
+
+        def epoch_end(original):
+            def observed(listing, epoch, logs=None):
+                seen = Watched(listing._process_logs(logs))
+                # So few images may give all ranks the same accuracy by chance.
+                for key in [k for k in _plain(seen) if k.startswith("val_")]:
+                    dict.__setitem__(seen, key, dict.get(seen, key) + APART * self.rank)
+                for callback in listing.callbacks:
+                    seen.read.clear()
+                    before = _plain(seen)
+                    callback.on_epoch_end(epoch, seen)
+                    self.event(
+                        "callback",
+                        name=type(callback).__name__,
+                        made=self._lines.get(id(callback)),
+                        before=before,
+                        after=_plain(seen),
+                        read=sorted(seen.read),
+                    )
+
+            return observed
+
+        base.__new__ = staticmethod(new)
+        self._replace(_callback_list(tf), "on_epoch_end", epoch_end)
+
+    # ------------------------------------------------------------ the end
+
+    def _remember(self, tf) -> None:
+        """Note what a program could replace to make its report look right."""
+        import horovod.tensorflow as hvd_tf
+        import horovod.tensorflow.keras as hvd
+        from horovod.tensorflow import mpi_ops
+
+        owners = [hvd, hvd.callbacks, hvd_tf, mpi_ops, mpi_ops.MPI_LIB, tf.GradientTape]
+        owners += [Observer, tf.keras.Model, tf.keras.optimizers.Optimizer]
+        owners += [json, tf.keras.callbacks.Callback, sys.modules[__name__], os]
+        for owner in owners:
+            for name, value in list(vars(owner).items()):
+                if callable(value) and not name.startswith("__"):
+                    self._originals.append((owner, name, value))
+
+    def _report_end(self) -> None:
+        replaced = []
+        for owner, name, value in self._originals:
+            if vars(owner).get(name) is not value:
+                replaced.append(f"{getattr(owner, '__name__', owner)}.{name}")
+                setattr(owner, name, value)  # or this report, too, would be wrong
+        for name in replaced:
+            self.event("replaced", name=name)
+        if self._model is not None:
+            self.keep("end", self._weights())
+
+
+class Watched(dict):
+    """The metrics of an epoch; `read` holds the names that somebody looked at."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.read: set[str] = set()
+
+    def _all(self) -> None:
+        self.read.update(super().keys())
+
+    def __getitem__(self, key):
+        self.read.add(key)
+        return super().__getitem__(key)
+
+    def get(self, key, default=None):
+        self.read.add(key)
+        return super().get(key, default)
+
+    def items(self):
+        self._all()
+        return super().items()
+
+    def values(self):
+        self._all()
+        return super().values()
+
+    def copy(self):
+        self._all()
+        return super().copy()
+
+
+def _callback_list(tf):
+    """Keras' list of callbacks, which has no public name of its own class."""
+    from keras.src import callbacks
+
+    return callbacks.CallbackList
+
+
+def _plain(logs: Watched) -> dict[str, float]:
+    import numpy as np
+
+    return {k: float(v) for k, v in dict.items(logs) if np.ndim(v) == 0}
+
+
+def _is_batch(given) -> bool:
+    """Real images, not the placeholder from which a network is put together."""
+    first = given[0] if isinstance(given, list | tuple) and given else given
+    return hasattr(first, "shape") and (
+        hasattr(first, "numpy") or type(first).__name__ == "ndarray"
+    )
+
+
+def _elements(tensor) -> int:
+    shape = getattr(tensor, "shape", None)
+    try:
+        return int(shape.num_elements()) if shape is not None else 0
+    except (AttributeError, TypeError):
+        return 0
+
+
+def _values(tensors) -> list[float] | None:
+    """The numbers in small float tensors, None for anything else."""
+    import numpy as np
+
+    found: list[float] = []
+    for tensor in tensors:
+        dtype = getattr(tensor, "dtype", None)
+        if not hasattr(tensor, "numpy") or not getattr(dtype, "is_floating", False):
+            return None
+        found += np.ravel(tensor.numpy()).astype(float).tolist()
+    return found if 0 < len(found) <= SMALL else None

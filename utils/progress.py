@@ -1,0 +1,114 @@
+"""How far the learner is: `progress.json` in the course folder, theirs alone.
+
+It holds the last result of each step's check, and how many hints were shown.
+"""
+
+import json
+import time
+from pathlib import Path
+
+from utils import course, steps
+from utils.verdict import NOT_CHECKED, RIGHT, UNDECIDED, Verdict
+
+
+def path() -> Path:
+    """Where it is kept."""
+    return course.root() / "progress.json"
+
+
+def load() -> dict:
+    """{"checks": {"1": {"state", "id", "when"}}, "hints": {"1": 2}}.
+
+    An unreadable file is put aside, with a notice.
+    """
+    try:
+        found = json.loads(path().read_text(encoding="utf-8"))
+        return {"checks": dict(found["checks"]), "hints": dict(found["hints"])}
+    except FileNotFoundError:
+        pass
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        aside = path().with_name(time.strftime("progress_kept_%Y-%m-%d_%H-%M-%S.json"))
+        path().rename(aside)
+        course.notice(
+            f"progress.json can't be read ({error}); it is kept as {aside.name}."
+        )
+    return {"checks": {}, "hints": {}}
+
+
+def _save(found: dict) -> None:
+    half = path().with_suffix(".half")
+    half.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    half.replace(path())
+
+
+def note(verdicts: list[Verdict]) -> None:
+    """Keep the results of a check."""
+    found = load()
+    for verdict in verdicts:
+        if verdict.state not in (NOT_CHECKED, UNDECIDED):
+            when = time.strftime("%Y-%m-%d %H:%M")
+            facts = {"state": verdict.state, "id": verdict.id, "when": when}
+            found["checks"][str(verdict.step)] = facts
+    _save(found)
+
+
+def hints_shown(step: int) -> int:
+    """How many hints for this step were shown, 0 to 3."""
+    return int(load()["hints"].get(str(step), 0))
+
+
+def show_hint(step: int, level: int) -> None:
+    """Note that hints up to `level` were shown."""
+    found = load()
+    found["hints"][str(step)] = max(level, int(found["hints"].get(str(step), 0)))
+    _save(found)
+
+
+class Progress:
+    """The steps and how they were found in the last check; shows itself as a table."""
+
+    def __init__(self):
+        self.found = load()
+        self.steps = sorted(steps.hints())
+
+    @property
+    def done(self) -> int:
+        """How many steps are right."""
+        return sum(row[1] == RIGHT for row in self.rows())
+
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """Step, state, when it was checked, hints shown."""
+        result = []
+        for step in self.steps:
+            check = self.found["checks"].get(str(step), {})
+            shown = self.found["hints"].get(str(step), 0)
+            state = check.get("state", NOT_CHECKED)
+            result.append(
+                (
+                    str(step),
+                    state,
+                    check.get("when", ""),
+                    f"{shown} of {len(steps.HINT_LEVELS)}",
+                )
+            )
+        return result
+
+    def as_json(self) -> dict:
+        """The same as plain values."""
+        return {"done": self.done, "of": len(self.steps), **self.found}
+
+    def __rich__(self):
+        from utils.display import rich_table
+
+        return rich_table(_HEADER, self.rows())
+
+    def _repr_html_(self) -> str:
+        from utils.display import html_table
+
+        return html_table(_HEADER, self.rows())
+
+    def __repr__(self) -> str:
+        return f"{self.done} of {len(self.steps)} steps are right."
+
+
+_HEADER = ("Step", "Last check", "When", "Hints shown")
