@@ -20,7 +20,12 @@ from utils import course, judge, lab, steps
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 SOURCE = (course.PACKAGE_ROOT / "solutions/fashion_mnist_solution.py").read_text()
-FINISHED = steps.render(SOURCE, 6)
+BLOCKS = """\
+        x = conv_block(x, filters)
+        x = conv_block(x, filters)
+"""
+# The steps don't depend on the network: a small one is built in no time.
+FINISHED = steps.render(SOURCE, 6).replace(BLOCKS, "        x = cbr(x, filters)\n")
 HERE = Path(__file__).parent
 
 
@@ -30,10 +35,12 @@ class Program:
     text: str
     worlds: tuple[str, ...]
     caught: str = ""
+    ends_early: bool = False
 
 
 def edited(edits: list[list[str]]) -> str:
     text = FINISHED
+    assert BLOCKS not in text
     for old, new in edits:
         assert old in text, f"no program has {old!r}"
         text = text.replace(old, new)
@@ -47,15 +54,15 @@ def table(name: str) -> list[dict]:
 
 def wrong(row: dict) -> Program:
     worlds = lab.worlds([int(row["caught"][5])])
-    return Program(row["name"], edited(row["edits"]), worlds, row["caught"])
+    text, early = edited(row["edits"]), row.get("ends_early", False)
+    return Program(row["name"], text, worlds, row["caught"], early)
 
 
 def right(row: dict) -> Program:
     text = edited(row["edits"])
     if row.get("in_a_function"):
         text = f"def main():\n{textwrap.indent(text, '    ')}\n\nmain()\n"
-    worlds = ("two", "three", "one") if row.get("on_three") else ("two", "one")
-    return Program(row["name"], text, worlds)
+    return Program(row["name"], text, tuple(row.get("worlds", ["two"])))
 
 
 WRONG = [wrong(row) for row in table("wrong")]
@@ -108,7 +115,8 @@ def test_a_wrong_program_is_caught_by_the_right_check(program, observed):
     assert not verdict.ok
     if "two" in worlds:
         earlier = [judge.judge(k, worlds) for k in range(1, step) if k != 5]
-        assert [v.id for v in earlier] == [f"step-{v.step}.right" for v in earlier]
+        wanted = ("right", "crashed") if program.ends_early else ("right",)
+        assert all(v.id.partition(".")[2] in wanted for v in earlier), earlier
 
 
 @NAME("program", RIGHT, ids=name_of)

@@ -5,9 +5,11 @@ Each attack is put in front of the finished program. What it may use up is bound
 below what this machine has, and by the attack itself where it could run away.
 """
 
+import os
 import socket
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from utils.gradebook import CRASHED, HUNG, OK
 from utils.submissions import REFUSED
 from utils.verdict import WRONG
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 SOURCE = (course.PACKAGE_ROOT / "solutions/fashion_mnist_solution.py").read_text()
 FINISHED = steps.render(SOURCE, 6)
@@ -162,17 +164,8 @@ ATTACKS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def nothing_is_left():
-    """No process, no folder of this process, whatever was examined."""
-    yield
-    deadline = time.monotonic() + 5
-    while children := psutil.Process().children(recursive=True):
-        assert time.monotonic() < deadline, children
-        time.sleep(0.05)
-    mine = f"course-{psutil.Process().pid}-*"
-    assert not list(Path(tempfile.gettempdir()).glob(mine))
-    assert not Path(course.PACKAGE_ROOT, "utils", "course-was-here").exists()
+NORMAL = Attack("none: a normal submission, after all that", "", OK, "")
+HALF = "none: an unfinished submission"
 
 
 @pytest.fixture(scope="module")
@@ -183,36 +176,63 @@ def listener():
         yield server
 
 
-def examined(folder: Path, text: str):
-    path = folder / "program.py"
-    path.write_text(text)
-    return examine.examine(path, LIMITS, SILENCE)
-
-
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
-def test_an_attack_is_contained_and_called_what_it_is(attack, tmp_path, listener):
+@pytest.fixture(scope="module")
+def examined(tmp_path_factory, listener):
+    """What examining each of them gave, by name; two at a time, the normal ones last."""
     isolation = sandbox.probe()
     if not (isolation.files and isolation.network and isolation.processes):
         pytest.skip(f"no isolation here: {isolation.how}; tests/test_sandbox.py says")
-    code = attack.code.replace("PORT", str(listener.getsockname()[1]))
-    found = examined(tmp_path, f"{code}\n{FINISHED}")
+    folder = tmp_path_factory.mktemp("attacks")
+    port = str(listener.getsockname()[1])
+
+    def examine_one(numbered: tuple[int, str]):
+        path = folder / f"{numbered[0]}.py"
+        path.write_text(numbered[1])
+        return examine.examine(path, LIMITS, SILENCE)
+
+    texts = {a.name: a.code.replace("PORT", port) for a in ATTACKS}
+    texts = {name: f"{code}\n{FINISHED}" for name, code in texts.items()}
+    texts |= {NORMAL.name: FINISHED, HALF: steps.render(SOURCE, 3)}
+    with ThreadPoolExecutor(2) as pool:
+        found = dict(
+            zip(texts, pool.map(examine_one, enumerate(texts.values())), strict=True)
+        )
+    return found
+
+
+@pytest.mark.parametrize("attack", [*ATTACKS, NORMAL], ids=lambda attack: attack.name)
+def test_an_attack_is_contained_and_called_what_it_is(attack, examined):
+    found = examined[attack.name]
     told = [found.reason, *(verdict.seen for verdict in found.verdicts)]
     assert found.status == attack.status, told
     assert any(attack.seen in text for text in told), told
     assert all(v.ok for v in found.verdicts) == (attack.status == OK), told
     assert found.isolation
+
+
+def test_a_normal_submission_is_graded_right_after_all_that(examined):
+    verdicts = examined[NORMAL.name].verdicts
+    assert [v.id for v in verdicts] == [f"step-{n}.right" for n in range(1, 7)]
+    assert "Test loss" in examined[NORMAL.name].log
+
+
+def test_an_unfinished_submission_gets_what_it_has_earned(examined):
+    found = examined[HALF]
+    assert found.status == WRONG
+    assert [v.ok for v in found.verdicts] == [True] * 3 + [False] * 3
+
+
+def test_nobody_was_called(examined, listener):
     with pytest.raises(TimeoutError):
         listener.accept()
 
 
-def test_a_normal_submission_is_graded_right_after_all_that(tmp_path):
-    found = examined(tmp_path, FINISHED)
-    assert found.status == OK, found.verdicts
-    assert [v.id for v in found.verdicts] == [f"step-{n}.right" for n in range(1, 7)]
-    assert "Test loss" in found.log
-
-
-def test_an_unfinished_submission_gets_what_it_has_earned(tmp_path):
-    found = examined(tmp_path, steps.render(SOURCE, 3))
-    assert found.status == WRONG
-    assert [v.ok for v in found.verdicts] == [True] * 3 + [False] * 3
+def test_nothing_is_left(examined):
+    """No process, no folder of this process, nothing where nobody may write."""
+    deadline = time.monotonic() + 5
+    while children := psutil.Process().children(recursive=True):
+        assert time.monotonic() < deadline, children
+        time.sleep(0.05)
+    mine = f"course-{os.getpid()}-*"
+    assert not list(Path(tempfile.gettempdir()).glob(mine))
+    assert not Path(course.PACKAGE_ROOT, "utils", "course-was-here").exists()

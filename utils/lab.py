@@ -68,7 +68,7 @@ PLAN = {
     5: ("pair", "three", "one"),
 }
 
-BEAT = 0.02  # seconds between two looks at the workers
+BEAT = 0.05  # seconds between two looks at the workers
 FAILING = 1.0  # seconds that a failing world has left
 STALL = 4.0  # seconds without a word, after which waiting for each other is for ever
 SILENCE = 40.0  # seconds without a word from any worker, after which it is hung

@@ -72,8 +72,7 @@ class Observer:
     """Reports what this worker does to `folder/rank.N.jsonl`.
 
     script: the program whose lines are named. local_rank: the one to pretend, gpus:
-    how many GPUs to pretend (see `_pretend_gpus`). count_only: Keras' own training and
-    validation steps are counted, and only the first is computed.
+    how many GPUs to pretend (see `_pretend_gpus`). count_only: see `_hook_steps`.
     """
 
     def __init__(
@@ -187,8 +186,7 @@ class Observer:
         _current = self
         self._hook_devices()
         self._hook_training(tf)
-        if self.count_only:
-            self._hook_steps(tf)
+        self._hook_steps(tf)
         self._hook_callbacks(tf)
         self._remember(tf)
         report_end = self._report_end  # as it is before the program can replace it
@@ -351,25 +349,36 @@ class Observer:
         self._replace(legacy.OptimizerV2, "_distributed_apply", update(1))
 
     def _hook_steps(self, tf) -> None:
-        """Spare the computing where only the steps are counted."""
+        """Compute Keras' first training and validation step, and count the others.
+
+        Where all are only counted, not even an update is computed.
+        """
         known: dict = {}
 
-        def step(training: bool):
+        def forward_only(model, batch):
+            self._inside.append("forward")
+            x, y, weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
+            guess = model(x, training=True)
+            model.compute_loss(x, y, guess, weight)
+            known[id(model), False] = model.compute_metrics(x, y, guess, weight)
+            self._inside.remove("forward")
+            self.event("forward", training=True, fit="fit" in self._inside)
+            return known[id(model), False]
+
+        def step(original, training: bool):
             def counted(model, batch):
-                self.event("forward", training=training, fit="fit" in self._inside)
-                if id(model) not in known:
-                    self._inside.append("forward")
-                    x, y, weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
-                    guess = model(x, training=training)
-                    model.compute_loss(x, y, guess, weight)
-                    known[id(model)] = model.compute_metrics(x, y, guess, weight)
-                    self._inside.remove("forward")
-                return known[id(model)]
+                key = id(model), training
+                if key not in known:
+                    compute = forward_only if self.count_only else original
+                    known[key] = compute(model, batch)
+                else:
+                    self._after_forward(model, training)
+                return known[key]
 
             return counted
 
-        tf.keras.Model.train_step = step(True)
-        tf.keras.Model.test_step = step(False)
+        tf.keras.Model.train_step = step(tf.keras.Model.train_step, True)
+        tf.keras.Model.test_step = step(tf.keras.Model.test_step, False)
 
     def _apart(self, next_creator, **kwargs):
         """Let each rank but the first start from other weights, whatever the seed."""

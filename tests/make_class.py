@@ -1,0 +1,61 @@
+"""Make a class of thirty submissions, right, wrong and hostile, to try grading on.
+
+python tests/make_class.py CLASS
+course grade CLASS --out GRADES --jobs 2
+"""
+
+import sys
+import zipfile
+from pathlib import Path
+
+from test_checks import RIGHT, SOURCE, WRONG
+from test_examine import ATTACKS
+
+from utils import steps
+
+NAMES = (
+    "Ada Alba Amina Bo Chen Dmitri Edda Farah Goran Hana Ines Jonas Kaya Liam Mei "
+    "Nils Olga Priya Quinn"
+).split()
+HOSTILE = (
+    "endless loop",
+    "prints PASS",
+    "patches Horovod",
+    "memory without end",
+    "output without end",
+)
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True)
+    finished = steps.render(SOURCE, 6)
+    programs = [finished, *(steps.render(SOURCE, n) for n in range(6))]
+    programs += [program.text for program in RIGHT[::7]]
+    programs += [program.text for program in WRONG[::7]]
+    for name, text in zip(NAMES, programs, strict=False):
+        (folder / f"{name}.py").write_text(text)
+    for attack in ATTACKS:
+        if attack.name in HOSTILE:
+            text = f"{attack.code}\n{finished}"
+            (folder / f"Mallory, who {attack.name}.py").write_text(text)
+
+    (folder / "Rosa").mkdir()
+    (folder / "Rosa" / "fashion_mnist.py").write_text(finished)
+    with zipfile.ZipFile(folder / "Sven.zip", "w") as archive:
+        archive.writestr("homework/fashion_mnist.py", steps.render(SOURCE, 4))
+    with zipfile.ZipFile(folder / "Trudy.zip", "w") as archive:
+        archive.writestr("../../fashion_mnist.py", finished)
+    with zipfile.ZipFile(
+        folder / "Uma.zip", "w", compression=zipfile.ZIP_DEFLATED
+    ) as archive:
+        for n in range(20):
+            archive.writestr(f"{n}.py", bytes(50_000_000))
+    (folder / "=HYPERLINK(1).py").write_text(steps.render(SOURCE, 2))
+    (folder / "<b>Victor<b>.py").write_bytes(b"print('\xff')")
+    (folder / "Walter.py").write_text("")
+    (folder / "Xenia").mkdir()
+
+
+if __name__ == "__main__":
+    main()
