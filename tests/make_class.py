@@ -15,7 +15,7 @@ from utils import steps
 
 NAMES = (
     "Ada Alba Amina Bo Chen Dmitri Edda Farah Goran Hana Ines Jonas Kaya Liam Mei "
-    "Nils Olga Priya Quinn"
+    "Nils Olga"
 ).split()
 HOSTILE = (
     "endless loop",

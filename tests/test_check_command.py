@@ -55,10 +55,18 @@ def test_the_exercise_as_shipped_fails_each_check_at_once(copy, step):
     line = (
         (copy / "exercises/fashion_mnist.py").read_text().splitlines()[verdict.line - 1]
     )
-    assert line.startswith("# TODO: Step 1")
-    assert verdict.seen == f"Line {verdict.line} still says `TODO: Step 1`."
+    assert line.startswith(f"# TODO: Step {step}: ")
+    assert verdict.seen == f"Line {verdict.line} still says `TODO: Step {step}`."
     # Nothing was run: the slowest machine does that in a fraction of a run.
     assert time.monotonic() - started < 5
+
+
+def test_an_earlier_step_that_is_left_is_named(copy):
+    path = solve(copy, 0, "# TODO: Step 3", "# Step 3")
+    (verdict,) = checks.examine(3).verdicts
+    assert verdict.id == "step-3.todo"
+    first = path.read_text().splitlines()[verdict.line - 1]
+    assert first.startswith("# TODO: Step 1: ")
 
 
 def test_checking_at_once_needs_no_tensorflow(copy):
@@ -97,7 +105,7 @@ def test_the_first_failure_shows_the_nudge_and_hints_go_deeper(copy):
 def test_a_wrong_step_stops_a_notebook_after_its_table(copy, capsys):
     with pytest.raises(steps.StepMissing, match="step 2 is not right yet"):
         checks.check(2)
-    assert "still says `TODO: Step 1`" in capsys.readouterr().out
+    assert "still says `TODO: Step 2`" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("arguments", [["check", "7"], ["check", "--script", "no.py"]])

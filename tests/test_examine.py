@@ -37,6 +37,7 @@ class Attack:
     seen: str  # what the verdict or the reason says
 
 
+HIDDEN = ("solutions", "exercises", "tests", "utils/judge.py", "utils/grade.py")
 RANK = 'int(__import__("os").environ["OMPI_COMM_WORLD_RANK"])'
 ATTACKS = [
     Attack("endless loop", "while True: pass", HUNG, "rank 0 is busy in line 1"),
@@ -111,7 +112,7 @@ ATTACKS = [
     Attack(
         "reads the solutions, the exercises, the machine",
         "import os\n"
-        f"for p in {[str(course.PACKAGE_ROOT / n) for n in ('solutions', 'tests')]}:\n"
+        f"for p in {[str(course.PACKAGE_ROOT / name) for name in HIDDEN]}:\n"
         "    assert not os.path.exists(p), p\n"
         "for p in os.listdir('/proc'):\n"
         "    if p.isdigit():\n"
@@ -178,7 +179,7 @@ def listener():
 
 @pytest.fixture(scope="module")
 def examined(tmp_path_factory, listener):
-    """What examining each of them gave, by name; two at a time, the normal ones last."""
+    """What examining each gave, by name; two at a time, the normal ones last."""
     isolation = sandbox.probe()
     if not (isolation.files and isolation.network and isolation.processes):
         pytest.skip(f"no isolation here: {isolation.how}; tests/test_sandbox.py says")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from utils import course, judge, lab, progress, steps
-from utils.display import Coloured, html_table, rich_table
+from utils.display import Coloured, html_table, marked, rich_table
 from utils.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG, Verdict
 
 
@@ -60,6 +60,8 @@ class Report:
         """The table: one row for each step, then what is said about a wrong one."""
         rows = [(f"Step {v.step}", v.state) for v in self.verdicts]
         wrong = self.wrong
+        if wrong is None and len(rows) == 1:
+            rows.append(("Seen", self.verdicts[0].seen))
         if wrong is not None:
             place = f"{self.script}, line {wrong.line}" if wrong.line else self.script
             rows += [
@@ -75,13 +77,16 @@ class Report:
 
     def _closing(self) -> str:
         last = self.verdicts[-1].step
+        took = f"Checked in {self.seconds:.1f} s. "
         if self.wrong is not None:
             step = self.wrong.step
-            return f"`course hint {step}`, or `hint({step})`, says more each time."
+            return (
+                f"{took}`course hint {step}`, or `hint({step})`, says more each time."
+            )
         if not self.diff:
-            return "Your program is the course's, word for word."
+            return f"{took}Your program is the course's, word for word."
         return (
-            "Below is what differs between yours and the course's (`course diff "
+            f"{took}Below is what differs between yours and the course's (`course diff "
             f"{last}`); that is one possibility, not the only one."
         )
 
@@ -96,9 +101,7 @@ class Report:
         return Group(*parts)
 
     def _repr_html_(self) -> str:
-        import html
-
-        page = html_table(None, self.rows()) + f"<p>{html.escape(self._closing())}</p>"
+        page = html_table(None, self.rows()) + f"<p>{marked(self._closing())}</p>"
         if self.ok and self.diff:
             shown = Coloured(self.diff, "diff")._repr_html_()
             page += f"<details><summary>What differs</summary>{shown}</details>"
@@ -116,8 +119,9 @@ def check(step: int | None = None, script: str | os.PathLike | None = None) -> N
     """
     from IPython.display import display
 
+    shown = display("Running your program ...", display_id=True)
     report = examine(step, script)
-    display(report)
+    shown.update(report)
     wrong = report.wrong
     if report.undecided:
         raise course.CourseError(
@@ -184,15 +188,16 @@ def at_once(program: bytes, wanted: tuple[int, ...]) -> dict[int, Verdict | None
     todo = steps.todo_lines(text)
     found: dict[int, Verdict | None] = dict.fromkeys(wanted)
     for n in wanted:
-        earlier = [step for step in sorted(todo) if step <= n]
-        if earlier:
-            line = todo[earlier[0]][0]
+        # What the learner asked for comes first, then what it builds on.
+        left = [step for step in (n, *sorted(todo)) if step in todo and step <= n]
+        if left:
+            line = todo[left[0]][0]
             found[n] = Verdict(
                 n,
                 f"step-{n}.todo",
                 WRONG,
                 judge.EXPECTED[n],
-                f"Line {line} still says `TODO: Step {earlier[0]}`.",
+                f"Line {line} still says `TODO: Step {left[0]}`.",
                 line,
             )
     return found

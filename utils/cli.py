@@ -156,7 +156,8 @@ def check(
     """
     from utils.checks import examine
 
-    report = examine(step, script)
+    with Console(stderr=True).status("Running your program ..."):
+        report = examine(step, script)
     _show(report, report.as_json(), as_json)
     if report.undecided:
         raise typer.Exit(2)

@@ -5,6 +5,7 @@ holds only its last state. Where output goes to a file, a line is printed per ep
 """
 
 import html
+import re
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -162,8 +163,13 @@ def html_table(header: tuple[str, ...] | None, rows: list[tuple[str, ...]]) -> s
 
     def cells(row: tuple[str, ...], tag: str) -> str:
         style = 'style="text-align: left; vertical-align: top; white-space: pre-wrap"'
-        return "".join(f"<{tag} {style}>{html.escape(c)}</{tag}>" for c in row)
+        return "".join(f"<{tag} {style}>{marked(c)}</{tag}>" for c in row)
 
     head = f"<tr>{cells(header, 'th')}</tr>" if header else ""
     body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
     return f"<table>{head}{body}</table>"
+
+
+def marked(text: str) -> str:
+    """HTML of a text in which `code` stands between backticks."""
+    return re.sub("`([^`\n]+)`", r"<code>\1</code>", html.escape(text))

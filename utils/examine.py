@@ -18,6 +18,12 @@ from utils.submissions import REFUSED
 from utils.verdict import UNDECIDED, WRONG, Verdict
 
 NAME = "submission.py"
+# What a program and the lab need of this package; the grader is none of it.
+SHOWN = (
+    *("__init__", "course", "data", "display", "drawn", "fetch", "lab", "launch"),
+    *("logs", "messenger", "observe", "profiles", "steps", "supervise", "watch"),
+    "worker",
+)
 LIMITS = sandbox.Limits(seconds=lab.START + lab.LIMIT)
 LOG = 8_000  # bytes of what each worker printed
 
@@ -57,7 +63,7 @@ def examine(
         ended = sandbox.run(
             lab.command(folder),
             folder,
-            readable=[Path(__file__).parent],
+            readable=[Path(__file__).with_name(f"{name}.py") for name in SHOWN],
             environment=lab.environment(),
             limits=limits,
             isolation=isolation,

@@ -276,7 +276,7 @@ def judge(step: int, worlds: dict[str, World]) -> Verdict:
     except Unreadable as error:
         seen = f"What the program reported can't be read: {error}."
         return Verdict(step, f"step-{step}.{TAMPERED}", WRONG, expected, seen)
-    return Verdict(step, f"step-{step}.right", RIGHT, expected, "That is what it did.")
+    return Verdict(step, f"step-{step}.right", RIGHT, expected, expected)
 
 
 def _raise_tampering(world: World) -> None:
@@ -320,8 +320,7 @@ def _start_and_pin(worlds: dict[str, World]) -> None:
                 failure["line"],
             )
     if not started:
-        if world.outcome == lab.FAILED and world.failures():
-            world.raise_trouble()
+        world.raise_trouble()
         raise Problem("not-started", "No worker called hvd.init().")
     locals_ = lab.WORLDS["two"].local_ranks
     devices = [rank.first("devices") for rank in world.ranks]
@@ -546,6 +545,8 @@ def _fewer_steps(worlds: dict[str, World]) -> None:
             rank.all("fitted") or rank.all("callback") for rank in world.ranks
         ):
             world.raise_trouble()
+        if not any(rank.all("forward") for rank in world.ranks):
+            raise Missing
         counts[world.size] = [_steps(rank) for rank in world.ranks]
     lines = [f["line"] for w in used for r in w.ranks for f in r.all("fit")]
     line = lines[0] if lines else None

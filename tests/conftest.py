@@ -1,0 +1,25 @@
+"""The line that sums up the proof that the checks are right."""
+
+PROOFS = {
+    "test_a_wrong_program_is_caught": "wrong programs caught",
+    "test_a_program_that_is_right_in_another_way": "right programs passed",
+    "test_check_k_passes_after_step_n": "stages of the program, by six checks each",
+    "test_an_attack_is_contained": "attacks contained",
+}
+
+
+def pytest_terminal_summary(terminalreporter):
+    parts = []
+    for test, what in PROOFS.items():
+        count = {
+            outcome: sum(
+                f"::{test}" in report.nodeid and report.when == "call"
+                for report in terminalreporter.stats.get(outcome, [])
+            )
+            for outcome in ("passed", "failed")
+        }
+        total = sum(count.values())
+        if total:
+            parts.append(f"{count['passed']} of {total} {what}")
+    if parts:
+        terminalreporter.write_line(f"checks: {', '.join(parts)}")

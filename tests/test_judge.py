@@ -1,0 +1,74 @@
+"""Reports that no right worker writes: links, pipes, nonsense, too much of it."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from utils import judge, lab
+from utils.verdict import WRONG
+
+
+@pytest.fixture
+def job(tmp_path):
+    """The folder of a job in which "two" has ended, with empty reports."""
+    world = tmp_path / "two"
+    world.mkdir()
+    (world / "outcome.json").write_text(json.dumps({"outcome": lab.ENDED}))
+    for rank in (0, 1):
+        (world / f"rank.{rank}.jsonl").write_text("")
+    return tmp_path
+
+
+def verdict(job, step):
+    return judge.judge(step, judge.read(job))
+
+
+def secret(path):
+    (path.parent / "secret").write_text('{"what": "secret"}\n')
+    path.symlink_to(path.parent / "secret")
+
+
+SPOILT = {
+    "a link": secret,
+    "a pipe": os.mkfifo,
+    "no JSON": lambda path: path.write_text("{\n"),
+    "no event": lambda path: path.write_text("[1]\n"),
+    "no text": lambda path: path.write_bytes(b"\xff\xfe\n"),
+    "nested": lambda path: path.write_text("[" * 100_000 + "\n"),
+    "endless": lambda path: os.truncate(path, judge.MOST_BYTES + 1),
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
+@pytest.mark.parametrize("step", judge.STEPS)
+def test_a_spoilt_report_is_called_so(job, step, spoil):
+    path = job / "two" / "rank.1.jsonl"
+    if spoil is not SPOILT["endless"]:
+        path.unlink()
+    spoil(path)
+    found = verdict(job, step)
+    assert (found.id, found.state) == (f"step-{step}.tampered", WRONG)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [np.zeros((2, 2), np.float32), np.zeros(3), np.array([{}], dtype=object)],
+    ids=["another shape", "another type", "a pickle"],
+)
+def test_an_array_that_no_worker_keeps_is_not_taken(job, array):
+    for rank in (0, 1):
+        np.save(job / "two" / f"rank.{rank}.local.npy", array, allow_pickle=True)
+    assert verdict(job, 3).id == "step-3.tampered"
+
+
+def test_a_silent_program_has_not_trained(job):
+    for step in (3, 4, 6):
+        assert verdict(job, step).id == f"step-{step}.never-trained"
+    assert verdict(job, 1).id == "step-1.not-started"
+
+
+def test_an_outcome_that_can_not_be_read_is_a_failure(job):
+    (job / "two" / "outcome.json").write_text("[]")
+    assert judge.read(job)["two"].outcome == lab.FAILED
