@@ -117,9 +117,10 @@ def check(step: int | None = None, script: str | os.PathLike | None = None) -> N
     script: default the learner's `exercises/fashion_mnist.py`. Raises StepMissing
     after the table if a step is wrong, and CourseError if it could not be checked.
     """
-    from IPython.display import display
+    from IPython.display import DisplayHandle
 
-    shown = display("Running your program ...", display_id=True)
+    shown = DisplayHandle()
+    shown.display("Running your program ...")
     report = examine(step, script)
     shown.update(report)
     wrong = report.wrong
@@ -161,15 +162,20 @@ def examine(step: int | None = None, script: str | os.PathLike | None = None) ->
         if wrong is not None:
             level = max(1, progress.hints_shown(wrong.step))
             progress.show_hint(wrong.step, level)
-            hint = steps.hints()[wrong.step][level - 1]
+            hint = _hint(wrong.step, level)
     elif wrong is not None:
-        hint = steps.hints()[wrong.step][0]
+        hint = _hint(wrong.step, 1)
     if wrong is None:
         todo = steps.missing_steps(program)
         done = min([n - 1 for n in todo] or [judge.STEPS[-1]])
         diff = steps.yours_and_ours(max(done, ordered[-1].step), program)
     seconds = time.monotonic() - started
     return Report(course.shown(program), ordered, seconds, hint, diff)
+
+
+def _hint(step: int, level: int) -> str:
+    """A hint on one line: tables break lines themselves."""
+    return " ".join(steps.hints()[step][level - 1].split())
 
 
 def at_once(program: bytes, wanted: tuple[int, ...]) -> dict[int, Verdict | None]:

@@ -5,6 +5,7 @@ judged by its own evidence as far as that goes: a program that hangs at its broa
 may well have a right step 1.
 """
 
+import itertools
 import json
 import os
 import re
@@ -209,13 +210,12 @@ class World:
             )
         if failures:
             rank, failure = failures[0]
-            cut = rank.text("err").rstrip().splitlines()[-EVIDENCE_LINES:]
             raise Problem(
                 CRASHED,
                 f"Rank {rank.number} of {self.size} failed"
                 f"{_in_line(failure['line'])}: {_short(failure['error'])}",
                 failure["line"],
-                cut,
+                _own_frames(rank.text("err")),
             )
         if self.outcome == lab.FLOOD:
             raise Problem(FLOOD, f"A worker printed more than {lab.OUTPUT:,} bytes.")
@@ -326,7 +326,9 @@ def _start_and_pin(worlds: dict[str, World]) -> None:
     devices = [rank.first("devices") for rank in world.ranks]
     visible = [event["visible"] for event in devices]
     where = "On a machine with four GPUs"
-    line = devices[0]["line"]
+    touched = devices[0]["line"]
+    pinned = world.ranks[0].all("pinned")
+    line = pinned[-1]["line"] if pinned else touched
     if visible != [[n] for n in locals_]:
         told = "; ".join(
             f"rank {rank} with local rank {local} saw {_gpus(seen)}"
@@ -336,7 +338,7 @@ def _start_and_pin(worlds: dict[str, World]) -> None:
             name = "rank-for-local-rank"
         elif all(len(v) == lab.WORLDS["two"].gpus for v in visible):
             name = "not-pinned"
-            told += f"; TensorFlow took hold of the devices{_in_line(line)}"
+            told += f"; TensorFlow took hold of the devices{_in_line(touched)}"
         elif len({tuple(v) for v in visible}) == 1 and visible[0]:
             name = "same-gpu"
         else:
@@ -348,7 +350,7 @@ def _start_and_pin(worlds: dict[str, World]) -> None:
                 "no-memory-growth",
                 f"{where}, rank {rank} saw the right one, GPU {locals_[rank]}, but "
                 "memory growth was not on for it.",
-                event["line"],
+                line,
             )
     alone = worlds.get("one")
     failures = alone.failures() if alone and not world.failures() else []
@@ -763,6 +765,20 @@ def _in_line(line: int | None) -> str:
 def _short(text: str, most: int = 200) -> str:
     text = " ".join(str(text).split())
     return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def _own_frames(traceback: str) -> list[str]:
+    """The lines of the program in the traceback of its error, innermost last."""
+    lines = traceback.splitlines()
+    found = [
+        f"line {frame[2]}: {below.strip()}"
+        for line, below in itertools.pairwise(lines)
+        if (frame := re.match(r'  File "([^"]*)", line (\d+)', line))
+        and "site-packages" not in frame[1]
+        and Path(frame[1]).parent != Path(__file__).parent
+        and not frame[1].startswith("<")
+    ]
+    return found[-EVIDENCE_LINES:]
 
 
 def _left_alone(failure: dict) -> bool:

@@ -14,6 +14,7 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 # As they are now: a program that replaces them later doesn't change what is reported.
@@ -230,6 +231,14 @@ class Observer:
 
             return observed
 
+        def pin(original):
+            def observed(ctx, *args, **kwargs):
+                self.event("pinned")
+                return original(ctx, *args, **kwargs)
+
+            return observed
+
+        self._replace(context.Context, "set_visible_devices", pin)
         self._replace(context.Context, "_initialize_physical_devices", initialize)
         self._replace(context.Context, "ensure_initialized", ensure)
 
@@ -349,7 +358,7 @@ class Observer:
         self._replace(legacy.OptimizerV2, "_distributed_apply", update(1))
 
     def _hook_steps(self, tf) -> None:
-        """Compute Keras' first training and validation step, and count the others.
+        """Compute Keras' first training and validation steps, and count the others.
 
         Where all are only counted, not even an update is computed.
         """
@@ -365,10 +374,14 @@ class Observer:
             self.event("forward", training=True, fit="fit" in self._inside)
             return known[id(model), False]
 
-        def step(original, training: bool):
+        def step(original, training: bool, computed: int):
+            """computed: how many steps are, before the others are only counted."""
+            done: Counter = Counter()
+
             def counted(model, batch):
                 key = id(model), training
-                if key not in known:
+                done[key] += 1
+                if done[key] <= computed:
                     compute = forward_only if self.count_only else original
                     known[key] = compute(model, batch)
                 else:
@@ -377,8 +390,11 @@ class Observer:
 
             return counted
 
-        tf.keras.Model.train_step = step(tf.keras.Model.train_step, True)
-        tf.keras.Model.test_step = step(tf.keras.Model.test_step, False)
+        # With a second step, a rank that others leave alone after the first one waits
+        # where it would wait in a whole training.
+        steps = 1 if self.count_only else 2
+        tf.keras.Model.train_step = step(tf.keras.Model.train_step, True, steps)
+        tf.keras.Model.test_step = step(tf.keras.Model.test_step, False, 1)
 
     def _apart(self, next_creator, **kwargs):
         """Let each rank but the first start from other weights, whatever the seed."""
