@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, writes_json
 
+from utils import steps
+from utils.course import PACKAGE_ROOT
+
 COMMANDS = {
     *("doctor", "notebooks", "run", "watch", "steps"),
     *("check", "progress", "diff", "hint", "grade"),
@@ -77,6 +80,28 @@ def test_an_unknown_profile_in_the_environment_is_wrong_usage(tiny_course):
     answer = run_course("notebooks", COURSE_PROFILE="laptop")
     assert answer.returncode == 2
     assert answer.stderr.startswith("there is no profile 'laptop'")
+
+
+def test_grade_writes_the_gradebook_and_says_where(tmp_path, monkeypatch):
+    root = PACKAGE_ROOT
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "class").mkdir()
+    exercise = steps.render(
+        (root / "solutions/fashion_mnist_solution.py").read_text(), 0
+    )
+    (tmp_path / "class" / "Ada.py").write_text(exercise)
+    (tmp_path / "class" / "Bo.py").write_text("")
+    answer = run_course("grade", "class", "--out", "grades")
+    assert answer.returncode == 0, answer.stderr
+    ada, bo = (line for line in answer.stdout.splitlines() if " of 6 " in line)
+    assert "wrong" in ada
+    assert "missing" in bo
+    assert "Open grades/index.html" in answer.stdout
+    book = (tmp_path / "grades" / "gradebook.csv").read_text()
+    assert "step-1.todo step-2.todo" in book
+    again = run_course("grade", "class", "--out", "grades", "--json")
+    assert [row["total"] for row in json.loads(again.stdout)] == [0, 0]
+    assert "are known from before" in again.stderr
 
 
 @pytest.mark.slow

@@ -15,7 +15,9 @@ def job(tmp_path):
     """The folder of a job in which "two" has ended, with empty reports."""
     world = tmp_path / "two"
     world.mkdir()
-    (world / "outcome.json").write_text(json.dumps({"outcome": lab.ENDED}))
+    (world / "outcome.json").write_text(
+        json.dumps({"outcome": lab.ENDED, "script": "x"})
+    )
     for rank in (0, 1):
         (world / f"rank.{rank}.jsonl").write_text("")
     return tmp_path

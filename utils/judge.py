@@ -95,6 +95,7 @@ class Rank:
 
     folder: Path
     number: int
+    script: str = ""
 
     @cached_property
     def events(self) -> list[dict]:
@@ -154,7 +155,8 @@ class Rank:
             return f"rank {self.number} has ended"
         if last["what"] == "failed":
             return f"rank {self.number} has failed"
-        found = re.search(r'File "[^"]*", line (\d+) in <module>', self.text("stack"))
+        place = rf'File "{re.escape(self.script)}", line (\d+) in '
+        found = re.search(place, self.text("stack"))
         line = int(found[1]) if found else last.get("line")
         return f"rank {self.number} is busy{_in_line(line)}"
 
@@ -246,12 +248,13 @@ def read(folder: Path) -> dict[str, World]:
     for name in lab.WORLDS:
         path = folder / name / "outcome.json"
         try:
-            outcome = json.loads(_read(path))["outcome"]
+            facts = json.loads(_read(path))
+            outcome, script = str(facts["outcome"]), str(facts["script"])
         except FileNotFoundError:
             continue
         except (ValueError, KeyError, TypeError, RecursionError):
-            outcome = lab.FAILED
-        ranks = [Rank(path.parent, n) for n in range(lab.WORLDS[name].size)]
+            outcome, script = lab.FAILED, ""
+        ranks = [Rank(path.parent, n, script) for n in range(lab.WORLDS[name].size)]
         worlds[name] = World(path.parent, name, outcome, ranks)
     return worlds
 

@@ -229,11 +229,8 @@ class Lab:
         if size != running.size:
             running.size, running.heard = size, now
         quiet = now - running.heard
-        if (
-            quiet > STALL
-            and None not in waits.values()
-            and len(set(waits.values())) > 1
-        ):
+        all_wait = len(waits) == running.world.size and None not in waits.values()
+        if quiet > STALL and all_wait and len(set(waits.values())) > 1:
             return DEADLOCK
         if quiet > self.silence or now - running.started > LIMIT:
             return HUNG
@@ -246,7 +243,7 @@ class Lab:
             last = last_event(running.folder / f"rank.{rank}.jsonl")
             found[rank] = None
             if last.get("what") == "enter":
-                found[rank] = f"{last['op']} {last['name']}"
+                found[rank] = f"{last['op']} {last['name']} {last['elements']}"
             elif last.get("what") == "ended":
                 found[rank] = "ended"
         return found
@@ -270,6 +267,7 @@ class Lab:
             one.messenger.close()
         facts = {
             "outcome": outcome,
+            "script": running.script,
             "seconds": round(time.monotonic() - running.started, 2),
             "mpirun": running.mpirun.returncode,
             "statuses": {rank: one.status for rank, one in running.workers.items()},
@@ -308,7 +306,7 @@ def _work(running: _Running, environment: dict[str, str]) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     if failure:
-        observer.event("failed", **(failure | {"status": failure["status"]}))
+        observer.event("failed", **failure)
         os._exit(failure["status"] & 0xFF or 1)
     observer.event("ended", cpu=os.times()[:2])
     # The goodbyes of Horovod and MPI would take a second; the lab ends the world when

@@ -456,6 +456,8 @@ class Observer:
                     v.assign_add(0.01 * self.rank + 0 * v)
 
     def _hook_callbacks(self, tf) -> None:
+        from keras.src import callbacks  # the list has no public name
+
         base = tf.keras.callbacks.Callback
 
         def new(cls, *args, **kwargs):
@@ -485,7 +487,7 @@ class Observer:
             return observed
 
         base.__new__ = staticmethod(new)
-        self._replace(_callback_list(tf), "on_epoch_end", epoch_end)
+        self._replace(callbacks.CallbackList, "on_epoch_end", epoch_end)
 
     # ------------------------------------------------------------ the end
 
@@ -544,13 +546,6 @@ class Watched(dict):
     def copy(self):
         self._all()
         return super().copy()
-
-
-def _callback_list(tf):
-    """Keras' list of callbacks, which has no public name of its own class."""
-    from keras.src import callbacks
-
-    return callbacks.CallbackList
 
 
 def _plain(logs: Watched) -> dict[str, float]:
