@@ -365,14 +365,14 @@ class Observer:
         known: dict = {}
 
         def forward_only(model, batch):
+            """The metrics of a batch, without an update; for both kinds of steps."""
             self._inside.append("forward")
             x, y, weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
             guess = model(x, training=True)
             model.compute_loss(x, y, guess, weight)
-            known[id(model), False] = model.compute_metrics(x, y, guess, weight)
+            metrics = model.compute_metrics(x, y, guess, weight)
             self._inside.remove("forward")
-            self.event("forward", training=True, fit="fit" in self._inside)
-            return known[id(model), False]
+            return metrics
 
         def step(original, training: bool, computed: int):
             """computed: how many steps are, before the others are only counted."""
@@ -382,19 +382,20 @@ class Observer:
                 key = id(model), training
                 done[key] += 1
                 if done[key] <= computed:
-                    compute = forward_only if self.count_only else original
-                    known[key] = compute(model, batch)
-                else:
-                    self._after_forward(model, training)
-                return known[key]
+                    known[key] = original(model, batch)  # which reports itself
+                    return known[key]
+                if self.count_only and id(model) not in known:
+                    known[id(model)] = forward_only(model, batch)
+                self._after_forward(model, training)
+                return known[id(model) if self.count_only else key]
 
             return counted
 
         # With a second step, a rank that others leave alone after the first one waits
         # where it would wait in a whole training.
-        steps = 1 if self.count_only else 2
-        tf.keras.Model.train_step = step(tf.keras.Model.train_step, True, steps)
-        tf.keras.Model.test_step = step(tf.keras.Model.test_step, False, 1)
+        trained, validated = (0, 0) if self.count_only else (2, 1)
+        tf.keras.Model.train_step = step(tf.keras.Model.train_step, True, trained)
+        tf.keras.Model.test_step = step(tf.keras.Model.test_step, False, validated)
 
     def _apart(self, next_creator, **kwargs):
         """Let each rank but the first start from other weights, whatever the seed."""
