@@ -292,8 +292,19 @@ def a_stopped_copy(
     return notebook
 
 
+def table() -> nbformat.NotebookNode:
+    """What a check shows."""
+    return new_output("display_data", {"text/plain": "Step 2: wrong"})
+
+
 def test_one_friendly_message_is_a_good_end():
     assert audit_unsolved(a_stopped_copy(), {"StepMissing"}) == []
+
+
+def test_so_is_the_table_of_a_check_with_its_message():
+    notebook = a_stopped_copy()
+    cell(notebook, "claim").outputs.insert(0, table())
+    assert audit_unsolved(notebook, {"StepMissing"}) == []
 
 
 @pytest.mark.parametrize(
@@ -313,7 +324,11 @@ def test_other_ends_are_reported(notebook, words):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (stream("claim", "a half-finished run"), "more than the message"),
+        (stream("claim", "a half-finished run"), "prints more than the message"),
+        (
+            lambda n: cell(n, "claim").outputs.extend([table(), table()]),
+            "shows more than the message",
+        ),
         (lambda n: cell(n, "shell").update(execution_count=5), "cells ran after"),
         (lambda n: cell(n, "look").update(outputs=[]), "shows no figure"),
     ],

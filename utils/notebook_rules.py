@@ -75,7 +75,8 @@ def audit_unsolved(
     """Every breach in the copy of a step's notebook that met an unsolved exercise.
 
     It must stop at one error, of a class named in `friendly`, that shows its message
-    alone and names the step; everything before it must be in order.
+    alone, or below the table of a check, and names the step; everything before it must
+    be in order.
     """
     stops = [n for n, cell in enumerate(executed.cells) if _errors(cell)]
     if not stops:
@@ -91,7 +92,9 @@ def audit_unsolved(
         breaches.append(f"{error.ename} shows a stack trace: show the message alone")
     if not re.search(r"\bstep \d", error.evalue, re.IGNORECASE):
         breaches.append(f"its message names no step: {error.evalue}")
-    if len(last.outputs) > 1:
+    if any(output.output_type == "stream" for output in last.outputs):
+        breaches.append("the cell that stops prints more than the message: split it")
+    if len(last.outputs) > 2:  # the table of a check, and the message
         breaches.append("the cell that stops shows more than the message: split it")
     if any(cell.execution_count for _, cell in cells_of(after, "code")):
         breaches.append("cells ran after the message: nothing may follow it")
