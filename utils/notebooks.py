@@ -117,7 +117,9 @@ def prove(
             if result.ok:
                 return replace(result, cached=True)
 
-    executed = _execute(notebook, files, profile, time_limit, on_cell)
+    # What is trained before an unsolved notebook stops proves nothing.
+    trained = "tiny" if unsolved else profile
+    executed = _execute(notebook, files, trained, time_limit, on_cell)
     # What it trained on is known afterwards: it may have fetched the data itself.
     executed.metadata["proof"] |= {"of": proof, "data": _data_in_use()}
     _keep(executed, kept, html, notebook.parent)
