@@ -512,6 +512,12 @@ def _broadcast(worlds: dict[str, World]) -> None:
         raise Problem(
             "wrong-root", f"All ranks got the weights of {whose}, not of rank 0.", line
         )
+    if state[0].shape != state[1].shape or _distance(state[0], state[1]) > 0:
+        raise Problem(
+            "optimizer-state",
+            "All ranks have rank 0's weights, but not its optimizer state.",
+            line,
+        )
     if world.outcome == lab.ENDED:
         apart = _distance(*world.arrays("end"))
         if apart > CLOSE:
@@ -521,12 +527,6 @@ def _broadcast(worlds: dict[str, World]) -> None:
                 f"those of rank 0 and rank 1 were {apart:.1%} apart.",
                 line,
             )
-    if state[0].shape != state[1].shape or _distance(state[0], state[1]) > 0:
-        raise Problem(
-            "optimizer-state",
-            "All ranks have rank 0's weights, but not its optimizer state.",
-            line,
-        )
 
 
 # ------------------------------------------------------------ step 5
