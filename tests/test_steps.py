@@ -4,6 +4,8 @@ import ast
 import itertools
 import re
 import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -304,3 +306,25 @@ def test_the_difference_from_ones_own_program(copy):
     (copy / "other.py").write_text("x = 1\n")
     with pytest.raises(course.CourseError, match=r"no other.py to compare"):
         steps.yours_and_ours(1, copy / "other.py")
+
+
+class Pause:
+    """Garbage that lets another thread run when it is collected."""
+
+    def __init__(self):
+        self.itself = self
+
+    def __del__(self):
+        time.sleep(0.0001)
+
+
+def test_programs_can_be_parsed_by_several_threads_at_once():
+    text = (course.PACKAGE_ROOT / "solutions/fashion_mnist_solution.py").read_text()
+
+    def parse(_):
+        _garbage = [Pause() for _ in range(100)]
+        del _garbage
+        return type(steps.syntax_tree(text, "program"))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(parse, range(40))) == {ast.Module}

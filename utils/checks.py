@@ -5,7 +5,6 @@ program runs, unmodified, on the workers of a lab (utils.lab), and the judge
 (utils.judge) compares what they did.
 """
 
-import ast
 import os
 import tempfile
 import time
@@ -182,7 +181,7 @@ def at_once(program: bytes, wanted: tuple[int, ...]) -> dict[int, Verdict | None
     """What can be seen of a program without running it: step -> verdict, or None."""
     try:
         text = program.decode("utf-8")
-        ast.parse(text)
+        steps.syntax_tree(text, "program")
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         told = getattr(error, "msg", None) or str(error)

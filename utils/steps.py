@@ -15,6 +15,7 @@ import ast
 import difflib
 import os
 import re
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -220,6 +221,20 @@ def _exercise(script: str | os.PathLike | None) -> Path:
     return Path(script or course.root() / "exercises" / "fashion_mnist.py")
 
 
+# CPython 3.11 counts the depth of syntax trees once for all threads: two that parse at
+# the same time end in "AST constructor recursion depth mismatch".
+_parsing = threading.Lock()
+
+
+def syntax_tree(content: str | bytes, name: str) -> ast.Module:
+    """The syntax tree of a text, also from several threads at once.
+
+    Raises SyntaxError or ValueError, as ast.parse.
+    """
+    with _parsing:
+        return ast.parse(content, filename=name)
+
+
 def parse_program(script: Path) -> ast.Module:
     """The syntax tree of a program.
 
@@ -227,7 +242,7 @@ def parse_program(script: Path) -> ast.Module:
     or is not Python.
     """
     try:
-        return ast.parse(script.read_bytes(), filename=script.name)
+        return syntax_tree(script.read_bytes(), script.name)
     except (FileNotFoundError, IsADirectoryError):
         raise course.CourseError(
             f"there is no program {course.shown(script)}. Programs are named relative "
