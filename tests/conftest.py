@@ -1,4 +1,6 @@
-"""The line that sums up the proof that the checks are right."""
+"""The line that sums up the proof that the checks are right; and Ctrl-C that works."""
+
+import signal
 
 PROOFS = {
     "test_a_wrong_program_is_caught": "wrong programs caught",
@@ -6,6 +8,13 @@ PROOFS = {
     "test_check_k_passes_after_step_n": "stages of the program, by six checks each",
     "test_an_attack_is_contained": "attacks contained",
 }
+
+
+def pytest_configure():
+    # Shells start jobs in the background with SIGINT ignored, and children inherit it:
+    # programs that the tests interrupt would not notice.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_terminal_summary(terminalreporter):

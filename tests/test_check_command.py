@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from utils import checks, course, judge, progress, steps
+from utils import checks, course, exercises, progress, steps
 from utils.verdict import NOT_CHECKED
 
 SOURCE = (course.PACKAGE_ROOT / "solutions/fashion_mnist_solution.py").read_text()
@@ -47,7 +47,7 @@ def course_command(*arguments: str) -> subprocess.CompletedProcess:
     )
 
 
-@pytest.mark.parametrize("step", judge.STEPS)
+@pytest.mark.parametrize("step", exercises.HOROVOD.steps)
 def test_the_exercise_as_shipped_fails_each_check_at_once(copy, step):
     started = time.monotonic()
     (verdict,) = checks.examine(step).verdicts
@@ -99,7 +99,7 @@ def test_the_first_failure_shows_the_nudge_and_hints_go_deeper(copy):
     assert "Place" in answer.stdout
     assert checks.examine(1).hint == texts[1]
     assert "Nearly the code" in course_command("hint", "1").stdout
-    assert progress.hints_shown(1) == 3
+    assert progress.hints_shown("fashion_mnist", 1) == 3
 
 
 def test_a_wrong_step_stops_a_notebook_after_its_table(copy, capsys):
@@ -119,17 +119,17 @@ def test_progress_is_kept_and_shown(copy):
     assert progress.Progress().done == 0
     verdicts = checks.examine(2).verdicts
     kept = json.loads((copy / "progress.json").read_text())
-    assert kept["checks"]["2"]["id"] == verdicts[0].id == "step-2.todo"
+    assert kept["checks"]["fashion_mnist 2"]["id"] == verdicts[0].id == "step-2.todo"
     answer = course_command("progress")
     assert answer.returncode == 0
-    assert answer.stdout.count("not checked yet") == 5
+    assert answer.stdout.count("not checked yet") == 5 + 4 + 4
     assert "wrong" in answer.stdout
 
 
 def test_other_programs_leave_the_progress_alone(copy):
     other = copy / "other.py"
     other.write_text(steps.render(SOURCE, 0))
-    assert not checks.examine(1, other).ok
+    assert not checks.examine(1, script=other).ok
     assert not (copy / "progress.json").exists()
 
 

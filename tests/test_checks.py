@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from utils import course, judge, lab, steps
+from utils import course, exercises, judge, lab, steps
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
+EXERCISE = exercises.HOROVOD
 SOURCE = (course.PACKAGE_ROOT / "solutions/fashion_mnist_solution.py").read_text()
 BLOCKS = """\
         x = conv_block(x, filters)
@@ -53,7 +54,7 @@ def table(name: str) -> list[dict]:
 
 
 def wrong(row: dict) -> Program:
-    worlds = lab.worlds([int(row["caught"][5])])
+    worlds = EXERCISE.worlds([int(row["caught"][5])])
     text, early = edited(row["edits"]), row.get("ends_early", False)
     return Program(row["name"], text, worlds, row["caught"], early)
 
@@ -110,31 +111,31 @@ def name_of(program: Program) -> str:
 def test_a_wrong_program_is_caught_by_the_right_check(program, observed):
     step = int(program.caught[5])
     worlds = observed[program]
-    verdict = judge.judge(step, worlds)
+    verdict = EXERCISE.judge(step, worlds)
     assert verdict.id == program.caught, verdict
     assert not verdict.ok
     if "two" in worlds:
-        earlier = [judge.judge(k, worlds) for k in range(1, step) if k != 5]
+        earlier = [EXERCISE.judge(k, worlds) for k in range(1, step) if k != 5]
         wanted = ("right", "crashed") if program.ends_early else ("right",)
         assert all(v.id.partition(".")[2] in wanted for v in earlier), earlier
 
 
 @NAME("program", RIGHT, ids=name_of)
 def test_a_program_that_is_right_in_another_way_passes(program, observed):
-    verdicts = [judge.judge(step, observed[program]) for step in judge.STEPS]
+    verdicts = [EXERCISE.judge(step, observed[program]) for step in EXERCISE.steps]
     assert [v for v in verdicts if not v.ok] == []
 
 
 @NAME("program", TRIANGLE, ids=name_of)
 def test_check_k_passes_after_step_n_just_if_k_is_not_above_n(program, observed):
     n = TRIANGLE.index(program)
-    passed = {k for k in judge.STEPS if judge.judge(k, observed[program]).ok}
+    passed = {k for k in EXERCISE.steps if EXERCISE.judge(k, observed[program]).ok}
     assert passed == set(range(1, n + 1))
 
 
 def test_the_tables_are_large_enough():
     """Six wrong programs for each step, twelve right ones; none of them twice."""
-    for step in judge.STEPS:
+    for step in EXERCISE.steps:
         assert sum(p.caught.startswith(f"step-{step}.") for p in WRONG) >= 6
     assert len(RIGHT) >= 12
     assert len({p.text for p in WRONG + RIGHT}) == len(WRONG) + len(RIGHT)

@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from utils import judge, lab
+from utils import exercises, judge, lab
 from utils.verdict import WRONG
 
 
@@ -24,7 +24,7 @@ def job(tmp_path):
 
 
 def verdict(job, step):
-    return judge.judge(step, judge.read(job))
+    return exercises.HOROVOD.judge(step, judge.read(job))
 
 
 def secret(path):
@@ -44,7 +44,7 @@ SPOILT = {
 
 
 @pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
-@pytest.mark.parametrize("step", judge.STEPS)
+@pytest.mark.parametrize("step", exercises.HOROVOD.steps)
 def test_a_spoilt_report_is_called_so(job, step, spoil):
     path = job / "two" / "rank.1.jsonl"
     if spoil is not SPOILT["endless"]:

@@ -11,8 +11,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils import course, judge, lab, progress, steps
+from utils import course, exercises, judge, lab, progress, steps
 from utils.display import Coloured, html_table, marked, rich_table
+from utils.exercises import Exercise
 from utils.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG, Verdict
 
 
@@ -20,12 +21,13 @@ from utils.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG, Verdict
 class Report:
     """The verdicts of a check; shows itself as a table, with what to do next.
 
-    script: the program, as a person would type it. hint: what helps with the first
-    step that is wrong. diff: from a right program to the course's, "" if there is no
-    difference.
+    script: the program, as a person would type it. exercise: its name. hint: what helps
+    with the first step that is wrong. diff: from a right program to the course's, "" if
+    there is no difference.
     """
 
     script: str
+    exercise: str
     verdicts: list[Verdict]
     seconds: float
     hint: str = ""
@@ -74,19 +76,27 @@ class Report:
                 rows.append(("Hint", self.hint))
         return rows
 
+    def _which(self) -> tuple[str, str]:
+        """What tells commands and functions which exercise is meant."""
+        if self.exercise == exercises.HOROVOD.name:
+            return "", ""
+        return f" --exercise {self.exercise}", f', "{self.exercise}"'
+
     def _closing(self) -> str:
         last = self.verdicts[-1].step
         took = f"Checked in {self.seconds:.1f} s. "
         if self.wrong is not None:
             step = self.wrong.step
+            option, argument = self._which()
             return (
-                f"{took}`course hint {step}`, or `hint({step})`, says more each time."
+                f"{took}`course hint {step}{option}`, or `hint({step}{argument})`, "
+                "says more each time."
             )
         if not self.diff:
             return f"{took}Your program is the course's, word for word."
         return (
             f"{took}Below is what differs between yours and the course's (`course diff "
-            f"{last}`); that is one possibility, not the only one."
+            f"{last}{self._which()[0]}`); that is one possibility, not the only one."
         )
 
     def __rich__(self):
@@ -110,17 +120,22 @@ class Report:
         return "\n".join(": ".join(row) for row in self.rows())
 
 
-def check(step: int | None = None, script: str | os.PathLike | None = None) -> None:
+def check(
+    step: int | None = None,
+    exercise: str | None = None,
+    script: str | os.PathLike | None = None,
+) -> None:
     """Show whether step `step` of the program is right; all steps if none is named.
 
-    script: default the learner's `exercises/fashion_mnist.py`. Raises StepMissing
-    after the table if a step is wrong, and CourseError if it could not be checked.
+    exercise: such as "mirrored"; default `fashion_mnist`. script: default the
+    learner's own program. Raises StepMissing after the table if a step is wrong, and
+    CourseError if it could not be checked.
     """
     from IPython.display import DisplayHandle
 
     shown = DisplayHandle()
     shown.display("Running your program ...")
-    report = examine(step, script)
+    report = examine(step, exercise, script)
     shown.update(report)
     wrong = report.wrong
     if report.undecided:
@@ -134,50 +149,58 @@ def check(step: int | None = None, script: str | os.PathLike | None = None) -> N
         )
 
 
-def examine(step: int | None = None, script: str | os.PathLike | None = None) -> Report:
+def examine(
+    step: int | None = None,
+    exercise: str | None = None,
+    script: str | os.PathLike | None = None,
+) -> Report:
     """Check step `step`, or all until the first that is wrong; note the progress.
 
     Raises CourseError for a step or a program that there isn't, or when the check
     itself fails.
     """
-    if step is not None and step not in judge.STEPS:
+    chosen = exercises.find(exercise, script)
+    if step is not None and step not in chosen.steps:
         raise course.CourseError(
-            f"there is no step {step}: the steps are {judge.STEPS[0]} to "
-            f"{judge.STEPS[-1]}."
+            f"there is no step {step}: the steps of {chosen.name} are "
+            f"{chosen.steps[0]} to {chosen.steps[-1]}."
         )
-    own = course.root() / "exercises" / "fashion_mnist.py"
+    own = chosen.program
     program = Path(script or own)
     if not program.is_file():
         raise course.CourseError(f"there is no program {course.shown(program)}.")
     started = time.monotonic()
-    wanted = judge.STEPS if step is None else (step,)
-    verdicts = at_once(program.read_bytes(), wanted)
-    verdicts |= by_behaviour(program, [n for n, v in verdicts.items() if v is None])
+    wanted = chosen.steps if step is None else (step,)
+    verdicts = at_once(program.read_bytes(), chosen, wanted)
+    left = [n for n, v in verdicts.items() if v is None]
+    verdicts |= by_behaviour(program, chosen, left)
     ordered = stop_at_the_first([verdicts[n] for n in wanted])
     hint = diff = ""
     wrong = next((verdict for verdict in ordered if not verdict.ok), None)
     if program.resolve() == own.resolve():
-        progress.note(ordered)
+        progress.note(chosen.name, ordered)
         if wrong is not None:
-            level = max(1, progress.hints_shown(wrong.step))
-            progress.show_hint(wrong.step, level)
-            hint = _hint(wrong.step, level)
+            level = max(1, progress.hints_shown(chosen.name, wrong.step))
+            progress.show_hint(chosen.name, wrong.step, level)
+            hint = _hint(chosen.name, wrong.step, level)
     elif wrong is not None:
-        hint = _hint(wrong.step, 1)
+        hint = _hint(chosen.name, wrong.step, 1)
     if wrong is None:
         todo = steps.missing_steps(program)
-        done = min([n - 1 for n in todo] or [judge.STEPS[-1]])
-        diff = steps.yours_and_ours(max(done, ordered[-1].step), program)
+        done = min([n - 1 for n in todo] or [chosen.steps[-1]])
+        diff = steps.yours_and_ours(max(done, ordered[-1].step), program, chosen.name)
     seconds = time.monotonic() - started
-    return Report(course.shown(program), ordered, seconds, hint, diff)
+    return Report(course.shown(program), chosen.name, ordered, seconds, hint, diff)
 
 
-def _hint(step: int, level: int) -> str:
+def _hint(exercise: str, step: int, level: int) -> str:
     """A hint on one line: tables break lines themselves."""
-    return " ".join(steps.hints()[step][level - 1].split())
+    return " ".join(steps.hints(exercise)[step][level - 1].split())
 
 
-def at_once(program: bytes, wanted: tuple[int, ...]) -> dict[int, Verdict | None]:
+def at_once(
+    program: bytes, exercise: Exercise, wanted: tuple[int, ...]
+) -> dict[int, Verdict | None]:
     """What can be seen of a program without running it: step -> verdict, or None."""
     try:
         text = program.decode("utf-8")
@@ -201,14 +224,16 @@ def at_once(program: bytes, wanted: tuple[int, ...]) -> dict[int, Verdict | None
                 n,
                 f"step-{n}.todo",
                 WRONG,
-                judge.EXPECTED[n],
+                exercise.expected[n],
                 f"Line {line} still says `TODO: Step {left[0]}`.",
                 line,
             )
     return found
 
 
-def by_behaviour(program: Path, wanted: list[int]) -> dict[int, Verdict]:
+def by_behaviour(
+    program: Path, exercise: Exercise, wanted: list[int]
+) -> dict[int, Verdict]:
     """Run a program and judge these steps by what it does: step -> verdict.
 
     Raises CourseError if the check itself fails.
@@ -218,9 +243,9 @@ def by_behaviour(program: Path, wanted: list[int]) -> dict[int, Verdict]:
     # By this name the next supervisor knows the folder, should this one be killed.
     with tempfile.TemporaryDirectory(prefix=f"course-{os.getpid()}-") as name:
         folder = Path(name).resolve()
-        lab.perform(folder, [lab.Job(str(program.resolve()), lab.worlds(wanted))])
+        lab.perform(folder, [exercise.job(program.resolve(), wanted, folder)])
         observed = judge.read(folder / "0")
-        return {step: judge.judge(step, observed) for step in wanted}
+        return {step: exercise.judge(step, observed) for step in wanted}
 
 
 def stop_at_the_first(verdicts: list[Verdict]) -> list[Verdict]:

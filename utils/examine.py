@@ -11,7 +11,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from utils import checks, course, judge, lab, sandbox
+from utils import checks, course, exercises, judge, lab, sandbox
 from utils.grade import Examined
 from utils.gradebook import CRASHED, GRADER_ERROR, HUNG, OK
 from utils.submissions import REFUSED
@@ -21,8 +21,8 @@ NAME = "submission.py"
 # What a program and the lab need of this package; the grader is none of it.
 SHOWN = (
     *("__init__", "course", "data", "display", "drawn", "fetch", "lab", "launch"),
-    *("logs", "messenger", "observe", "profiles", "steps", "supervise", "watch"),
-    "worker",
+    *("logs", "messenger", "networks", "observe", "observe_replicas", "profiles"),
+    *("devices", "steps", "supervise", "tasks", "watch", "worker"),
 )
 LIMITS = sandbox.Limits(seconds=lab.START + lab.LIMIT)
 LOG = 8_000  # bytes of what each worker printed
@@ -44,13 +44,14 @@ def examine(
 ) -> Examined:
     """Examine one program; what is right with which step, and how it behaved.
 
+    program: named like the exercise that it is (see `exercises.find`).
     silence: seconds after which a program that does nothing is taken for hung.
     Raises CourseError if the sandbox or the lab can't be used on this machine.
     """
     isolation = sandbox.probe()
     told = (f"Isolation: {isolation.how}.", *isolation.describe())
-    content = program.read_bytes()
-    known = checks.at_once(content, judge.STEPS)
+    content, exercise = program.read_bytes(), exercises.find(script=program)
+    known = checks.at_once(content, exercise, exercise.steps)
     wanted = [step for step, verdict in known.items() if verdict is None]
     if not wanted:
         return _result(known, told, "", 0.0)
@@ -59,7 +60,7 @@ def examine(
     try:
         script = folder / NAME
         script.write_bytes(content)
-        lab.prepare(folder, [lab.Job(str(script), lab.worlds(wanted))], silence)
+        lab.prepare(folder, [exercise.job(script, wanted, folder)], silence)
         ended = sandbox.run(
             lab.command(folder),
             folder,
@@ -81,20 +82,22 @@ def examine(
             stopped = None
         if not stopped:
             try:
-                known |= {step: judge.judge(step, observed) for step in wanted}
+                known |= {step: exercise.judge(step, observed) for step in wanted}
             except (AttributeError, IndexError, KeyError, TypeError, ValueError):
                 # No worker reports what the judge can't even read.
                 stopped = (REFUSED, "it spoilt the reports of what it did")
         if stopped:
-            known |= {step: _stopped(step, *stopped) for step in wanted}
+            known |= {step: _stopped(exercise, step, *stopped) for step in wanted}
         return _result(known, told, log, ended.seconds, stopped)
     finally:
         sandbox.remove(folder)
 
 
-def _stopped(step: int, status: str, reason: str) -> Verdict:
-    seen = f"{reason[0].upper()}{reason[1:]}."
-    return Verdict(step, f"step-{step}.{status}", WRONG, judge.EXPECTED[step], seen)
+def _stopped(
+    exercise: exercises.Exercise, step: int, status: str, reason: str
+) -> Verdict:
+    expected, seen = exercise.expected[step], f"{reason[0].upper()}{reason[1:]}."
+    return Verdict(step, f"step-{step}.{status}", WRONG, expected, seen)
 
 
 def _log(observed: dict[str, judge.World]) -> str:

@@ -23,10 +23,11 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from utils import course, launch, observe, supervise, worker
+from utils import course, launch, observe, observe_replicas, supervise, worker
 
 # Odd numbers of batches, so that dividing leaves remainders.
 TRAIN_IMAGES, BATCH_SIZE, VAL_BATCH_SIZE = 60, 8, 4
@@ -43,13 +44,17 @@ class World:
     """The workers that a program is run on.
 
     local_ranks: what to pretend, by rank, where not the real ones; gpus: how many to
-    pretend on the machine. count_only: see utils.observe.
+    pretend on the machine. count_only: see utils.observe. replicas: of a single
+    worker, for programs with tf.distribute; reference: it runs the course's program
+    for one device, with which the other is compared.
     """
 
     size: int
     local_ranks: tuple[int, ...] = ()
     gpus: int = 0
     count_only: bool = False
+    replicas: int = 0
+    reference: bool = False
 
 
 # Two workers of a machine with four GPUs, on which others work, too; and machines
@@ -59,13 +64,8 @@ WORLDS = {
     "pair": World(2, count_only=True),
     "three": World(3, count_only=True),
     "one": World(1, count_only=True),
-}
-
-# The worlds that the check of each step needs.
-PLAN = {
-    **{step: ("two",) for step in (2, 3, 4, 6)},
-    1: ("two", "one"),
-    5: ("pair", "three", "one"),
+    "replicas": World(1, replicas=2),
+    "reference": World(1, replicas=1, reference=True),
 }
 
 BEAT = 0.05  # seconds between two looks at the workers
@@ -93,6 +93,7 @@ class _Running:
     world: World
     folder: Path
     script: str
+    options: list[str]
     mpirun: subprocess.Popen
     workers: dict[int, _Worker] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
@@ -125,7 +126,7 @@ class Lab:
                         self._beat()
                     folder = self.folder / str(number) / name
                     folder.mkdir(parents=True)
-                    self._start(f"{number}/{name}", name, folder, job["script"])
+                    self._start(f"{number}/{name}", name, folder, job)
             while self.running:
                 self._beat()
         finally:
@@ -136,8 +137,12 @@ class Lab:
         now = sum(running.world.size for running in self.running.values())
         return bool(now) and now + more > launch.cores()
 
-    def _start(self, key: str, name: str, folder: Path, script: str) -> None:
+    def _start(self, key: str, name: str, folder: Path, job: dict) -> None:
         world = WORLDS[name]
+        script = job["reference"] if world.reference else job["script"]
+        options = list(job["options"])
+        if world.replicas:
+            options += ["--replicas", str(world.replicas)]
         messenger = [sys.executable, "-I", "-S"]
         messenger += [str(Path(__file__).with_name("messenger.py"))]
         messenger += [f"{self.place}/door", key]
@@ -152,7 +157,7 @@ class Lab:
                 stderr=said,
                 env=environment,
             )
-        self.running[key] = _Running(world, folder, script, mpirun)
+        self.running[key] = _Running(world, folder, script, options, mpirun)
 
     def _beat(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -185,7 +190,10 @@ class Lab:
                 self.door.close()
                 messenger.close()
                 status = _work(running, wanted["environment"])
+            except BaseException:
+                traceback.print_exc()
             finally:
+                sys.stderr.flush()
                 os._exit(status)
         messenger.setblocking(False)
         rank = course.worker_rank(wanted["environment"])
@@ -292,14 +300,16 @@ def _work(running: _Running, environment: dict[str, str]) -> int:
     for number, name in ((1, "out"), (2, "err")):
         path = running.folder / f"rank.{rank}.{name}"
         os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600), number)
-    where = (running.folder / f"rank.{rank}.stack").open("w")
-    faulthandler.register(signal.SIGUSR1, file=where, all_threads=False)
+    stack = (running.folder / f"rank.{rank}.stack").open("w")
+    faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
     os.chdir(running.folder)
-    sys.argv = [running.script, *OPTIONS]
+    sys.argv = [running.script, *running.options]
     sys.path[0] = str(Path(running.script).parent)
-    observer = observe.Observer(
-        running.folder, rank, running.script, local_rank, world.gpus, world.count_only
-    )
+    where = (running.folder, rank, running.script)
+    if world.replicas:
+        observer = observe_replicas.ReplicaObserver(*where)
+    else:
+        observer = observe.Observer(*where, local_rank, world.gpus, world.count_only)
     observer.event("started", pid=os.getpid())
     with observer.at_work():
         failure = worker.run_program(running.script)
@@ -331,18 +341,15 @@ def last_event(path: Path) -> dict:
 
 @dataclass(frozen=True)
 class Job:
-    """A program to run, and the names of the worlds to run it in."""
+    """A program to run, the names of the worlds to run it in, and its options.
+
+    reference: the program for one device, where a world compares with it.
+    """
 
     script: str
     worlds: tuple[str, ...]
-
-
-def worlds(steps: list[int]) -> tuple[str, ...]:
-    """The worlds that the checks of these steps need, none twice."""
-    needed = {world for step in steps for world in PLAN[step]}
-    if "two" in needed:  # it counts as well
-        needed.discard("pair")
-    return tuple(name for name in WORLDS if name in needed)
+    options: tuple[str, ...] = OPTIONS
+    reference: str = ""
 
 
 def command(folder: Path) -> list[str]:

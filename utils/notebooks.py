@@ -78,8 +78,18 @@ def step_of(notebook: Path) -> int:
     return int(named[1]) if named else 0
 
 
+def exercise_of(notebook: Path) -> str:
+    """The program that a learner works on in `notebook`."""
+    facts = notebook_rules.read(notebook).metadata.get("course", {})
+    return facts.get("exercise", "fashion_mnist")
+
+
 def steps_needed(notebook: Path) -> int:
-    """How many steps are taught by the time that `notebook` ends."""
+    """How many steps of its exercise are done by the time that `notebook` ends."""
+    name = exercise_of(notebook)
+    if name != "fashion_mnist":  # notebook and exercise are done together
+        source = course.root() / "solutions" / f"{name}_solution.py"
+        return steps.count(source.read_text())
     return max(step_of(path) for path in discover() if path.name <= notebook.name)
 
 
@@ -130,7 +140,7 @@ def scratch_files(notebook: Path, steps_done: int) -> dict[str, bytes]:
     """The files of a scratch copy: path in the course -> content.
 
     The learner's work is not among them: exercises that have an annotated source are
-    rendered from it, `fashion_mnist.py` as it stands after `steps_done`.
+    rendered from it, that of the notebook as it stands after `steps_done`.
     """
     root = course.root()
     files = {}
@@ -143,7 +153,7 @@ def scratch_files(notebook: Path, steps_done: int) -> dict[str, bytes]:
     for source in steps.sources(root):
         (exercise, untouched), *after = steps.renderings(source).items()
         text = untouched
-        if exercise.stem == "fashion_mnist" and steps_done:
+        if exercise.stem == exercise_of(notebook) and steps_done:
             text = after[steps_done - 1][1]
         files[exercise.relative_to(root).as_posix()] = text.encode()
     return files

@@ -69,34 +69,17 @@ def _wrap(owner, name: str, handler) -> None:
     setattr(owner, name, observed)
 
 
-class Observer:
-    """Reports what this worker does to `folder/rank.N.jsonl`.
+class Reporter:
+    """Writes what a worker does to `folder/rank.N.jsonl`.
 
-    script: the program whose lines are named. local_rank: the one to pretend, gpus:
-    how many GPUs to pretend (see `_pretend_gpus`). count_only: see `_hook_steps`.
+    script: the program whose lines are named.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        rank: int,
-        script: str,
-        local_rank: int | None = None,
-        gpus: int = 0,
-        count_only: bool = False,
-    ):
+    def __init__(self, folder: Path, rank: int, script: str):
         self.folder, self.rank, self.script = folder, rank, script
-        self.local_rank, self.gpus, self.count_only = local_rank, gpus, count_only
         self._file = os.open(
             folder / f"rank.{rank}.jsonl", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600
         )
-        self._said: set[tuple] = set()
-        self._lines: dict[int, int | None] = {}  # id of a callback -> where it was made
-        self._forwards = self._gradients = self._updates = 0
-        self._model = self._optimizer = None
-        self._resumed = False  # has anything been computed after the first update?
-        self._broadcasts = 0
-        self._inside: list[str] = []
         self._originals: list[tuple] = []
 
     def event(self, what: str, **facts) -> None:
@@ -120,6 +103,55 @@ class Observer:
         flat = [np.asarray(a, np.float32).ravel() for a in arrays]
         joined = np.concatenate(flat) if flat else np.zeros(0, np.float32)
         np.save(self.folder / f"rank.{self.rank}.{name}.npy", joined)
+
+    def replace(self, owner, name: str, make) -> None:
+        """Replace a method by `make(original)`."""
+        original = getattr(owner, name)
+        setattr(owner, name, make(original))
+
+    def remember(self, *owners) -> None:
+        """Note what a program could replace to make its report look right."""
+        for owner in (*owners, type(self), Reporter, json, sys.modules[__name__], os):
+            for name, value in list(vars(owner).items()):
+                if callable(value) and not name.startswith("__"):
+                    self._originals.append((owner, name, value))
+
+    def report_replaced(self) -> None:
+        """Report what the program has replaced of it."""
+        replaced = []
+        for owner, name, value in self._originals:
+            if vars(owner).get(name) is not value:
+                replaced.append(f"{getattr(owner, '__name__', owner)}.{name}")
+                setattr(owner, name, value)  # or this report, too, would be wrong
+        for name in replaced:
+            self.event("replaced", name=name)
+
+
+class Observer(Reporter):
+    """Reports what a worker of a Horovod program does.
+
+    local_rank: the one to pretend, gpus: how many GPUs to pretend (see
+    `_pretend_gpus`). count_only: see `_hook_steps`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        rank: int,
+        script: str,
+        local_rank: int | None = None,
+        gpus: int = 0,
+        count_only: bool = False,
+    ):
+        super().__init__(folder, rank, script)
+        self.local_rank, self.gpus, self.count_only = local_rank, gpus, count_only
+        self._said: set[tuple] = set()
+        self._lines: dict[int, int | None] = {}  # id of a callback -> where it was made
+        self._forwards = self._gradients = self._updates = 0
+        self._model = self._optimizer = None
+        self._resumed = False  # has anything been computed after the first update?
+        self._broadcasts = 0
+        self._inside: list[str] = []
 
     # ------------------------------------------------------------ Horovod
 
@@ -197,11 +229,6 @@ class Observer:
         finally:
             report_end()
 
-    def _replace(self, owner, name: str, make) -> None:
-        """Replace a method by `make(original)`."""
-        original = getattr(owner, name)
-        setattr(owner, name, make(original))
-
     def _hook_devices(self) -> None:
         from tensorflow.python.eager import context
 
@@ -238,9 +265,9 @@ class Observer:
 
             return observed
 
-        self._replace(context.Context, "set_visible_devices", pin)
-        self._replace(context.Context, "_initialize_physical_devices", initialize)
-        self._replace(context.Context, "ensure_initialized", ensure)
+        self.replace(context.Context, "set_visible_devices", pin)
+        self.replace(context.Context, "_initialize_physical_devices", initialize)
+        self.replace(context.Context, "ensure_initialized", ensure)
 
     def _pretend_gpus(self, ctx, chosen: str | None) -> None:
         """Let TensorFlow believe in GPUs for as long as they are only configured.
@@ -351,11 +378,11 @@ class Observer:
 
             return observed
 
-        self._replace(tf.keras.Model, "__call__", forward)
-        self._replace(tf.keras.Model, "fit", fit)
-        self._replace(tf.GradientTape, "gradient", gradient)
-        self._replace(new._BaseOptimizer, "apply_gradients", update(0))
-        self._replace(legacy.OptimizerV2, "_distributed_apply", update(1))
+        self.replace(tf.keras.Model, "__call__", forward)
+        self.replace(tf.keras.Model, "fit", fit)
+        self.replace(tf.GradientTape, "gradient", gradient)
+        self.replace(new._BaseOptimizer, "apply_gradients", update(0))
+        self.replace(legacy.OptimizerV2, "_distributed_apply", update(1))
 
     def _hook_steps(self, tf) -> None:
         """Compute Keras' first training and validation steps, and count the others.
@@ -488,32 +515,23 @@ class Observer:
             return observed
 
         base.__new__ = staticmethod(new)
-        self._replace(callbacks.CallbackList, "on_epoch_end", epoch_end)
+        self.replace(callbacks.CallbackList, "on_epoch_end", epoch_end)
 
     # ------------------------------------------------------------ the end
 
     def _remember(self, tf) -> None:
-        """Note what a program could replace to make its report look right."""
         import horovod.tensorflow as hvd_tf
         import horovod.tensorflow.keras as hvd
         from horovod.tensorflow import mpi_ops
 
-        owners = [hvd, hvd.callbacks, hvd_tf, mpi_ops, mpi_ops.MPI_LIB, tf.GradientTape]
-        owners += [Observer, tf.keras.Model, tf.keras.optimizers.Optimizer]
-        owners += [json, tf.keras.callbacks.Callback, sys.modules[__name__], os]
-        for owner in owners:
-            for name, value in list(vars(owner).items()):
-                if callable(value) and not name.startswith("__"):
-                    self._originals.append((owner, name, value))
+        self.remember(
+            *(hvd, hvd.callbacks, hvd_tf, mpi_ops, mpi_ops.MPI_LIB, tf.GradientTape),
+            *(tf.keras.Model, tf.keras.optimizers.Optimizer),
+            tf.keras.callbacks.Callback,
+        )
 
     def _report_end(self) -> None:
-        replaced = []
-        for owner, name, value in self._originals:
-            if vars(owner).get(name) is not value:
-                replaced.append(f"{getattr(owner, '__name__', owner)}.{name}")
-                setattr(owner, name, value)  # or this report, too, would be wrong
-        for name in replaced:
-            self.event("replaced", name=name)
+        self.report_replaced()
         if self._model is not None:
             self.keep("end", self._weights())
 

@@ -1,6 +1,7 @@
 """How far the learner is: `progress.json` in the course folder, theirs alone.
 
-It holds the last result of each step's check, and how many hints were shown.
+It holds the last result of each step's check, and how many hints were shown, under
+names such as "mirrored 2".
 """
 
 import json
@@ -17,7 +18,7 @@ def path() -> Path:
 
 
 def load() -> dict:
-    """{"checks": {"1": {"state", "id", "when"}}, "hints": {"1": 2}}.
+    """{"checks": {"mirrored 1": {"state", "id", "when"}}, "hints": {"mirrored 1": 2}}.
 
     An unreadable file is put aside, with a notice.
     """
@@ -41,26 +42,31 @@ def _save(found: dict) -> None:
     half.replace(path())
 
 
-def note(verdicts: list[Verdict]) -> None:
+def _key(exercise: str, step: int) -> str:
+    return f"{exercise} {step}"
+
+
+def note(exercise: str, verdicts: list[Verdict]) -> None:
     """Keep the results of a check."""
     found = load()
     for verdict in verdicts:
         if verdict.state not in (NOT_CHECKED, UNDECIDED):
             when = time.strftime("%Y-%m-%d %H:%M")
             facts = {"state": verdict.state, "id": verdict.id, "when": when}
-            found["checks"][str(verdict.step)] = facts
+            found["checks"][_key(exercise, verdict.step)] = facts
     _save(found)
 
 
-def hints_shown(step: int) -> int:
+def hints_shown(exercise: str, step: int) -> int:
     """How many hints for this step were shown, 0 to 3."""
-    return int(load()["hints"].get(str(step), 0))
+    return int(load()["hints"].get(_key(exercise, step), 0))
 
 
-def show_hint(step: int, level: int) -> None:
+def show_hint(exercise: str, step: int, level: int) -> None:
     """Note that hints up to `level` were shown."""
     found = load()
-    found["hints"][str(step)] = max(level, int(found["hints"].get(str(step), 0)))
+    key = _key(exercise, step)
+    found["hints"][key] = max(level, int(found["hints"].get(key, 0)))
     _save(found)
 
 
@@ -69,22 +75,25 @@ class Progress:
 
     def __init__(self):
         self.found = load()
-        self.steps = sorted(steps.hints())
+        self.steps = [
+            (name, step) for name in steps.hinted() for step in steps.hints(name)
+        ]
 
     @property
     def done(self) -> int:
         """How many steps are right."""
-        return sum(row[1] == RIGHT for row in self.rows())
+        return sum(row[2] == RIGHT for row in self.rows())
 
-    def rows(self) -> list[tuple[str, str, str, str]]:
-        """Step, state, when it was checked, hints shown."""
+    def rows(self) -> list[tuple[str, str, str, str, str]]:
+        """Program, step, state, when it was checked, hints shown."""
         result = []
-        for step in self.steps:
-            check = self.found["checks"].get(str(step), {})
-            shown = self.found["hints"].get(str(step), 0)
+        for name, step in self.steps:
+            check = self.found["checks"].get(_key(name, step), {})
+            shown = self.found["hints"].get(_key(name, step), 0)
             state = check.get("state", NOT_CHECKED)
             result.append(
                 (
+                    f"{name}.py",
                     str(step),
                     state,
                     check.get("when", ""),
@@ -111,4 +120,4 @@ class Progress:
         return f"{self.done} of {len(self.steps)} steps are right."
 
 
-_HEADER = ("Step", "Last check", "When", "Hints shown")
+_HEADER = ("Program", "Step", "Last check", "When", "Hints shown")

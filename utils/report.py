@@ -55,7 +55,7 @@ class Row(NamedTuple):
 
 def pages(grades: Sequence[Grade], exercise: str, version: str) -> dict[str, str]:
     """All pages: path below the folder of the grading -> text."""
-    hints = steps.hints()
+    hints = steps.hints(exercise)
     ours = solution(exercise)
     style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()

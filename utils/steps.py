@@ -217,8 +217,12 @@ def _keep_work(exercise: Path, source: Path, start_over: bool) -> None:
     course.notice(f"your {exercise.name} is kept as {course.shown(kept)}")
 
 
+def _own(exercise: str) -> Path:
+    return course.root() / "exercises" / f"{exercise}.py"
+
+
 def _exercise(script: str | os.PathLike | None) -> Path:
-    return Path(script or course.root() / "exercises" / "fashion_mnist.py")
+    return Path(script or _own("fashion_mnist"))
 
 
 # CPython 3.11 counts the depth of syntax trees once for all threads: two that parse at
@@ -295,10 +299,16 @@ def need_steps(n: int, script: str | os.PathLike | None = None) -> None:
                 f"step {step} is still to do: {course.shown(path)} says "
                 f"`TODO: Step {step}` in {where}. Write the code below it, take the "
                 "word TODO away, save the file, and run this cell again. "
-                f"`hint({step})` helps."
+                f"`{_hint_call(step, path.stem)}` helps."
             )
     which = "Step 1 is" if n == 1 else f"Steps 1 to {n} are"
     print(f"{which} marked as done in {course.shown(path)}.")
+
+
+def _hint_call(step: int, exercise: str) -> str:
+    """What to type for a hint."""
+    which = "" if exercise == "fashion_mnist" else f', "{exercise}"'
+    return f"hint({step}{which})"
 
 
 def difference(old: str, new: str, old_name: str, new_name: str) -> str:
@@ -310,14 +320,17 @@ def difference(old: str, new: str, old_name: str, new_name: str) -> str:
     )
 
 
-def yours_and_ours(n: int, script: str | os.PathLike | None = None) -> str:
+def yours_and_ours(
+    n: int, script: str | os.PathLike | None = None, exercise: str | None = None
+) -> str:
     """The diff from a learner's program to the course's after step `n`.
 
+    exercise: which of the course's programs; default, the one with the same name.
     Raises CourseError when there is no such step or program.
     """
-    path = _exercise(script)
+    path = _exercise(script) if script or not exercise else _own(exercise)
     parse_program(path)
-    name = path.stem
+    name = exercise or path.stem
     source = course.root() / "solutions" / f"{name}_solution.py"
     if not source.exists():
         names = ", ".join(s.stem.removesuffix("_solution") for s in sources())
@@ -361,14 +374,31 @@ def what_changed(n: int, program: str = "fashion_mnist") -> Coloured:
     return Coloured(difference(before, after, *names), "diff")
 
 
-def hints(folder: Path | None = None) -> dict[int, list[str]]:
-    """`exercises/hints.md` as step -> its hints, from a nudge to nearly the code.
+def hinted() -> list[str]:
+    """The exercises that exercises/hints.md has hints for, in its order."""
+    return re.findall(r"^# (\w+)\.py$", _hints_file().read_text(), re.MULTILINE)
 
-    Raises CourseError when a section breaks the form.
+
+def _hints_file() -> Path:
+    return course.root() / "exercises" / "hints.md"
+
+
+def hints(exercise: str = "fashion_mnist") -> dict[int, list[str]]:
+    """Of `exercises/hints.md`, the part on an exercise: step -> its hints, from a nudge
+    to nearly the code.
+
+    Raises CourseError when there is no such part, or a section breaks the form.
     """
-    path = (folder or course.root()) / "exercises" / "hints.md"
+    path = _hints_file()
+    parts = re.split(r"^# (\w+)\.py$", path.read_text(), flags=re.MULTILINE)
+    known = dict(zip(parts[1::2], parts[2::2], strict=True))
+    if exercise not in known:
+        raise course.CourseError(
+            f"{course.shown(path)} has no hints for {exercise!r}, but for "
+            f"{', '.join(known)}."
+        )
     found: dict[int, list[str]] = {}
-    for section in re.split(r"^## ", path.read_text(), flags=re.MULTILINE)[1:]:
+    for section in re.split(r"^## ", known[exercise], flags=re.MULTILINE)[1:]:
         title, *levels = re.split(r"^### ", section, flags=re.MULTILINE)
         heading = re.match(r"Step (\d+)\b", title)
         names = tuple(level.partition("\n")[0].strip() for level in levels)
@@ -382,7 +412,7 @@ def hints(folder: Path | None = None) -> dict[int, list[str]]:
     return found
 
 
-def hint(n: int, level: int | None = None):
+def hint(n: int, exercise: str = "fashion_mnist", level: int | None = None):
     """Show hint `level` (1: nudge, 2: place, 3: nearly the code) for step `n`.
 
     Without `level`, one level deeper each time. Raises CourseError when there is no
@@ -392,14 +422,15 @@ def hint(n: int, level: int | None = None):
 
     from utils import progress
 
-    texts = hints().get(n, [])
+    known = hints(exercise)
+    texts = known.get(n, [])
     if level is None:
-        level = min(progress.hints_shown(n) + 1, len(HINT_LEVELS))
+        level = min(progress.hints_shown(exercise, n) + 1, len(HINT_LEVELS))
     if not 1 <= level <= len(texts):
         raise course.CourseError(
-            f"there is no hint {level} for step {n}: steps 1 to {len(hints())} have "
-            f"hints 1 to {len(HINT_LEVELS)}."
+            f"there is no hint {level} for step {n} of {exercise}: steps 1 to "
+            f"{len(known)} have hints 1 to {len(HINT_LEVELS)}."
         )
-    progress.show_hint(n, level)
-    more = f"\n\n*More: `hint({n})`*" if level < len(texts) else ""
+    progress.show_hint(exercise, n, level)
+    more = f"\n\n*More: `{_hint_call(n, exercise)}`*" if level < len(texts) else ""
     return Markdown(f"**{HINT_LEVELS[level - 1]}.** {texts[level - 1]}{more}")

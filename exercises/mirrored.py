@@ -1,0 +1,119 @@
+"""Train on one device, or on several replicas in one process with MirroredStrategy.
+
+    python exercises/mirrored.py --data fashion-mnist --epochs 3
+    python exercises/mirrored.py --data cifar10 --replicas 2
+    course run -np 1 exercises/mirrored.py -- --replicas 2 --epochs 3
+
+One process; its replicas are the machine's GPUs or, without any, parts of the
+processor. The best epoch's weights are kept, loaded at the end, and tested.
+"""
+
+import argparse
+import time
+from pathlib import Path
+
+import tensorflow as tf
+
+from utils import data, logs, networks
+from utils.devices import replica_devices
+
+parser = argparse.ArgumentParser(
+    description="Train an image classifier with tf.distribute.MirroredStrategy.",
+    formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+)
+option = parser.add_argument
+option("--data", choices=["fashion-mnist", "cifar10"], default="fashion-mnist")
+option("--replicas", type=int, help="all GPUs, or two parts of the processor")
+option("--log-dir", help="folder for history.csv; a new one below logs/ if not given")
+option("--batch-size", type=int, default=64, help="training images per replica, step")
+option("--epochs", type=int, default=10, help="train so many epochs")
+option("--base-lr", type=float, default=0.02, help="learning rate for one replica")
+option("--width", type=int, default=1, help="k of WRN-16-k (for fashion-mnist)")
+option("--train-images", type=int, help="take so many, and a sixth to test on")
+option("--seed", type=int, help="make weights and batches repeatable")
+args = parser.parse_args()
+
+devices = replica_devices(args.replicas)
+
+# TODO: Step 1: Keep a replica of the model on each of the devices.
+strategy = tf.distribute.get_strategy()
+
+replicas = strategy.num_replicas_in_sync
+print(f"{replicas} replica(s) on {', '.join(devices)}")
+
+# TODO: Step 3: The strategy deals one batch out to all replicas. Make it large enough for
+# each of them to get as many images as one device got.
+global_batch = args.batch_size
+
+# TODO: Step 4: Let the learning rate grow with the batch. A larger batch means fewer steps,
+# and its gradient is less noisy, so each step may be longer.
+learning_rate = args.base_lr
+
+data.seed_worker(args.seed)
+if args.data == "cifar10":
+    dataset = data.load_cifar10("auto", args.train_images)
+else:
+    dataset = data.load("auto", args.train_images)
+train = data.training_batches(dataset, global_batch, args.seed)
+validation = data.validation_batches(dataset, global_batch, args.seed)
+steps = len(dataset.x_train) // global_batch
+validation_steps = -(-len(dataset.x_val) // global_batch)  # rounded up
+print(f"{len(dataset.x_train)} training images from {dataset.name}")
+
+
+def network():
+    if args.data == "cifar10":
+        return networks.small_cnn(dataset.x_train.shape[1:])
+    return networks.wide_resnet(args.width)
+
+
+# TODO: Step 2: Make the variables where the strategy sees it: those of the model, of the
+# optimizer and of the metrics. Each replica then has a copy of each.
+model = network()
+model.compile(
+    optimizer=tf.keras.optimizers.SGD(learning_rate, momentum=0.9),
+    loss=tf.keras.losses.CategoricalCrossentropy(),
+    metrics=["accuracy"],
+)
+
+
+class Stopwatch(tf.keras.callbacks.Callback):
+    """Log images per second, and the seconds spent on training so far."""
+
+    seconds = 0.0
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.started = time.perf_counter()
+
+    def on_test_begin(self, logs=None):
+        self.epoch_seconds = time.perf_counter() - self.started
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.seconds += self.epoch_seconds
+        logs["images_per_second"] = steps * global_batch / self.epoch_seconds
+        logs["seconds"] = self.seconds
+
+
+history = logs.claim(args.log_dir, "history.csv")
+best = str(Path(history).with_name("best.weights.h5"))
+trained = model.fit(
+    train,
+    steps_per_epoch=steps,
+    epochs=args.epochs,
+    validation_data=validation,
+    validation_steps=validation_steps,
+    callbacks=[
+        Stopwatch(),
+        tf.keras.callbacks.ModelCheckpoint(
+            best, monitor="val_accuracy", save_best_only=True, save_weights_only=True
+        ),
+        tf.keras.callbacks.CSVLogger(history),
+    ],
+)
+
+accuracies = trained.history["val_accuracy"]
+epoch = accuracies.index(max(accuracies)) + 1
+print(f"Best epoch: {epoch}, validation accuracy {max(accuracies):.4f}")
+model.load_weights(best)
+loss, accuracy = model.evaluate(data.test_batches(dataset, global_batch), verbose=0)
+print(f"Test loss {loss:.4f}, test accuracy {accuracy:.4f} ({dataset.name})")
