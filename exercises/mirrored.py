@@ -95,7 +95,7 @@ class Stopwatch(tf.keras.callbacks.Callback):
 
 
 history = logs.claim(args.log_dir, "history.csv")
-best = str(Path(history).with_name("best.weights.h5"))
+best = str(Path(history).with_name("best_epoch"))  # a checkpoint: .h5 can't be mirrored
 trained = model.fit(
     train,
     steps_per_epoch=steps,

@@ -293,6 +293,30 @@ def epoch_times(runs: Mapping[str, Run]) -> Figure:
     return _finish(figure, *runs.values())
 
 
+def losses(runs: Mapping[str, Run]) -> Figure:
+    """Training and validation loss by epoch of several runs: label -> run."""
+    figure, axes = _axes(2)
+    for axis, (column, name) in zip(
+        axes,
+        {"loss": "training loss", "val_loss": "validation loss"}.items(),
+        strict=True,
+    ):
+        for number, (label, run) in enumerate(runs.items()):
+            axis.plot(
+                range(1, len(run.history) + 1),
+                run.history[column],
+                color=COLOURS[number],
+                marker=MARKS[number],
+                markersize=11 - 5 * (number % 2),
+                label=label,
+            )
+        axis.set(xlabel="epoch", ylabel=name)
+        axis.set_ylim(bottom=0)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axis.legend()
+    return _finish(figure, *runs.values())
+
+
 def accuracies(runs: Mapping[str, Run]) -> Figure:
     """What each worker takes the validation accuracy for, by epoch, in several runs.
 
