@@ -41,12 +41,12 @@ strategy = tf.distribute.get_strategy()
 replicas = strategy.num_replicas_in_sync
 print(f"{replicas} replica(s) on {', '.join(devices)}")
 
-# TODO: Step 3: The strategy deals one batch out to all replicas. Make it large enough for
-# each of them to get as many images as one device got.
+# TODO: Step 3: The strategy deals one batch out to all replicas. Make it large enough
+# for each of them to get as many images as one device got.
 global_batch = args.batch_size
 
-# TODO: Step 4: Let the learning rate grow with the batch. A larger batch means fewer steps,
-# and its gradient is less noisy, so each step may be longer.
+# TODO: Step 4: Let the learning rate grow with the batch. A larger batch means fewer
+# steps, and its gradient is less noisy, so each step may be longer.
 learning_rate = args.base_lr
 
 data.seed_worker(args.seed)
@@ -67,8 +67,8 @@ def network():
     return networks.wide_resnet(args.width)
 
 
-# TODO: Step 2: Make the variables where the strategy sees it: those of the model, of the
-# optimizer and of the metrics. Each replica then has a copy of each.
+# TODO: Step 2: Make the variables where the strategy sees it: those of the model, of
+# the optimizer and of the metrics. Each replica then has a copy of each.
 model = network()
 model.compile(
     optimizer=tf.keras.optimizers.SGD(learning_rate, momentum=0.9),

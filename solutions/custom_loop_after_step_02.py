@@ -40,8 +40,8 @@ validation = data.test_batches(dataset, args.val_batch_size)
 steps = len(dataset.x_train) // args.global_batch_size
 print(f"{len(dataset.x_train)} training images from {dataset.name}")
 
-# Step 1: Mirror the variables: make the model, the optimizer and the metrics in the
-# scope of a strategy with a replica on each of the devices.
+# Step 1: Mirror the variables: make the model, the optimizer and the metrics in
+# the scope of a strategy with a replica on each of the devices.
 strategy = tf.distribute.MirroredStrategy(devices)
 with strategy.scope():
     model = networks.small_cnn((28, 28, 1))
@@ -58,8 +58,8 @@ validation_set = strategy.experimental_distribute_dataset(validation)
 def step_loss(per_image):
     """What a replica minimises: from the losses of its images, float32 (images,)."""
 
-    # TODO: Step 3: Divide by the images of the global batch, not by those of this replica:
-    # the gradients of the replicas are added up, not averaged.
+    # TODO: Step 3: Divide by the images of the global batch, not by those of this
+    # replica: the gradients of the replicas are added up, not averaged.
     return tf.reduce_mean(per_image)
 
 
@@ -112,9 +112,9 @@ def validate():
     for batch in validation_set:
         means.append(validate_batch(batch))
 
-    # TODO: Step 4: Every image counts once. The last batch is smaller, and some replica may
-    # get nothing of it, so a mean of means is wrong, or not a number. Metrics that were
-    # made in the scope add up images over batches and replicas.
+    # TODO: Step 4: Every image counts once. The last batch is smaller, and some replica
+    # may get nothing of it, so a mean of means is wrong, or not a number. Metrics that
+    # were made in the scope add up images over batches and replicas.
     loss, accuracy = tf.reduce_mean(means, axis=0).numpy()
 
     return float(loss), float(accuracy)

@@ -39,8 +39,8 @@ validation = data.test_batches(dataset, args.val_batch_size)
 steps = len(dataset.x_train) // args.global_batch_size
 print(f"{len(dataset.x_train)} training images from {dataset.name}")
 
-# Step 1: Mirror the variables: make the model, the optimizer and the metrics in the
-# scope of a strategy with a replica on each of the devices.
+# Step 1: Mirror the variables: make the model, the optimizer and the metrics in
+# the scope of a strategy with a replica on each of the devices.
 # was: strategy = tf.distribute.get_strategy()
 # was: model = networks.small_cnn((28, 28, 1))
 # was: optimizer = tf.keras.optimizers.SGD(args.base_lr, momentum=0.9)
@@ -65,8 +65,8 @@ validation_set = strategy.experimental_distribute_dataset(validation)
 def step_loss(per_image):
     """What a replica minimises: from the losses of its images, float32 (images,)."""
 
-    # Step 3: Divide by the images of the global batch, not by those of this replica:
-    # the gradients of the replicas are added up, not averaged.
+    # Step 3: Divide by the images of the global batch, not by those of this
+    # replica: the gradients of the replicas are added up, not averaged.
     # was: return tf.reduce_mean(per_image)
     return tf.nn.compute_average_loss(
         per_image, global_batch_size=args.global_batch_size
@@ -123,9 +123,9 @@ def validate():
     for batch in validation_set:
         means.append(validate_batch(batch))
 
-    # Step 4: Every image counts once. The last batch is smaller, and some replica may
-    # get nothing of it, so a mean of means is wrong, or not a number. Metrics that were
-    # made in the scope add up images over batches and replicas.
+    # Step 4: Every image counts once. The last batch is smaller, and some replica
+    # may get nothing of it, so a mean of means is wrong, or not a number. Metrics that
+    # were made in the scope add up images over batches and replicas.
     # was: loss, accuracy = tf.reduce_mean(means, axis=0).numpy()
     loss, accuracy = val_loss.result().numpy(), val_accuracy.result().numpy()
 

@@ -42,12 +42,12 @@ strategy = tf.distribute.MirroredStrategy(devices)
 replicas = strategy.num_replicas_in_sync
 print(f"{replicas} replica(s) on {', '.join(devices)}")
 
-# Step 3: The strategy deals one batch out to all replicas. Make it large enough for
-# each of them to get as many images as one device got.
+# Step 3: The strategy deals one batch out to all replicas. Make it large enough
+# for each of them to get as many images as one device got.
 global_batch = args.batch_size * replicas
 
-# Step 4: Let the learning rate grow with the batch. A larger batch means fewer steps,
-# and its gradient is less noisy, so each step may be longer.
+# Step 4: Let the learning rate grow with the batch. A larger batch means fewer
+# steps, and its gradient is less noisy, so each step may be longer.
 learning_rate = args.base_lr * replicas
 
 data.seed_worker(args.seed)
@@ -68,8 +68,8 @@ def network():
     return networks.wide_resnet(args.width)
 
 
-# Step 2: Make the variables where the strategy sees it: those of the model, of the
-# optimizer and of the metrics. Each replica then has a copy of each.
+# Step 2: Make the variables where the strategy sees it: those of the model, of
+# the optimizer and of the metrics. Each replica then has a copy of each.
 with strategy.scope():
     model = network()
     model.compile(

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import threading
+import urllib.parse
 from itertools import chain
 from pathlib import Path
 
@@ -51,6 +52,7 @@ def alone(tmp_path, monkeypatch):
     monkeypatch.setenv("COURSE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setattr(fetch, "PLACES", ())
+    monkeypatch.setattr(fetch, "CIFAR10_PLACES", ())
 
 
 @pytest.fixture
@@ -96,7 +98,7 @@ class Server(http.server.ThreadingHTTPServer):
 
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
-        name = self.path.rpartition("/")[2]
+        name = urllib.parse.unquote(self.path.rpartition("/")[2])
         self.server.asked.append(name)
         self.server.before(name)
         path = self.server.folder / name

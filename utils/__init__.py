@@ -11,6 +11,7 @@ _HOME = {
     "hint": "steps",
     "check": "checks",
     "Progress": "progress",
+    "Leaderboard": "leaderboard",
 }
 
 

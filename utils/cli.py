@@ -23,6 +23,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+Which = Annotated[
+    str | None,
+    typer.Option("--exercise", help="fashion_mnist (default), mirrored, custom_loop."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
@@ -84,6 +88,17 @@ def run(
         int | None,
         typer.Option("-np", "--workers", help="How many; default: this machine's."),
     ] = None,
+    tasks: Annotated[
+        str | None,
+        typer.Option(help="As a TF_CONFIG cluster instead: chief=1,worker=2,ps=1"),
+    ] = None,
+    restarts: Annotated[
+        int, typer.Option(help="With --tasks: after so many failures, start again.")
+    ] = 0,
+    tolerate: Annotated[
+        str | None,
+        typer.Option(help="With --tasks: the type of task that may fail: worker."),
+    ] = None,
     time_limit: Annotated[
         float, typer.Option(help="Seconds, after which every process is ended.")
     ] = TIME_LIMIT,
@@ -91,12 +106,16 @@ def run(
 ) -> None:
     """Run a program on several workers: course run -np 2 PROGRAM -- --epochs 3"""
     from utils import launch, settings
+    from utils.tasks import counts
 
     try:
         result = launch.run(
             script,
             *(arguments or ()),
             workers=settings().workers if workers is None else workers,
+            tasks=counts(tasks) if tasks else None,
+            restarts=restarts,
+            tolerate=tolerate,
             time_limit=time_limit,
             quiet=as_json,
         )
@@ -145,6 +164,7 @@ def check(
     step: Annotated[
         int | None, typer.Argument(help="The step; default: all, in order.")
     ] = None,
+    exercise: Which = None,
     script: Annotated[
         Path | None, typer.Option(help="Your program; default: the exercise.")
     ] = None,
@@ -157,7 +177,7 @@ def check(
     from utils.checks import examine
 
     with Console(stderr=True).status("Running your program ..."):
-        report = examine(step, script)
+        report = examine(step, exercise, script)
     _show(report, report.as_json(), as_json)
     if report.undecided:
         raise typer.Exit(2)
@@ -176,6 +196,7 @@ def progress(as_json: Json = False) -> None:
 @app.command()
 def diff(
     step: Annotated[int, typer.Argument(help="Compare with the course's step N.")],
+    exercise: Which = None,
     script: Annotated[
         Path | None, typer.Option(help="Your program; default: the exercise.")
     ] = None,
@@ -185,7 +206,7 @@ def diff(
 
     from utils.steps import yours_and_ours
 
-    Console().print(Syntax(yours_and_ours(step, script), "diff"))
+    Console().print(Syntax(yours_and_ours(step, script, exercise), "diff"))
 
 
 @app.command()
@@ -195,13 +216,15 @@ def hint(
         int | None,
         typer.Argument(help="1: nudge, 2: place, 3: code; default: one more."),
     ] = None,
+    exercise: Which = None,
 ) -> None:
     """Show a hint for step N, one deeper each time: nudge, place, nearly the code."""
     from rich.markdown import Markdown
 
+    from utils import exercises
     from utils.steps import hint
 
-    Console().print(Markdown(hint(step, level).data))
+    Console().print(Markdown(hint(step, exercises.find(exercise).name, level).data))
 
 
 @app.command()

@@ -1,7 +1,8 @@
-"""The data set, and the pipelines that feed it to a model."""
+"""The data sets, and the pipelines that feed them to a model."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,16 +24,31 @@ CLASSES = (
     "Bag",
     "Ankle boot",
 )
+CIFAR10_CLASSES = (
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
+)
 CHOICES = ("auto", "real", "drawn")
+CIFAR10_VALIDATION = 500  # of CIFAR-10's test images are there to validate on
 
 SHIFT = 5  # pixels: 20 % of 28, rounded down
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Images uint8 (n, 28, 28) and labels uint8 (n,), for training and for testing.
+    """Images and labels, to train on, to validate on while training, and to test on.
 
-    `mean` and `std` are those of all pixels of `x_train`, in units of 0 to 255.
+    Images are uint8 (n, height, width), coloured ones (n, height, width, 3); labels are
+    uint8 (n,). `mean` and `std` are those of all pixels of `x_train`, in units of 0 to
+    255. A data set without images of its own to validate on has its test images there.
     """
 
     name: str
@@ -43,6 +59,18 @@ class Dataset:
     mean: float
     std: float
     classes: tuple[str, ...] = CLASSES
+    x_val: np.ndarray | None = None
+    y_val: np.ndarray | None = None
+
+    def __post_init__(self):
+        if self.x_val is None:
+            object.__setattr__(self, "x_val", self.x_test)
+            object.__setattr__(self, "y_val", self.y_test)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Of an image in a batch: height, width and 1 or, with colours, 3."""
+        return (*self.x_train.shape[1:], 1)[:3]
 
 
 def load(choice: str = "auto", train_images: int | None = None) -> Dataset:
@@ -57,18 +85,54 @@ def load(choice: str = "auto", train_images: int | None = None) -> Dataset:
     Raises CourseError for another choice or number, for a COURSE_DATA folder that does
     not hold the published files, and with "real" if there is no way to get them.
     """
-    if choice not in CHOICES:
-        raise CourseError(f"data is {choice!r}: choose one of {', '.join(CHOICES)}.")
     name, arrays = _arrays(choice)
     if train_images is not None:
         for part, count in (("train", train_images), ("test", -(-train_images // 6))):
             chosen = _balanced(arrays[f"y_{part}"], count)
             arrays[f"x_{part}"] = arrays[f"x_{part}"][chosen]
             arrays[f"y_{part}"] = arrays[f"y_{part}"][chosen]
+    return dataset_of(name, arrays)
+
+
+def load_cifar10(choice: str = "auto", train_images: int | None = None) -> Dataset:
+    """CIFAR-10: 50,000 images to train on, 500 to validate on and 9,500 to test on.
+
+    Those to validate on are the first 50 of every class of the test images. `choice`
+    is as for `load`; what is drawn are garments in colour. `train_images` takes so many
+    images to train on, and a fifth as many to test on, as `load` does; where there are
+    fewer (in a sample, say) all of them, with a notice.
+
+    Raises CourseError as `load` does.
+    """
+    name, arrays, classes = _cifar10_arrays(choice)
+    for_validation = _balanced(arrays["y_test"], CIFAR10_VALIDATION)
+    for key in ("x", "y"):
+        arrays[f"{key}_val"] = arrays[f"{key}_test"][for_validation]
+        arrays[f"{key}_test"] = np.delete(arrays[f"{key}_test"], for_validation, axis=0)
+    if train_images is not None:
+        there = len(arrays["y_train"])
+        if train_images > there:
+            notice(
+                f"{train_images:,} training images were asked for; {name} has "
+                f"{there:,}, and all of them are used."
+            )
+            train_images = there
+        for part, count in (("train", train_images), ("test", -(-train_images // 5))):
+            labels = arrays[f"y_{part}"]
+            chosen = _balanced(labels, min(count, len(labels)))
+            arrays[f"x_{part}"] = arrays[f"x_{part}"][chosen]
+            arrays[f"y_{part}"] = labels[chosen]
+    return dataset_of(name, arrays, classes)
+
+
+def dataset_of(
+    name: str, arrays: dict[str, np.ndarray], classes: tuple[str, ...] = CLASSES
+) -> Dataset:
+    """The Dataset of arrays x_train, y_train, x_test, y_test, perhaps x_val, y_val."""
     x_train = arrays["x_train"]
     mean = x_train.mean()
     std = np.sqrt(np.square(x_train, dtype=np.uint16).mean() - mean**2)
-    return Dataset(name, **arrays, mean=float(mean), std=float(std))
+    return Dataset(name, **arrays, mean=float(mean), std=float(std), classes=classes)
 
 
 def _balanced(labels: np.ndarray, count: int) -> np.ndarray:
@@ -84,15 +148,28 @@ def _balanced(labels: np.ndarray, count: int) -> np.ndarray:
     return np.sort(np.lexsort((labels, turn))[:count])
 
 
+def real_or_why_not(choice: str, real: Callable[[bool], Any]) -> tuple[Any, str]:
+    """What `real(try_again)` returns, or None and why the course has to draw.
+
+    Raises CourseError for another choice, and whatever `real` raises; that there is no
+    way to get the real data only if `choice` is "real".
+    """
+    if choice not in CHOICES:
+        raise CourseError(f"data is {choice!r}: choose one of {', '.join(CHOICES)}.")
+    if choice == "drawn":
+        return None, "as chosen"
+    try:
+        return real(choice == "real"), ""
+    except fetch.NoDownload as error:
+        if choice == "real":
+            raise
+        return None, error.why
+
+
 def _arrays(choice: str) -> tuple[str, dict[str, np.ndarray]]:
-    why = "as chosen"
-    if choice != "drawn":
-        try:
-            return "Fashion-MNIST", fetch.fashion_mnist(try_again=choice == "real")
-        except fetch.NoDownload:
-            if choice == "real":
-                raise
-            why = "which could not be downloaded"
+    arrays, why = real_or_why_not(choice, fetch.fashion_mnist)
+    if arrays:
+        return "Fashion-MNIST", arrays
     notice(
         f"these are drawn garments, not Fashion-MNIST, {why}. For the real data "
         "connect to the network and use --data real, or set COURSE_DATA to a folder "
@@ -104,10 +181,30 @@ def _arrays(choice: str) -> tuple[str, dict[str, np.ndarray]]:
     return "drawn garments", arrays | {"x_test": x_test, "y_test": y_test}
 
 
+def _cifar10_arrays(
+    choice: str,
+) -> tuple[str, dict[str, np.ndarray], tuple[str, ...]]:
+    arrays, why = real_or_why_not(choice, fetch.cifar10)
+    if arrays:
+        sample = "a sample of " if fetch.cifar10_sample() else ""
+        return f"{sample}CIFAR-10", arrays, CIFAR10_CLASSES
+    notice(
+        f"these are drawn garments in colour, not CIFAR-10, {why}. For the real data "
+        "connect to the network and use --data real, or set COURSE_DATA to a folder "
+        f"that holds {fetch.CIFAR10_FILE[0]}."
+    )
+    x_train, y_train = drawn.draw_in_colour(10_000, seed=1)
+    x_test, y_test = drawn.draw_in_colour(2_000, seed=2)
+    arrays = {"x_train": x_train, "y_train": y_train}
+    arrays |= {"x_test": x_test, "y_test": y_test}
+    return "drawn garments in colour", arrays, CLASSES
+
+
 def training_batches(
     dataset: Dataset, batch_size: int, seed: int | None = None
 ) -> "tf.data.Dataset":
-    """Endless batches to train on: float32 (batch, 28, 28, 1) and one-hot (batch, 10).
+    """Endless batches to train on: float32 (batch, *image_shape) and one-hot labels
+    (batch, classes), of Fashion-MNIST (batch, 28, 28, 1) and (batch, 10).
 
     A pass has len(x_train) // batch_size batches and is a new permutation of the
     images. Each image is flipped left to right with probability 1/2, shifted by -5 to
@@ -142,9 +239,12 @@ def training_batches(
         flips = tf.random.stateless_uniform((count,), keys[2], 0, 2, tf.int32)
         return order, shifts, flips == 1
 
+    def one_hot(chosen):
+        return tf.one_hot(tf.gather(labels, chosen), len(dataset.classes))
+
     def batch(chosen, shifts, flips):
         moved = flip_and_shift(tf.gather(images, chosen), flips, shifts)
-        return standardise(moved, dataset), tf.one_hot(tf.gather(labels, chosen), 10)
+        return standardise(moved, dataset), one_hot(chosen)
 
     passes = tf.data.Dataset.counter().map(_as_it_is(one_pass))
     whole_batches = count - count % batch_size
@@ -154,7 +254,7 @@ def training_batches(
 def validation_batches(
     dataset: Dataset, batch_size: int, seed: int | None = None
 ) -> "tf.data.Dataset":
-    """Endless batches of test images: float32 (batch, 28, 28, 1), one-hot (batch, 10).
+    """Endless batches of the images to validate on; shapes as for training.
 
     They are standardised and nothing else. Every pass is a permutation of all of them
     (each rank's own), its last batch may be smaller.
@@ -165,53 +265,57 @@ def validation_batches(
 
     def one_pass(number):
         return tf.random.experimental.stateless_shuffle(
-            tf.range(len(dataset.x_test)),
+            tf.range(len(dataset.x_val)),
             tf.random.experimental.stateless_fold_in(key, number),
         )
 
-    return _plain(
-        dataset, tf.data.Dataset.counter().map(_as_it_is(one_pass)), batch_size
-    )
+    passes = tf.data.Dataset.counter().map(_as_it_is(one_pass))
+    return _plain(dataset, dataset.x_val, dataset.y_val, passes, batch_size)
 
 
 def test_batches(dataset: Dataset, batch_size: int) -> "tf.data.Dataset":
-    """Every test image once, in order, standardised; shapes as for validation."""
+    """Every test image once, in order, standardised; shapes as for training."""
     import tensorflow as tf
 
     once = tf.data.Dataset.from_tensors(tf.range(len(dataset.x_test)))
-    return _plain(dataset, once, batch_size)
+    return _plain(dataset, dataset.x_test, dataset.y_test, once, batch_size)
 
 
 def flip_and_shift(
     images: "tf.Tensor", flips: "tf.Tensor", shifts: "tf.Tensor"
 ) -> "tf.Tensor":
-    """Each image (batch, 28, 28) flipped or not, then moved (down, right) by pixels.
+    """Each image flipped or not, then moved (down, right) by pixels.
 
-    `flips` is bool (batch,), `shifts` int32 (batch, 2) from -SHIFT to SHIFT. What moves
-    in from outside is 0.
+    Images are (batch, size, size) or, with colours, (batch, size, size, 3); `flips` is
+    bool (batch,), `shifts` int32 (batch, 2) from -SHIFT to SHIFT. What moves in from
+    outside is 0.
     """
     import tensorflow as tf
 
     size = images.shape[1]
-    margin = [SHIFT, SHIFT]
-    padded = tf.pad(images, [[0, 0], margin, margin])
+    margin, colours = [SHIFT, SHIFT], list(range(3, len(images.shape)))
+    padded = tf.pad(images, [[0, 0], margin, margin, *([0, 0] for _ in colours)])
     rows = tf.range(size) + SHIFT - shifts[:, :1]
     columns = tf.range(size) + SHIFT - shifts[:, 1:]
     mirrored = size + 2 * SHIFT - 1 - columns
     columns = tf.where(flips[:, None], mirrored, columns)
     # Columns are picked as rows of the transposed images: many times faster.
-    picked = tf.transpose(tf.gather(padded, rows, batch_dims=1), [0, 2, 1])
-    return tf.transpose(tf.gather(picked, columns, batch_dims=1), [0, 2, 1])
+    transposed = [0, 2, 1, *colours]
+    picked = tf.transpose(tf.gather(padded, rows, batch_dims=1), transposed)
+    return tf.transpose(tf.gather(picked, columns, batch_dims=1), transposed)
 
 
 def standardise(images: "tf.Tensor", dataset: Dataset) -> "tf.Tensor":
-    """Pixels (batch, 28, 28) less their mean, over their standard deviation.
+    """Pixels less their mean, over their standard deviation; both the training set's.
 
-    Both are the training set's. Returns float32 (batch, 28, 28, 1).
+    Images are (batch, size, size) or, with colours, (batch, size, size, 3). Returns
+    float32 (batch, *image_shape).
     """
     import tensorflow as tf
 
-    pixels = tf.cast(images, tf.float32)[..., None]
+    pixels = tf.cast(images, tf.float32)
+    if len(images.shape) == 3:
+        pixels = pixels[..., None]
     return (pixels - np.float32(dataset.mean)) / np.float32(dataset.std)
 
 
@@ -264,17 +368,23 @@ def _tensors(images: np.ndarray, labels: np.ndarray) -> tuple:
         return tf.constant(images), tf.constant(labels)
 
 
-def _plain(dataset: Dataset, passes: "tf.data.Dataset", batch_size: int):
-    """Batches of test images in the order of each pass, standardised."""
+def _plain(
+    dataset: Dataset,
+    images: np.ndarray,
+    labels: np.ndarray,
+    passes: "tf.data.Dataset",
+    batch_size: int,
+):
+    """Batches of images in the order of each pass, standardised."""
     import tensorflow as tf
 
     if batch_size < 1:
         raise CourseError(f"batch size is {batch_size}: choose 1 or more.")
-    images, labels = _tensors(dataset.x_test, dataset.y_test)
+    images, labels = _tensors(images, labels)
 
     def batch(chosen):
         pixels = standardise(tf.gather(images, chosen), dataset)
-        return pixels, tf.one_hot(tf.gather(labels, chosen), 10)
+        return pixels, tf.one_hot(tf.gather(labels, chosen), len(dataset.classes))
 
     return _pipeline(passes, len(images), batch_size, batch)
 

@@ -17,6 +17,7 @@ from itertools import pairwise
 import numpy as np
 
 SIZE = 28
+COLOUR_SIZE = 32
 CLASSES = 10
 EACH = 100  # images of a class painted at once; they fit into a core's cache
 
@@ -36,6 +37,26 @@ def draw(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
             rows = images[start + label : start + EACH * CLASSES : CLASSES]
             rows[:] = cloth.finished()[: len(rows)]
     return images, labels.astype(np.uint8)
+
+
+def draw_in_colour(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """The garments of `draw`, each in one colour on a ground of another: images uint8
+    (count, 32, 32, 3), labels uint8 (count,). They stand in for CIFAR-10.
+    """
+    grey, labels = draw(count, seed)
+    images = np.empty((count, COLOUR_SIZE, COLOUR_SIZE, 3), np.uint8)
+    margin = ((COLOUR_SIZE - SIZE) // 2,) * 2
+    for start in range(0, count, EACH * CLASSES):
+        shade = np.pad(grey[start : start + EACH * CLASSES], [(0, 0), margin, margin])
+        shade = shade[..., None].astype(np.int32)
+        # A block has its own numbers, all of them, however many images are wanted.
+        rng = np.random.default_rng([seed, start, CLASSES])
+        garment, ground = rng.random((2, EACH * CLASSES, 1, 1, 3))[:, : len(shade)]
+        garment = (80 + 175 * garment).astype(np.int32)
+        ground = (175 * ground).astype(np.int32)
+        seen = np.maximum(255 - 4 * shade, 0)  # of the ground, behind a soft edge
+        images[start : start + len(shade)] = (shade * garment + seen * ground) // 255
+    return images, labels
 
 
 class Cloth:

@@ -116,7 +116,7 @@ class Lab:
         self.running: dict[str, _Running] = {}
 
     def serve(self) -> None:
-        """Do all jobs, in order; as many worlds at a time as there are cores."""
+        """Do all jobs, in order; as many worlds at a time as the cores bear."""
         wanted = json.loads((self.folder / "jobs.json").read_text())
         self.silence = wanted["silence"]
         try:
@@ -133,9 +133,12 @@ class Lab:
             shutil.rmtree(self.place, ignore_errors=True)
 
     def _busy(self, more: int) -> bool:
-        """Would `more` workers have to share cores with those that are at work?"""
+        """Would more than two workers have to share a core?
+
+        Two may: half of the time, a worker waits for mpirun or for another worker.
+        """
         now = sum(running.world.size for running in self.running.values())
-        return bool(now) and now + more > launch.cores()
+        return bool(now) and now + more > 2 * launch.cores()
 
     def _start(self, key: str, name: str, folder: Path, job: dict) -> None:
         world = WORLDS[name]

@@ -3,6 +3,9 @@
 `run` is behind both `course run` and the notebooks. It shows the plain `mpirun` line
 that it stands for, one live line of progress, at most ten lines of output at the
 end, and returns a `Run`. The workers' whole output is in the run's log.
+
+With `tasks` the processes are a cluster as TensorFlow's own strategies have it, each
+told by TF_CONFIG who it is; `utils.tasks` then stands in for mpirun.
 """
 
 import ast
@@ -14,6 +17,7 @@ import shutil
 import sys
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +25,7 @@ from pathlib import Path
 import psutil
 
 from utils import course, logs, steps, supervise
+from utils import tasks as clusters
 from utils.course import TIME_LIMIT
 from utils.display import Display
 from utils.profiles import gpus
@@ -42,8 +47,8 @@ class RunFailed(course.CourseError):
 class Run:
     """What came of starting a program on some workers.
 
-    status is mpirun's exit status (0: all workers ended well), seconds the time from
-    start to end, samples the processor readings of a watched run.
+    workers is the number of processes, status mpirun's exit status (0: all ended well),
+    seconds the time from start to end, samples the processor readings of a watched run.
     """
 
     script: str
@@ -149,20 +154,54 @@ def mpirun_line(workers: int, program: list[str], threads: int | None) -> list[s
         line += ["--oversubscribe"]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         line += ["--allow-run-as-root"]
-    if threads:
-        for name in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS"):
-            line += ["-x", f"{name}={threads}"]
-        line += ["-x", "TF_NUM_INTEROP_THREADS=1"]
+    for name, value in _thread_variables(threads).items():
+        line += ["-x", f"{name}={value}"]
     return line + program
 
 
-def _check(script: Path, workers: int) -> list[str]:
-    """Refuse what can't work; return what the user should know about the rest."""
+def _thread_variables(threads: int | None, inter_op: int = 1) -> dict[str, str]:
+    """What holds TensorFlow to so many threads; None: what it takes by itself."""
+    if not threads:
+        return {}
+    return {
+        "OMP_NUM_THREADS": str(threads),
+        "TF_NUM_INTRAOP_THREADS": str(threads),
+        "TF_NUM_INTEROP_THREADS": str(inter_op),
+    }
+
+
+def plain_tasks(
+    cluster: clusters.Cluster, program: list[str], variables: dict[str, str]
+) -> str:
+    """The shell commands that start the tasks of a cluster by hand.
+
+    Each line could as well be typed in a terminal, or on a machine, of its own.
+    """
+    pairs = [f"{name}={value}" for name, value in variables.items()]
+    first = [" ".join(["export", *pairs])] if pairs else []
+    lines = []
+    for task in clusters.tasks_of(cluster):
+        own = clusters.own_environment(task).items()
+        words = [f"{name}={shlex.quote(value)}" for name, value in own]
+        lines.append(" ".join([*words, shlex.join(program)]))
+    if clusters.has_servers(cluster):  # they would never end by themselves
+        chief, *servers = lines
+        lines = [*(f"{line} &" for line in servers), chief, "kill $(jobs -p)"]
+    else:
+        lines = [*(f"{line} &" for line in lines), "wait"]
+    return "\n".join([*first, *lines])
+
+
+def _check(script: Path, workers: int, processes: int, horovod: bool) -> list[str]:
+    """Refuse what can't work; return what the user should know about the rest.
+
+    workers: of the processes, those that train.
+    """
     if not isinstance(workers, int) or workers < 1:
         raise course.CourseError(f"workers must be 1 or more, not {workers!r}.")
     tree = steps.parse_program(script)
     notices = []
-    if workers > 1 and not _starts_a_library(tree):
+    if horovod and workers > 1 and not _starts_a_library(tree):
         notices.append(
             f"{script.name} never calls hvd.init(): its {workers} workers run side by "
             "side, each as if it were alone."
@@ -176,11 +215,11 @@ def _check(script: Path, workers: int) -> list[str]:
             f"{workers} workers on {cores()} cores take turns: expect no speed-up "
             f"beyond {cores()} workers."
         )
-    needed = workers * MEMORY_PER_WORKER
+    needed = processes * MEMORY_PER_WORKER
     free = psutil.virtual_memory().available
     if needed > free:
         raise course.CourseError(
-            f"{workers} workers need about {needed / 1e9:.0f} GB of memory; "
+            f"{processes} workers need about {needed / 1e9:.0f} GB of memory; "
             f"{free / 1e9:.1f} GB are free. Start fewer workers or close programs."
         )
     return notices
@@ -202,6 +241,9 @@ def run(
     script: str | os.PathLike,
     *arguments: object,
     workers: int = 2,
+    tasks: Mapping[str, int] | None = None,
+    restarts: int = 0,
+    tolerate: str | None = None,
     threads: int | None = None,
     time_limit: float = TIME_LIMIT,
     record: int = 0,
@@ -211,6 +253,11 @@ def run(
 ) -> Run:
     """Run `script` on `workers` workers under `mpirun` and wait for its end.
 
+    tasks: instead, run it as the tasks of a TF_CONFIG cluster on this machine, such as
+        {"chief": 1, "worker": 2, "ps": 1}. The next two are for this form alone.
+    restarts: after how many failures the task that failed is started again, and, in a
+        cluster without servers, all the others with it.
+    tolerate: a failed task of this type, such as "worker", does not end the others.
     arguments, options: the program's own; `epochs=3` becomes `--epochs 3`.
     threads: how many threads, and so cores, each worker computes with; by default the
         cores are shared out. Without meaning where there are GPUs.
@@ -224,10 +271,18 @@ def run(
     process is left. An interrupt (Ctrl-C, the stop button) ends the run likewise.
     """
     script = Path(script)
-    notices = _check(script, workers)
-    mpirun = shutil.which("mpirun", path=_path())
-    if mpirun is None:
-        raise course.CourseError("there is no mpirun here; `make setup` installs it.")
+    if tolerate is not None and tolerate not in (tasks or {}):
+        raise course.CourseError(
+            f"tolerate is {tolerate!r}, a type that the run has no tasks of."
+        )
+    cluster = clusters.free_cluster(tasks) if tasks is not None else None
+    if cluster is not None:
+        everybody = clusters.tasks_of(cluster)
+        computing = sum(task.computes for task in everybody)
+        processes = len(everybody)
+    else:
+        computing = processes = workers
+    notices = _check(script, computing, processes, horovod=cluster is None)
     own = [str(argument) for argument in arguments]
     for name, value in options.items():
         own += [f"--{name.replace('_', '-')}", str(value)]
@@ -235,17 +290,29 @@ def run(
     if gpus():
         threads = None
     elif threads is None:
-        threads = max(1, cores() // workers)
-    plain = mpirun_line(workers, ["python", str(script), *own], threads)
-    result = Run(script.name, workers, shlex.join(plain), logs.new_folder(script.stem))
+        threads = max(1, cores() // computing)
+    shown = ["python", str(script), *own]
+    worker = [sys.executable, "-u", "-m", "utils.worker", str(script), *own]
+    environment = clean_environment()
+    folder = logs.new_folder(script.stem)
+    if cluster is None:
+        command = shlex.join(mpirun_line(workers, shown, threads))
+        actual = mpirun_line(workers, worker, threads)
+        actual[:1] = [_mpirun(), "--output-filename", f"{folder / 'ranks'}:nocopy"]
+    else:
+        # Steps that wait for weights hold a thread; a ps needs one more than workers.
+        inter_op = 1 + len(cluster.get("worker", [])) if "ps" in cluster else 1
+        variables = _thread_variables(threads, inter_op)
+        environment |= variables
+        command = plain_tasks(cluster, shown, variables)
+        actual = [sys.executable, "-m", "utils.tasks"]
+        actual += ["--cluster", json.dumps(cluster), "--output", f"{folder / 'ranks'}"]
+        actual += ["--restarts", str(restarts)]
+        actual += ["--tolerate", tolerate] if tolerate else []
+        actual += ["--", *worker]
+    result = Run(script.name, processes, command, folder)
     result.notices += notices
-    actual = mpirun_line(
-        workers,
-        [sys.executable, "-u", "-m", "utils.worker", str(script), *own],
-        threads,
-    )
-    actual[:1] = [mpirun, "--output-filename", f"{result.folder / 'ranks'}:nocopy"]
-    environment = clean_environment() | {"COURSE_RUN": str(result.folder)}
+    environment["COURSE_RUN"] = str(result.folder)
     if record:
         environment["COURSE_RECORD"] = str(record)
 
@@ -254,7 +321,7 @@ def run(
     with Display(result, quiet) as display, Followed(result) as output:
         try:
             with (
-                (result.folder / "mpirun.txt").open("wb") as said,
+                (result.folder / "launcher.txt").open("wb") as said,
                 supervise.owned(
                     actual, time_limit, env=environment, stdout=said, stderr=said
                 ) as process,
@@ -281,12 +348,19 @@ def _path() -> str:
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
 
+def _mpirun() -> str:
+    mpirun = shutil.which("mpirun", path=_path())
+    if mpirun is None:
+        raise course.CourseError("there is no mpirun here; `make setup` installs it.")
+    return mpirun
+
+
 def clean_environment() -> dict[str, str]:
     """This process's environment, for a run of its own.
 
     A worker of a run must not believe to be a worker of the run that started it.
     """
-    ours = ("OMPI_", "PMIX_", "HOROVOD_RANK")
+    ours = ("OMPI_", "PMIX_", "HOROVOD_RANK", "TF_CONFIG", "COURSE_TASK")
     kept = {n: v for n, v in os.environ.items() if not n.startswith(ours)}
     return kept | {"PATH": _path()}
 
@@ -396,10 +470,18 @@ def _why(result: Run, time_limit: float) -> str:
         )
     if result.status == supervise.STOPPED:
         return f"{result.script} was stopped, and all its workers were ended. {where}"
-    mpirun = (result.folder / "mpirun.txt").read_text(errors="replace")
-    rank, what = _culprit(result, mpirun)
+    said = (result.folder / "launcher.txt").read_text(errors="replace")
+    task = re.search(r"^rank (\d+), (\w+ \d+), failed: (.*)$", said, re.M)
+    if task:
+        rank, who = int(task[1]), task[2]
+        what = _own_word(result.folder / "workers" / f"{rank}.json") or task[3]
+    else:
+        rank, what = _culprit(result, said)
+        who = f"rank {rank} of {result.workers}"
     if rank is None:
-        return f"mpirun ended with status {result.status}:\n{mpirun.strip()}\n{where}"
+        return (
+            f"the launcher ended with status {result.status}:\n{said.strip()}\n{where}"
+        )
     own = [
         line
         for line in result.log.read_text().splitlines()
@@ -407,7 +489,7 @@ def _why(result: Run, time_limit: float) -> str:
     ]
     tail = "\n".join(own[-10:])
     return (
-        f"rank {rank} of {result.workers} failed: {what}. All workers were ended. "
+        f"{who} failed: {what}. All workers were ended. "
         f"Its last lines:\n{tail}\n{where}"
     )
 
@@ -416,10 +498,8 @@ def _culprit(result: Run, mpirun: str) -> tuple[int | None, str]:
     """The rank that failed first, and how: its own word for it, else mpirun's."""
     reports = sorted(result.folder.glob("workers/*.json"), key=os.path.getmtime)
     for path in reports:
-        report = json.loads(path.read_text())
-        if "error" in report:
-            line = f", in line {report['line']}" if report.get("line") else ""
-            return int(path.stem), report["error"] + line
+        if error := _own_word(path):
+            return int(path.stem), error
     killed = re.search(
         r"process rank (\d+) .*? on signal (\d+) \(([^)]*)\)", mpirun, re.S
     )
@@ -429,3 +509,13 @@ def _culprit(result: Run, mpirun: str) -> tuple[int | None, str]:
     if left:
         return int(left[1]), "it ended without finishing its work with the others"
     return None, ""
+
+
+def _own_word(path: Path) -> str | None:
+    """What a worker reports to have failed of, and in which line."""
+    report = json.loads(path.read_text()) if path.exists() else {}
+    if "error" not in report:
+        return None
+    return report["error"] + (
+        f", in line {report['line']}" if report.get("line") else ""
+    )

@@ -185,7 +185,8 @@ def fingerprint(notebook: Path, files: dict[str, bytes], profile: str) -> str:
 def _data_in_use() -> list[str]:
     """The files of the real data that are at hand, each with its size."""
     folder = os.environ.get("COURSE_DATA") or fetch.cache_folder()
-    files = sorted(Path(folder).rglob("*.gz"))
+    kinds = (".gz", ".npz", ".ndjson")
+    files = sorted(p for p in Path(folder).rglob("*") if p.suffix in kinds)
     return [f"{path.name} {path.stat().st_size}" for path in files]
 
 

@@ -15,7 +15,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from utils import course
+from utils import course, tasks
 
 
 def _leave(status: int) -> None:
@@ -24,11 +24,16 @@ def _leave(status: int) -> None:
     os._exit(status)
 
 
+def _rank() -> int:
+    """This worker's number: as a task of a cluster, or as mpirun tells it."""
+    return int(os.environ.get("COURSE_TASK", course.worker_rank()))
+
+
 def _report(**facts) -> None:
     """Tell the launcher about this worker, in a file of its own."""
     folder = os.environ.get("COURSE_RUN")
     if folder:
-        path = Path(folder, "workers", f"{course.worker_rank()}.json")
+        path = Path(folder, "workers", f"{_rank()}.json")
         path.parent.mkdir(exist_ok=True)
         half = path.with_suffix(".half")
         half.write_text(json.dumps({"pid": os.getpid(), **facts}))
@@ -82,6 +87,12 @@ def main() -> None:
     sys.argv = [script, *arguments]
     sys.path[0] = str(Path(script).resolve().parent)
     _report()
+    try:
+        tasks.enter()
+    except course.CourseError as error:
+        print(f"CourseError: {error}", file=sys.stderr)
+        _report(error=str(error))
+        _leave(2)
     if "COURSE_RECORD" in os.environ:
         from utils import record
 

@@ -1,0 +1,99 @@
+"""Recognise doodles with a loop of your own: the other model solution of the capstone.
+
+    python solutions/doodles_loop.py --replicas 2
+    course run -np 1 solutions/doodles_loop.py -- --replicas 2 --epochs 12 --seconds 28
+
+One process, with a replica of the network on each device (tf.distribute's
+MirroredStrategy). The loop can look at its clock after every step.
+"""
+
+import argparse
+import csv
+import time
+
+import tensorflow as tf
+
+from utils import data, doodles, leaderboard, logs, networks
+from utils.devices import replica_devices
+
+parser = argparse.ArgumentParser(
+    description="Train a network on doodles, with MirroredStrategy.",
+    formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+)
+option = parser.add_argument
+option("--replicas", type=int, help="all GPUs, or two parts of the processor")
+option("--log-dir", help="folder for history.csv; a new one below logs/ if not given")
+option("--batch-size", type=int, default=32, help="training images per replica, step")
+option("--epochs", type=int, default=12, help="train at most so many epochs")
+option("--seconds", type=float, default=28, help="take no step after so many")
+option("--base-lr", type=float, default=0.002, help="learning rate at the start")
+option("--train-images", type=int, default=4_000, help="take so many, of all classes")
+option("--data", choices=data.CHOICES, default="auto", help="data set")
+option("--seed", type=int, help="make weights and batches repeatable")
+option("--name", default="MirroredStrategy, own loop", help="name on the leaderboard")
+args = parser.parse_args()
+
+strategy = tf.distribute.MirroredStrategy(replica_devices(args.replicas))
+replicas = strategy.num_replicas_in_sync
+global_batch = args.batch_size * replicas
+
+data.seed_worker(args.seed)
+dataset = doodles.load(args.data, args.train_images)
+train = data.training_batches(dataset, global_batch, args.seed)
+batches = iter(strategy.experimental_distribute_dataset(train))
+steps = len(dataset.x_train) // global_batch
+print(f"{len(dataset.x_train)} training images from {dataset.name}")
+
+with strategy.scope():
+    model = networks.small_cnn(dataset.image_shape, len(dataset.classes))
+    rate = tf.keras.optimizers.schedules.CosineDecay(args.base_lr, args.epochs * steps)
+    optimizer = tf.keras.optimizers.Adam(rate)
+    optimizer.build(model.trainable_variables)
+
+
+def train_step(images, labels):
+    """One step on a replica's share of a batch; returns its share of the loss."""
+    with tf.GradientTape() as tape:
+        probabilities = model(images, training=True)
+        per_image = tf.keras.losses.categorical_crossentropy(labels, probabilities)
+        # The gradients of the replicas are added up: divide by all images.
+        loss = tf.nn.compute_average_loss(per_image, global_batch_size=global_batch)
+    gradients = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+    return loss
+
+
+@tf.function
+def train_all(batch):
+    """One step on all replicas; returns the loss of the global batch."""
+    losses = strategy.run(train_step, args=batch)
+    return strategy.reduce(tf.distribute.ReduceOp.SUM, losses, axis=None)
+
+
+def validation_accuracy():
+    """The share of the validation images that are recognised."""
+    images = data.standardise(dataset.x_val, dataset)
+    found = model(images, training=False).numpy().argmax(1)
+    return (found == dataset.y_val).mean()
+
+
+started = time.perf_counter()
+seconds = 0.0
+with open(logs.claim(args.log_dir, "history.csv"), "w", newline="") as file:
+    history = csv.writer(file)
+    history.writerow(["epoch", "loss", "val_accuracy", "seconds"])
+    for epoch in range(args.epochs):
+        print(f"Epoch {epoch + 1}/{args.epochs}", flush=True)
+        losses = []
+        while len(losses) < steps and (not losses or seconds < args.seconds):
+            losses.append(float(train_all(next(batches))))
+            seconds = time.perf_counter() - started
+        loss, accuracy = sum(losses) / len(losses), validation_accuracy()
+        seconds = time.perf_counter() - started
+        history.writerow([epoch, loss, accuracy, seconds])
+        file.flush()
+        print(f"loss {loss:.4f}, validation accuracy {accuracy:.4f}, {seconds:.0f} s")
+        if seconds >= args.seconds:
+            break
+
+leaderboard.score(model, dataset, replicas, seconds, args.name)

@@ -1,0 +1,333 @@
+"""CIFAR-10: from where it comes, how it is split, and that colours survive.
+
+A small archive stands in for the published one, and a server on the loopback interface
+for the place where it is published.
+"""
+
+import hashlib
+import io
+import os
+import pickle
+import tarfile
+
+import numpy as np
+import pytest
+from test_data import (
+    alone,  # noqa: F401
+    dead_server,  # noqa: F401
+    pixels,
+    published,  # noqa: F401
+    reference,
+    serving,
+    take,
+)
+
+from utils import data, drawn, fetch
+from utils.course import CourseError
+
+NAME = fetch.CIFAR10_FILE[0]
+REAL_DATA = os.environ.get("COURSE_DATA")
+
+
+@pytest.fixture(scope="module")
+def images():
+    """Six hundred images to train on and as many to test on, in no order."""
+    rng = np.random.default_rng(1)
+    found = {}
+    for part in ("train", "test"):
+        found[f"x_{part}"] = rng.integers(0, 256, (600, 32, 32, 3), np.uint8)
+        found[f"y_{part}"] = rng.permutation(np.arange(600) % 10).astype(np.uint8)
+    return found
+
+
+def packed(members: dict[str, object]) -> bytes:
+    """An archive like the published one: pickles of a kind that Python 2 wrote."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as archive:
+        for name, member in members.items():
+            pickled = pickle.dumps(member, protocol=2)
+            entry = tarfile.TarInfo(f"cifar-10-batches-py/{name}")
+            entry.size = len(pickled)
+            archive.addfile(entry, io.BytesIO(pickled))
+    return content.getvalue()
+
+
+def batch(images: np.ndarray, labels: np.ndarray) -> dict[bytes, object]:
+    planes = images.transpose(0, 3, 1, 2).reshape(len(images), -1)
+    return {b"data": planes, b"labels": labels.tolist(), b"batch_label": b"one"}
+
+
+@pytest.fixture(scope="module")
+def archive(images):
+    members = {"batches.meta": {b"label_names": [b"airplane"]}}
+    for n in (5, 4, 3, 2, 1):  # the order of an archive says nothing
+        part = slice(120 * (n - 1), 120 * n)
+        members[f"data_batch_{n}"] = batch(
+            images["x_train"][part], images["y_train"][part]
+        )
+    members["test_batch"] = batch(images["x_test"], images["y_test"])
+    return packed(members)
+
+
+def publish(folder, monkeypatch, content):
+    """Put an archive into a folder; its checksum is the published one from now on."""
+    folder.mkdir(exist_ok=True)
+    (folder / NAME).write_bytes(content)
+    checksum = hashlib.sha256(content).hexdigest()
+    monkeypatch.setattr(fetch, "CIFAR10_FILE", (NAME, checksum))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch, archive):
+    publish(tmp_path / "there", monkeypatch, archive)
+    return tmp_path / "there"
+
+
+@pytest.fixture
+def place(folder, monkeypatch):
+    """Where CIFAR-10 is published: a server that holds the archive."""
+    with serving(folder) as server:
+        monkeypatch.setattr(fetch, "CIFAR10_PLACES", (server.address,))
+        yield server
+
+
+def cached():
+    return fetch.cache_folder() / "cifar10"
+
+
+# --- From where ----------------------------------------------------------------------
+
+
+def test_a_download_is_unpacked_kept_and_used_again(place, images):
+    for _ in range(2):
+        found = fetch.cifar10()
+        assert set(found) == set(images)
+        for key, array in images.items():
+            assert found[key].dtype == np.uint8
+            assert np.array_equal(found[key], array), key
+    assert place.asked == [NAME]
+    assert {path.name for path in cached().iterdir()} == {NAME, "lock"}
+    dataset = data.load_cifar10("auto")
+    assert dataset.name == "CIFAR-10"
+    assert dataset.classes[3] == "cat"
+
+
+def test_a_mirror_is_asked_first(place, folder, tmp_path, monkeypatch):
+    with serving(folder) as mirror:
+        monkeypatch.setenv("COURSE_MIRROR", mirror.address)
+        fetch.cifar10()
+    assert (mirror.asked, place.asked) == ([NAME], [])
+
+
+def change_a_byte(path):
+    content = bytearray(path.read_bytes())
+    content[5000] ^= 1
+    path.write_bytes(content)
+
+
+def cut_short(path):
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+@pytest.mark.parametrize("damage", [change_a_byte, cut_short])
+def test_a_corrupt_archive_is_not_kept_and_not_read(place, folder, damage):
+    damage(folder / NAME)
+    with pytest.raises(fetch.NoDownload, match=f"{NAME} is cut short or not what was"):
+        data.load_cifar10("real")
+    assert not (cached() / NAME).exists()
+
+
+def test_a_corrupt_archive_in_the_cache_is_fetched_again(place, images, capfd):
+    fetch.cifar10()
+    cut_short(cached() / NAME)
+    assert np.array_equal(fetch.cifar10()["x_test"], images["x_test"])
+    assert "NOTICE" in capfd.readouterr().err
+    assert place.asked == [NAME, NAME]
+
+
+class Evil:
+    def __reduce__(self):
+        return os.system, ("echo run by a data set",)
+
+
+def test_a_pickle_that_would_run_code_is_refused(tmp_path, monkeypatch, capfd):
+    publish(tmp_path / "evil", monkeypatch, packed({"test_batch": Evil()}))
+    monkeypatch.setenv("COURSE_DATA", str(tmp_path / "evil"))
+    with pytest.raises(CourseError, match=r"asks for \w+\.system, which no data set"):
+        fetch.cifar10()
+    assert "run by a data set" not in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("inside", ["", "cifar10"])
+def test_course_data_is_the_folder_or_the_one_above(
+    folder, images, tmp_path, monkeypatch, inside
+):
+    given = tmp_path / "given"
+    given.mkdir()
+    folder.rename(given / inside)
+    monkeypatch.setenv("COURSE_DATA", str(given))
+    assert np.array_equal(fetch.cifar10()["x_train"], images["x_train"])
+    assert data.load_cifar10().name == "CIFAR-10"
+    assert not fetch.cache_folder().exists()
+
+
+def test_course_data_without_it_is_an_error(tmp_path, monkeypatch, place):
+    monkeypatch.setenv("COURSE_DATA", str(tmp_path / "nowhere"))
+    with pytest.raises(CourseError, match=rf"does not hold CIFAR-10:\n  {NAME} is mis"):
+        data.load_cifar10("auto")
+    assert place.asked == []
+
+
+# --- A sample ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sample(tmp_path, monkeypatch, images):
+    path = tmp_path / "given" / "cifar10" / fetch.CIFAR10_SAMPLE
+    path.parent.mkdir(parents=True)
+    np.savez(path, **images)
+    monkeypatch.setenv("COURSE_DATA", str(tmp_path / "given"))
+    return path
+
+
+def test_a_sample_in_course_data_is_read_and_called_one(sample, images, place):
+    assert np.array_equal(fetch.cifar10()["x_train"], images["x_train"])
+    assert data.load_cifar10("real").name == "a sample of CIFAR-10"
+    assert place.asked == []
+
+
+def test_the_whole_of_it_goes_before_a_sample(sample, folder):
+    sample.write_bytes(b"")
+    (folder / NAME).rename(sample.parent / NAME)
+    assert data.load_cifar10("real").name == "CIFAR-10"
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"y_train": np.zeros(5, np.uint8)}, r"y_train uint8 \(5,\)"),
+        ({"x_test": np.zeros((600, 32, 32, 3))}, "x_test is float64"),
+        ({"y_test": np.array([None] * 600)}, "allow_pickle"),
+    ],
+)
+def test_a_wrong_sample_is_refused(sample, images, change, complaint):
+    np.savez(sample, **images | change)
+    with pytest.raises(CourseError, match=complaint):
+        data.load_cifar10()
+
+
+def test_a_sample_cut_short_is_refused(sample):
+    cut_short(sample)
+    with pytest.raises(CourseError, match="is no sample of CIFAR-10"):
+        data.load_cifar10()
+
+
+# --- Split ---------------------------------------------------------------------------
+
+
+def test_validation_and_test_share_the_test_images(sample, images):
+    dataset = data.load_cifar10()
+    assert (len(dataset.x_val), len(dataset.x_test)) == (500, 100)
+    assert np.bincount(dataset.y_val).tolist() == [50] * 10
+    assert np.bincount(dataset.y_test).tolist() == [10] * 10
+    both = [*dataset.x_val, *dataset.x_test]
+    assert {i.tobytes() for i in both} == {i.tobytes() for i in images["x_test"]}
+    assert len({i.tobytes() for i in both}) == 600
+    for label in range(10):
+        first = images["x_test"][images["y_test"] == label][:50]
+        assert np.array_equal(dataset.x_val[dataset.y_val == label], first)
+    assert dataset.mean == pytest.approx(images["x_train"].mean())
+    assert dataset.std == pytest.approx(images["x_train"].std())
+
+
+def test_part_of_it_is_balanced(sample):
+    part = data.load_cifar10(train_images=57)
+    assert (len(part.x_train), len(part.x_val), len(part.x_test)) == (57, 500, 12)
+    assert set(np.bincount(part.y_train)) == {5, 6}
+    with pytest.raises(CourseError, match="train_images is 0"):
+        data.load_cifar10(train_images=0)
+
+
+def test_more_than_there_is_takes_all_with_a_notice(sample, capfd):
+    assert len(data.load_cifar10(train_images=60_000).x_train) == 600
+    assert "NOTICE: 60,000 training images were asked for" in capfd.readouterr().err
+
+
+# --- Drawn ---------------------------------------------------------------------------
+
+
+def test_without_a_network_garments_in_colour_are_drawn_and_announced(
+    dead_server,  # noqa: F811
+    capfd,
+):
+    dataset = data.load_cifar10("auto", train_images=100)
+    assert dataset.name == "drawn garments in colour"
+    assert dataset.classes == data.CLASSES
+    notice = capfd.readouterr().err.splitlines()[-1]
+    assert notice.startswith("NOTICE: these are drawn garments in colour, not CIFAR-10")
+    with pytest.raises(fetch.NoDownload, match="CIFAR-10 is not on this machine"):
+        data.load_cifar10("real")
+
+
+def test_drawn_colours_repeat_and_differ():
+    images, labels = drawn.draw_in_colour(1_200, seed=3)
+    assert (images.shape, images.dtype) == ((1_200, 32, 32, 3), np.uint8)
+    assert labels[:3].tolist() == [0, 1, 2]
+    assert np.array_equal(drawn.draw_in_colour(1_010, seed=3)[0], images[:1_010])
+    grounds = images[:, 0, 0]
+    assert len(np.unique(grounds, axis=0)) > 1_100
+    assert (grounds.std(axis=0) > 40).all()
+
+
+# --- Pipelines in colour -------------------------------------------------------------
+
+
+def test_batches_are_coloured_and_validation_images_are_not_test_images(sample):
+    dataset = data.load_cifar10()
+    assert dataset.image_shape == (32, 32, 3)
+    for batches, found in (
+        (data.training_batches(dataset, 8), None),
+        (data.validation_batches(dataset, 500, seed=1), dataset.x_val),
+        (data.test_batches(dataset, 100), dataset.x_test),
+    ):
+        ((x, y),) = take(batches, 1)
+        assert (x.shape[1:], x.dtype) == ((32, 32, 3), np.float32)
+        assert (y.shape, y.dtype) == ((len(x), 10), np.float32)
+        assert batches.element_spec[0].shape.as_list() == [None, 32, 32, 3]
+        if found is not None:
+            wanted = (found.astype(np.float64) - dataset.mean) / dataset.std
+            assert np.sort(x.sum((1, 2, 3))) == pytest.approx(
+                np.sort(wanted.sum((1, 2, 3))), abs=0.05
+            )
+
+
+def test_every_channel_is_flipped_and_shifted_as_a_grey_image_is():
+    moves = [(f, d, r) for f in (0, 1) for d in (-5, 0, 3) for r in (-4, 0, 5)]
+    images = np.random.default_rng(1).integers(
+        1, 256, (len(moves), 28, 28, 3), np.uint8
+    )
+    flips = np.array([flip == 1 for flip, _, _ in moves])
+    shifts = np.array([move[1:] for move in moves], np.int32)
+    found = data.flip_and_shift(images, flips, shifts).numpy()
+    for image, move, moved in zip(images, moves, found, strict=True):
+        for channel in range(3):
+            wanted = reference(image[..., channel], *move)
+            assert np.array_equal(moved[..., channel], wanted), move
+
+
+def test_what_is_shifted_in_is_black(sample):
+    white = np.full((20, 32, 32, 3), 200, np.uint8)
+    labels = np.arange(20, dtype=np.uint8) % 10
+    dataset = data.Dataset("white", white, labels, white, labels, mean=80.0, std=40.0)
+    found = pixels(take(data.training_batches(dataset, 20), 1))
+    assert set(np.unique(found)) == {-2.0, 3.0}
+
+
+@pytest.mark.skipif(not REAL_DATA, reason="COURSE_DATA does not name a folder")
+def test_the_real_data_is_balanced(monkeypatch):
+    monkeypatch.setenv("COURSE_DATA", REAL_DATA)
+    dataset = data.load_cifar10("real")
+    assert dataset.name.endswith("CIFAR-10")
+    assert len(set(np.bincount(dataset.y_train))) == 1
+    assert np.bincount(dataset.y_val).tolist() == [50] * 10
+    assert len(set(np.bincount(dataset.y_test))) == 1
