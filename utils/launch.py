@@ -159,14 +159,18 @@ def mpirun_line(workers: int, program: list[str], threads: int | None) -> list[s
     return line + program
 
 
-def _thread_variables(threads: int | None, inter_op: int = 1) -> dict[str, str]:
-    """What holds TensorFlow to so many threads; None: what it takes by itself."""
+def _thread_variables(threads: int | None, inter_op: int = 0) -> dict[str, str]:
+    """What holds TensorFlow to so many threads; None: what it takes by itself.
+
+    inter_op: threads that start operations; by default as many as compute, so that
+        replicas in one process run side by side.
+    """
     if not threads:
         return {}
     return {
         "OMP_NUM_THREADS": str(threads),
         "TF_NUM_INTRAOP_THREADS": str(threads),
-        "TF_NUM_INTEROP_THREADS": str(inter_op),
+        "TF_NUM_INTEROP_THREADS": str(inter_op or threads),
     }
 
 
@@ -301,7 +305,7 @@ def run(
         actual[:1] = [_mpirun(), "--output-filename", f"{folder / 'ranks'}:nocopy"]
     else:
         # Steps that wait for weights hold a thread; a ps needs one more than workers.
-        inter_op = 1 + len(cluster.get("worker", [])) if "ps" in cluster else 1
+        inter_op = 1 + len(cluster.get("worker", [])) if "ps" in cluster else 0
         variables = _thread_variables(threads, inter_op)
         environment |= variables
         command = plain_tasks(cluster, shown, variables)

@@ -1,0 +1,86 @@
+"""solutions/multi_worker.py: two real workers, and what becomes of a killed one."""
+
+import re
+import zipfile
+
+import numpy as np
+import pytest
+
+from utils import cluster_plots, course, launch
+
+# Seconds when idle; the limits are for machines that do other work as well.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+PROGRAM = course.PACKAGE_ROOT / "solutions" / "multi_worker.py"
+TINY = {"train_images": 260, "batch_size": 32, "data": "drawn", "time_limit": 350}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def folder(tmp_path_factory):
+    """An empty course with the working directory in it."""
+    place = tmp_path_factory.mktemp("course")
+    (place / "notebooks").mkdir()
+    (place / "exercises").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        yield place
+
+
+@pytest.fixture(scope="module")
+def run(folder):
+    return launch.run(
+        PROGRAM, "--keep-seen", tasks={"worker": 2}, epochs=1, quiet=True, **TINY
+    )
+
+
+@pytest.fixture(scope="module")
+def killed(folder):
+    return launch.run(
+        PROGRAM,
+        *("--die-at-epoch", 2, "--die-task", 1, "--epochs", 2),
+        tasks={"worker": 2},
+        restarts=1,
+        quiet=True,
+        **TINY,
+    )
+
+
+def weights_at_the_end(run):
+    found = re.findall(
+        r"^\[(\d)\] Weights at the end: (\w+)", run.log.read_text(), re.M
+    )
+    return dict(found)
+
+
+def test_both_workers_end_with_the_same_weights(run):
+    digests = weights_at_the_end(run)
+    assert set(digests) == {"0", "1"}
+    assert digests["0"] == digests["1"]
+
+
+def test_worker_0_alone_is_chief_keeps_the_history_and_the_model(run):
+    log = run.log.read_text()
+    assert "[0] worker 0, chief: True, replicas in all: 2" in log
+    assert "[1] worker 1, chief: False, replicas in all: 2" in log
+    assert list(run.history["epoch"]) == [0]
+    assert len(run.histories) == 1
+    assert [zipfile.is_zipfile(m) for m in run.folder.rglob("model*")] == [True]
+
+
+def test_with_the_policy_data_every_image_is_seen_once(run):
+    seen = cluster_plots.seen(run)
+    together = np.concatenate(list(seen.values()))
+    assert set(seen) == {0, 1}
+    # A global batch has 64 images: 4 of 260 are left over.
+    assert len(together) == len(set(together)) == 256
+    assert cluster_plots.shards({"DATA": run}).axes
+
+
+def test_a_killed_worker_costs_no_finished_epoch(killed):
+    log = killed.log.read_text()
+    assert log.count("was ended by signal 9, Killed; all tasks are started again") == 1
+    epochs = [list(history["epoch"]) for history in killed.histories]
+    assert epochs == [[0], [1]]
+    digests = weights_at_the_end(killed)
+    assert digests["0"] == digests["1"]
+    assert cluster_plots.lives(killed).axes
