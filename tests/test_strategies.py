@@ -1,0 +1,181 @@
+"""What notebook 17 says about the strategies is what happens under each."""
+
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from rich.console import Console
+
+from utils import course, diagrams, steps, strategies, strategy_plots
+
+KINDS = {kind.name: kind for kind in strategies.KINDS}
+CELLS = [(name, way) for name in KINDS for way in strategies.WAYS if name != "tpu"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def folder(tmp_path_factory):
+    """A course of its own, so that the runs leave nothing in this one."""
+    folder = tmp_path_factory.mktemp("course")
+    for name in ("notebooks", "exercises", "solutions"):
+        (folder / name).symlink_to(course.PACKAGE_ROOT / name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def found():
+    return strategies.try_out()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "way"), CELLS)
+def test_a_cell_of_the_table_says_what_happens(name, way, found):
+    kind = KINDS[name]
+    assert len(found[name]) == kind.processes
+    for happened in found[name]:
+        assert happened["start"] is None
+        if kind.verdict(way) == "works":
+            assert happened[way] is None
+        else:
+            assert kind.refuses[way] in happened[way]
+
+
+@pytest.mark.slow
+def test_the_replicas_are_as_many_as_asked_for(found):
+    replicas = {name: all_[0].get("replicas") for name, all_ in found.items()}
+    assert replicas == {
+        "default": 1,
+        "one_device": 1,
+        "mirrored": 2,
+        "central_storage": 2,
+        "multi_worker": 2,
+        "parameter_server": 1,  # its two workers are not in step with each other
+        "tpu": None,
+    }
+
+
+@pytest.mark.slow
+def test_without_a_tpu_the_resolver_says_so(found):
+    (happened,) = found["tpu"]
+    assert "NotFoundError" in happened["start"]
+    assert "TPU" in happened["start"]
+    assert all(KINDS["tpu"].verdict(way) == "not run" for way in strategies.WAYS)
+
+
+@pytest.mark.slow
+def test_all_is_as_expected_and_the_tables_agree(found):
+    assert strategies.surprises(found) == []
+    assert strategies.tried(found).rows == strategies.table().rows
+
+
+# ------------------------------------------------------------ without TensorFlow
+
+
+def happened(**other):
+    refused = f"AttributeError: it {strategies.ONLY_SERVERS}"
+    usual = dict.fromkeys(("start", "fit", "loop", "save"))
+    return {**usual, "coordinator": refused, "replicas": 1, **other}
+
+
+@pytest.mark.parametrize(
+    ("other", "surprise"),
+    [
+        ({}, None),
+        ({"fit": "ValueError: no"}, "fit, process 0: ValueError: no; expected: works"),
+        ({"coordinator": None}, "coordinator, process 0: works; expected: has no"),
+        ({"coordinator": "ValueError: else"}, "ValueError: else; expected: has no"),
+        ({"start": "NotFoundError: none"}, "start, process 0: NotFoundError"),
+    ],
+)
+def test_a_surprise_is_noticed(other, surprise):
+    sentences = strategies.surprises({"mirrored": [happened(**other)]})
+    assert len(sentences) == (surprise is not None)
+    assert surprise is None or surprise in sentences[0]
+
+
+def test_one_process_that_fails_makes_a_no():
+    both = {"multi_worker": [happened(), happened(save="OSError: full")]}
+    assert strategies.tried(both).rows == [
+        ("MultiWorkerMirroredStrategy", "works", "works", "no", "no")
+    ]
+
+
+def test_an_unknown_strategy_is_refused():
+    with pytest.raises(course.CourseError, match="no strategy 'mirrord': choose from"):
+        strategies.try_out("mirrord")
+
+
+def test_every_strategy_is_tried():
+    assert {name for group in strategies.TOGETHER for name in group} == set(KINDS)
+
+
+def test_the_library_code_asks_no_questions():
+    text = (course.PACKAGE_ROOT / "solutions" / "any_strategy.py").read_text()
+    library, _, rest = text.partition("- the strategies")
+    assert rest
+    code = strategies.code_lines(library.split("import argparse")[1])
+    assert "get_strategy()" in " ".join(code)
+    assert not [line for line in code if line.startswith(("if ", "elif "))]
+
+
+SOURCE = """\
+a = 1
+
+# Step 1: Change a line.
+# was: b = 1
+b = 2
+
+# Step 2: Put two in, around a block.
+# was: c = 3
+with a:
+    c = 3
+
+d = 4  # not changed
+"""
+
+
+def test_lines_are_counted_without_comments_and_indentation(tmp_path):
+    source = tmp_path / "x_solution.py"
+    source.write_text(SOURCE)
+    assert strategies.lines_changed(source) == (4, 1, 2)
+
+
+def test_all_annotated_programs_are_counted():
+    programs = [row[0] for row in strategies.changes().rows]
+    assert programs == [p.stem.removesuffix("_solution") for p in steps.sources()]
+    assert {"fashion_mnist", "mirrored"} <= set(programs)
+
+
+@pytest.mark.parametrize(
+    "table", [strategies.table, strategies.places, strategies.changes]
+)
+def test_tables_show_themselves_everywhere(table):
+    shown = table()
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(shown)
+    for row in shown.rows:
+        assert row[0] in captured.get()
+        assert row[0] in shown._repr_html_()
+        assert row[0] in repr(shown)
+
+
+def test_the_chart_is_whole_and_in_words():
+    chart = strategy_plots.decision_chart()
+    canvas = FigureCanvasAgg(chart)
+    canvas.draw()
+    texts = [text for text in chart.axes[0].texts if text.get_text()]
+    boxes = [text.get_window_extent(canvas.get_renderer()) for text in texts]
+    for text, box in zip(texts, boxes, strict=True):
+        assert box.x0 >= 0, text
+        assert box.y0 >= 0, text
+        assert box.x1 <= chart.bbox.width, text
+        assert box.y1 <= chart.bbox.height, text
+        inside = [
+            patch.get_window_extent()
+            for patch in chart.axes[0].patches
+            if patch.get_window_extent().overlaps(box)
+        ]
+        assert all(p.x0 < box.x0 and box.x1 < p.x1 for p in inside), text
+    assert isinstance(chart, diagrams.Diagram)
+    for title in ("MirroredStrategy", "TPUStrategy", "Horovod"):
+        assert title in repr(chart)
