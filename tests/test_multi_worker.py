@@ -84,3 +84,35 @@ def test_a_killed_worker_costs_no_finished_epoch(killed):
     digests = weights_at_the_end(killed)
     assert digests["0"] == digests["1"]
     assert cluster_plots.lives(killed).axes
+
+
+UNEQUAL = """
+import tensorflow as tf
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+images = 3 if strategy.cluster_resolver.task_id == 0 else 5
+
+
+def part(context):
+    data = tf.data.Dataset.from_tensors((tf.ones(4), tf.ones(1)))
+    return data.repeat(images).batch(1)
+
+
+with strategy.scope():
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(4,))])
+    model.compile("sgd", "mse")
+shares = strategy.distribute_datasets_from_function(part)
+model.fit(shares, steps_per_epoch=5, verbose=0)
+print("Updates:", model.optimizer.iterations.numpy())
+print("Weights at the end:", model.get_weights()[0].tobytes().hex())
+"""
+
+
+def test_a_worker_with_fewer_batches_does_not_leave_the_other_waiting(folder):
+    """TensorFlow gives it empty ones until all have done their steps."""
+    (folder / "unequal.py").write_text(UNEQUAL)
+    run = launch.run("unequal.py", tasks={"worker": 2}, quiet=True, time_limit=200)
+    digests = weights_at_the_end(run)
+    assert set(digests) == {"0", "1"}
+    assert digests["0"] == digests["1"]
+    assert run.log.read_text().count("Updates: 5") == 2

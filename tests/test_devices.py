@@ -1,0 +1,77 @@
+"""Devices for replicas: parts of a real processor; GPUs that are only pretended."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from utils import devices, launch
+from utils.course import CourseError
+
+pytestmark = pytest.mark.slow
+
+# In a process of its own: TensorFlow's devices can be configured once.
+CODE = """
+import json, sys
+import tensorflow as tf
+from utils.course import CourseError
+from utils.devices import replica_devices
+
+def tried(*asked):
+    try:
+        return replica_devices(*asked)
+    except CourseError as error:
+        return str(error)
+
+found = {"none": tried(0), "default": tried(), "three": tried(3)}
+tf.zeros(1)
+found["there"] = [device.name for device in tf.config.list_logical_devices("CPU")]
+found["again"], found["late"] = tried(3), tried(2)
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def ended():
+    return subprocess.run(
+        [sys.executable, "-c", CODE], capture_output=True, text=True, timeout=120
+    )
+
+
+@pytest.fixture(scope="module")
+def found(ended):
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
+def test_a_processor_is_split_into_as_many_devices_as_replicas(found):
+    assert found["default"] == ["CPU:0", "CPU:1"]
+    assert found["three"] == found["again"] == ["CPU:0", "CPU:1", "CPU:2"]
+    assert found["there"] == [f"/device:{name}" for name in found["three"]]
+
+
+def test_what_can_not_be_done_is_said(found):
+    assert found["none"] == "replicas is 0: choose 1 or more."
+    assert "too late to split the processor into 2 devices" in found["late"]
+
+
+@pytest.mark.skipif(launch.cores() > 2, reason="three replicas have a core each here")
+def test_replicas_that_share_a_core_are_announced(ended):
+    assert "NOTICE: 3 replicas on" in ended.stderr
+
+
+def test_more_replicas_than_gpus_are_refused(monkeypatch):
+    """The GPUs are pretended; what is done with their list is not."""
+    import tensorflow as tf
+
+    gpus, grown = ["one", "two"], []
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: gpus)
+    monkeypatch.setattr(
+        tf.config.experimental, "set_memory_growth", lambda gpu, on: grown.append(gpu)
+    )
+    assert devices.replica_devices() == ["GPU:0", "GPU:1"]
+    assert devices.replica_devices(1) == ["GPU:0"]
+    assert set(grown) == set(gpus)
+    with pytest.raises(CourseError, match="3 replicas need 3 GPUs, and there are 2"):
+        devices.replica_devices(3)

@@ -1,0 +1,44 @@
+"""The course's WideResNet stands twice: explained in a program, and for the others."""
+
+import ast
+from types import SimpleNamespace
+
+import pytest
+
+from utils import course, networks
+
+pytestmark = pytest.mark.slow
+
+SOURCE = course.PACKAGE_ROOT / "solutions" / "fashion_mnist_solution.py"
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_the_network_is_that_of_the_program(width):
+    import tensorflow as tf
+
+    tree = ast.parse(SOURCE.read_text())
+    tree.body = [part for part in tree.body if isinstance(part, ast.FunctionDef)]
+    names = {"tf": tf, "args": SimpleNamespace(wd=5e-6)}
+    exec(compile(tree, SOURCE.name, "exec"), names)
+    theirs, ours = names["wide_resnet"](width), networks.wide_resnet(width)
+    assert described(ours) == described(theirs)
+    assert ours.count_params() == theirs.count_params()
+
+
+def described(model):
+    """Class and settings of each layer, and how many layers it is fed by."""
+    return [
+        (
+            type(layer).__name__,
+            {k: v for k, v in layer.get_config().items() if k != "name"},
+            len(layer.inbound_nodes[0].parent_nodes),
+        )
+        for layer in model.layers
+    ]
+
+
+def test_the_small_network_has_the_layers_that_the_text_names():
+    model = networks.small_cnn()
+    assert model.output_shape == (None, 10)
+    sizes = [getattr(x, "filters", getattr(x, "units", None)) for x in model.layers]
+    assert [size for size in sizes if size] == [32, 64, 256, 10]
