@@ -49,18 +49,19 @@ class Case:
 TITLES = {
     "single": "one device",
     "horovod": "Horovod",
-    "ring": "our own ring all-reduce",
-    "mirrored": "MirroredStrategy, `fit`",
-    "custom_loop": "MirroredStrategy, own loop",
-    "multi_worker": "MultiWorkerMirroredStrategy, `fit`",
+    "ring": "our own ring",
+    "mirrored": "Mirrored, `fit`",
+    "custom_loop": "Mirrored, own loop",
+    "multi_worker": "Multi-worker",
 }
 # Of the ways with a process for each worker; the others have one process in all.
 LAUNCHERS = {"horovod": "mpirun", "ring": "mpirun", "multi_worker": "tasks"}
+# The small network has no batch normalisation; what that of the other does is said.
 NETWORKS = {
-    ("small", "own"): "small, without batch norm",
+    ("small", "own"): "small",
     ("wide_resnet", "own"): "WideResNet",
-    ("wide_resnet", "synchronised"): "WideResNet, batch norm synchronised",
-    ("wide_resnet", "frozen"): "WideResNet, batch norm frozen",
+    ("wide_resnet", "synchronised"): "WideResNet, synced",
+    ("wide_resnet", "frozen"): "WideResNet, frozen",
 }
 
 SMALL = (
@@ -135,19 +136,16 @@ class Table:
                 str(row.case),
                 str(row.case.workers),
                 f"{row.weights:.1e}",
-                "there are none" if row.moving is None else f"{row.moving:.1e}",
+                "none" if row.moving is None else f"{row.moving:.1e}",
                 "yes" if row.same else "no",
             )
             for row in self.rows
         ]
 
     def _remark(self) -> str:
-        moved = ", ".join(
-            f"{move:.1e}" for move in sorted({r.moved for r in self.rows})
-        )
-        return (
-            f"For comparison, ten steps on one device moved a weight by up to {moved}."
-        )
+        moved = {_network(row.case): row.moved for row in self.rows}
+        each = ", ".join(f"{name}: {move:.1e}" for name, move in moved.items())
+        return f"How far ten steps on one device moved a weight, at most: {each}."
 
     def __rich__(self):
         from rich.console import Group
