@@ -311,6 +311,7 @@ def losses(runs: Mapping[str, Run]) -> Figure:
                 label=label,
             )
         axis.set(xlabel="epoch", ylabel=name)
+        axis.margins(y=0.1)
         axis.set_ylim(bottom=0)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.legend()
