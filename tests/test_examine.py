@@ -96,7 +96,8 @@ ATTACKS = [
         "patches the observer",
         "from utils import observe\n"
         "observe.Observer.event = lambda *a, **k: None\n"
-        "observe.Observer._report_end = lambda *a: None",
+        "observe.Observer._report_end = lambda *a: None\n"
+        "observe.Observer.report_replaced = lambda *a: None",
         REFUSED,
         "replaced Observer.event",
     ),

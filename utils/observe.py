@@ -115,6 +115,8 @@ class Reporter:
             for name, value in list(vars(owner).items()):
                 if callable(value) and not name.startswith("__"):
                     self._originals.append((owner, name, value))
+        for name in set(vars(Reporter)) - set(vars(type(self))):  # None is inherited
+            self._originals.append((type(self), name, None))
 
     def report_replaced(self) -> None:
         """Report what the program has replaced of it."""
@@ -122,7 +124,8 @@ class Reporter:
         for owner, name, value in self._originals:
             if vars(owner).get(name) is not value:
                 replaced.append(f"{getattr(owner, '__name__', owner)}.{name}")
-                setattr(owner, name, value)  # or this report, too, would be wrong
+                # Or this report, too, would be wrong.
+                delattr(owner, name) if value is None else setattr(owner, name, value)
         for name in replaced:
             self.event("replaced", name=name)
 
@@ -222,11 +225,13 @@ class Observer(Reporter):
         self._hook_steps(tf)
         self._hook_callbacks(tf)
         self._remember(tf)
-        report_end = self._report_end  # as it is before the program can replace it
+        # As they are before the program can replace them.
+        report_replaced, report_end = self.report_replaced, self._report_end
         try:
             with tf.variable_creator_scope(self._apart):
                 yield
         finally:
+            report_replaced()
             report_end()
 
     def _hook_devices(self) -> None:
@@ -531,7 +536,6 @@ class Observer(Reporter):
         )
 
     def _report_end(self) -> None:
-        self.report_replaced()
         if self._model is not None:
             self.keep("end", self._weights())
 

@@ -41,10 +41,12 @@ class ReplicaObserver(Reporter):
             *(distribute_lib.StrategyBase, tf.keras.Model, tf.GradientTape),
             optimizers._BaseOptimizer,
         )
-        report_end = self._report_end  # as it is before the program can replace it
+        # As they are before the program can replace them.
+        report_replaced, report_end = self.report_replaced, self._report_end
         try:
             yield
         finally:
+            report_replaced()
             report_end()
 
     def _strategy(self, original):
@@ -114,7 +116,6 @@ class ReplicaObserver(Reporter):
         return observed
 
     def _report_end(self) -> None:
-        self.report_replaced()
         if self._model is None:
             return
         state = self._optimizer.variables if self._optimizer is not None else []
