@@ -111,12 +111,12 @@ class Reporter:
 
     def remember(self, *owners) -> None:
         """Note what a program could replace to make its report look right."""
+        for name in sorted(set(vars(Reporter)) - set(vars(type(self)))):
+            self._originals.append((type(self), name, None))  # inherited
         for owner in (*owners, type(self), Reporter, json, sys.modules[__name__], os):
             for name, value in list(vars(owner).items()):
                 if callable(value) and not name.startswith("__"):
                     self._originals.append((owner, name, value))
-        for name in set(vars(Reporter)) - set(vars(type(self))):  # None is inherited
-            self._originals.append((type(self), name, None))
 
     def report_replaced(self) -> None:
         """Report what the program has replaced of it."""
