@@ -63,6 +63,8 @@ def _wrap(owner, name: str, handler) -> None:
     def observed(*args, **kwargs):
         if _current is None:
             return original(*args, **kwargs)
+        # Not only at the end: who silences the reports would be taken for hung.
+        _report_replaced(_current)
         return handler(_current, original, name)(*args, **kwargs)
 
     observed.__name__ = name
@@ -128,6 +130,9 @@ class Reporter:
                 delattr(owner, name) if value is None else setattr(owner, name, value)
         for name in replaced:
             self.event("replaced", name=name)
+
+
+_report_replaced = Reporter.report_replaced
 
 
 class Observer(Reporter):
