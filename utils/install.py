@@ -82,6 +82,9 @@ NO_WORD_OF_MISSING_GPUS = (
     'os.path.exists("/dev/nvidiactl") or '
     'os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")'
 )
+# TensorFlow leaves its faster convolutions off on processors that don't report
+# certain instructions, as many virtual machines don't: 2.4 times slower training.
+FAST_CONVOLUTIONS = 'os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")'
 
 
 class Stage(NamedTuple):
@@ -262,7 +265,7 @@ def install_course(home):
     path = ("--env", "PATH", f"{home.bin}{os.pathsep}${{PATH}}")
     home.run(*kernel, *title, *path, minutes=10)
 
-    start_up = [START_UP, NO_WORD_OF_MISSING_GPUS]
+    start_up = [START_UP, NO_WORD_OF_MISSING_GPUS, FAST_CONVOLUTIONS]
     if not home.conda:
         start_up.append(FIND_OPEN_MPI)
         launcher = LAUNCHER.format(prefix=shlex.quote(str(home.prefix)))
