@@ -665,19 +665,6 @@ def test_keras_goes_on_with_the_stream_from_epoch_to_epoch():
         model.fit(data.training_batches(dataset, 10), verbose=0)
 
 
-@pytest.mark.filterwarnings("ignore:Please import")  # Keras, to SciPy
-def test_keras_generator_makes_the_same_kind_of_batches():
-    images, _ = drawn.draw(600, seed=3)
-    dataset = dataset_of(images, mean=float(images.mean()), std=float(images.std()))
-    x, y = next(data.keras_generator_batches(dataset, 600, seed=1))
-    ((ours, labels),) = take(data.training_batches(dataset, 600, seed=1), 1)
-    assert (x.shape, x.dtype) == (ours.shape, ours.dtype)
-    assert (y.shape, y.dtype) == (labels.shape, labels.dtype)
-    assert x.min() == pytest.approx(ours.min(), abs=1e-5)
-    assert x.mean() == pytest.approx(ours.mean(), abs=0.05)
-    assert x.std() == pytest.approx(ours.std(), abs=0.1)  # it blurs
-
-
 @pytest.mark.parametrize("size", [0, -1, 61])
 def test_an_impossible_batch_size_is_refused(size):
     dataset = dataset_of(numbered(60))

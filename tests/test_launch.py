@@ -290,6 +290,13 @@ def test_more_workers_than_cores_run_and_are_pointed_out(folder):
 
 
 @pytest.mark.skipif(launch.gpus() > 0, reason="workers count GPUs here, not memory")
+def test_variables_reach_the_workers_and_are_shown(folder):
+    program(folder, "import os; print(os.environ['HOROVOD_CYCLE_TIME'])", "asks.py")
+    run = launch.run("asks.py", workers=1, environment={"HOROVOD_CYCLE_TIME": "7"})
+    assert run.tail() == "[0] 7"
+    assert "-x HOROVOD_CYCLE_TIME=7 " in run.command
+
+
 def test_workers_that_memory_cannot_hold_are_refused(folder):
     too_many = int(psutil.virtual_memory().total / launch.MEMORY_PER_WORKER) + 1
     with pytest.raises(course.CourseError, match="of memory"):

@@ -99,6 +99,9 @@ def run(
         str | None,
         typer.Option(help="With --tasks: the type of task that may fail: worker."),
     ] = None,
+    timeline: Annotated[
+        bool, typer.Option("--timeline", help="Let Horovod write down what it does.")
+    ] = False,
     time_limit: Annotated[
         float, typer.Option(help="Seconds, after which every process is ended.")
     ] = TIME_LIMIT,
@@ -116,6 +119,7 @@ def run(
             tasks=counts(tasks) if tasks else None,
             restarts=restarts,
             tolerate=tolerate,
+            timeline=timeline,
             time_limit=time_limit,
             quiet=as_json,
         )
@@ -260,6 +264,52 @@ def grade(
     if not as_json:
         print(f"Open {shown(out / 'index.html')}; points are in gradebook.csv.")
     _leave(all(one.status != GRADER_ERROR for one in grades))
+
+
+@app.command()
+def bench(
+    sections: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="launch, pipeline, start, precision, work, accuracy; default: all."
+        ),
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="How often each row is measured.")] = 5,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the tables and figures.")
+    ] = None,
+    record: Annotated[
+        bool,
+        typer.Option("--record", help="Keep them as the course's own results, too."),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Measure how fast training is here, and how near to the machine's limit.
+
+    With nothing else running: all of it takes hours, as the times to an accuracy do.
+    """
+    from dataclasses import asdict
+
+    from rich.console import Group
+
+    from utils import records
+    from utils.bench import bench
+
+    console = Console(stderr=True)
+    console.print(f"On {records.machine()}", highlight=False)
+    done = bench(
+        sections or (),
+        rounds,
+        out,
+        record,
+        lambda text: console.print(text, highlight=False),
+    )
+    texts = [text for one in done for text in (*one.notes, *one.warnings())]
+    _show(
+        Group(*(one.shown() for one in done), *texts),
+        [asdict(section) for section in done],
+        as_json,
+    )
 
 
 def _complain(error: CourseError) -> None:

@@ -8,6 +8,7 @@ import html
 import re
 import sys
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from utils import course
@@ -173,3 +174,20 @@ def html_table(header: tuple[str, ...] | None, rows: list[tuple[str, ...]]) -> s
 def marked(text: str) -> str:
     """HTML of a text in which `code` stands between backticks."""
     return re.sub("`([^`\n]+)`", r"<code>\1</code>", html.escape(text))
+
+
+@dataclass
+class Shown:
+    """A table that shows itself in a notebook and in a terminal."""
+
+    header: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+
+    def __rich__(self):
+        return rich_table(self.header, self.rows)
+
+    def __repr__(self) -> str:
+        return "\n".join(" | ".join(row) for row in [self.header, *self.rows])
+
+    def _repr_html_(self) -> str:
+        return html_table(self.header, self.rows)

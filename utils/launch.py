@@ -32,6 +32,7 @@ from utils.profiles import gpus
 from utils.watch import Watch
 
 BEAT = 0.1  # seconds between two looks at the workers
+TIMELINE = "timeline.json"
 MEMORY_PER_WORKER = 0.7e9  # bytes: TensorFlow, the data and the width-1 network
 
 
@@ -64,6 +65,11 @@ class Run:
     def log(self) -> Path:
         """The whole output of all workers, each line with its rank in front."""
         return self.folder / "log.txt"
+
+    @property
+    def timeline(self) -> Path:
+        """What Horovod did, and when, of a run started with `timeline=True`."""
+        return self.folder / TIMELINE
 
     @cached_property
     def history(self):
@@ -141,8 +147,15 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def mpirun_line(workers: int, program: list[str], threads: int | None) -> list[str]:
+def mpirun_line(
+    workers: int,
+    program: list[str],
+    threads: int | None,
+    variables: Mapping[str, str] | None = None,
+) -> list[str]:
     """The `mpirun` command that suits this machine, as an argument list.
+
+    variables: what else of the environment the workers are to have.
 
     Workers that wait in MPI spin, and steal the core that another computes on;
     yielding gives it back. Binding is left to the kernel, as each worker has more
@@ -154,12 +167,12 @@ def mpirun_line(workers: int, program: list[str], threads: int | None) -> list[s
         line += ["--oversubscribe"]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         line += ["--allow-run-as-root"]
-    for name, value in _thread_variables(threads).items():
+    for name, value in (thread_variables(threads) | dict(variables or {})).items():
         line += ["-x", f"{name}={value}"]
     return line + program
 
 
-def _thread_variables(threads: int | None, inter_op: int = 0) -> dict[str, str]:
+def thread_variables(threads: int | None, inter_op: int = 0) -> dict[str, str]:
     """What holds TensorFlow to so many threads; None: what it takes by itself.
 
     inter_op: threads that start operations; by default as many as compute, so that
@@ -251,8 +264,10 @@ def run(
     threads: int | None = None,
     time_limit: float = TIME_LIMIT,
     record: int = 0,
+    timeline: bool = False,
     watch: bool = False,
     quiet: bool = False,
+    environment: Mapping[str, str] | None = None,
     **options: object,
 ) -> Run:
     """Run `script` on `workers` workers under `mpirun` and wait for its end.
@@ -267,8 +282,10 @@ def run(
         cores are shared out. Without meaning where there are GPUs.
     time_limit: seconds, after which every process is ended.
     record: let each worker keep its weights of so many batches (`Run.recording`).
+    timeline: let Horovod write down what it does, and when (`Run.timeline`).
     watch: sample which core each worker loads (`Run.samples`).
     quiet: show nothing while it runs.
+    environment: variables for the workers, such as {"HOROVOD_CYCLE_TIME": "5"}.
 
     Raises CourseError for a program or a number of workers that can't run, and
     RunFailed when a worker fails, the time is up or the run is stopped; by then no
@@ -297,16 +314,19 @@ def run(
         threads = max(1, cores() // computing)
     shown = ["python", str(script), *own]
     worker = [sys.executable, "-u", "-m", "utils.worker", str(script), *own]
-    environment = clean_environment()
+    extra = dict(environment or {})
+    environment = clean_environment() | extra
     folder = logs.new_folder(script.stem)
+    if timeline:
+        extra["HOROVOD_TIMELINE"] = str(folder / TIMELINE)
     if cluster is None:
-        command = shlex.join(mpirun_line(workers, shown, threads))
-        actual = mpirun_line(workers, worker, threads)
+        command = shlex.join(mpirun_line(workers, shown, threads, extra))
+        actual = mpirun_line(workers, worker, threads, extra)
         actual[:1] = [_mpirun(), "--output-filename", f"{folder / 'ranks'}:nocopy"]
     else:
         # Steps that wait for weights hold a thread; a ps needs one more than workers.
         inter_op = 1 + len(cluster.get("worker", [])) if "ps" in cluster else 0
-        variables = _thread_variables(threads, inter_op)
+        variables = thread_variables(threads, inter_op) | extra
         environment |= variables
         command = plain_tasks(cluster, shown, variables)
         actual = [sys.executable, "-m", "utils.tasks"]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from utils import course, launch, steps
-from utils.display import html_table, rich_table
+from utils.display import Shown
 
 TIME_LIMIT = 240.0  # seconds for a run; on an idle machine it takes about fifteen
 ONLY_SERVERS = "has no attribute '_cluster_coordinator'"
@@ -109,23 +109,6 @@ TOGETHER = (
     ("multi_worker",),
     ("parameter_server",),
 )
-
-
-@dataclass
-class Shown:
-    """A table that shows itself in a notebook and in a terminal."""
-
-    header: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-
-    def __rich__(self):
-        return rich_table(self.header, self.rows)
-
-    def __repr__(self) -> str:
-        return "\n".join(" | ".join(row) for row in [self.header, *self.rows])
-
-    def _repr_html_(self) -> str:
-        return html_table(self.header, self.rows)
 
 
 def places() -> Shown:

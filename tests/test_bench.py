@@ -1,0 +1,182 @@
+"""The benchmark: what it makes of numbers, that it measures for real, that it fails.
+
+How fast anything is decides no test.
+"""
+
+import csv
+
+import pytest
+
+from utils import bench, bench_plots, course, data, drawn, launch, pipelines, records
+from utils.bench import Plan, Row, Section
+
+TINY = Plan(
+    rounds=1,
+    workers=2,
+    steps=1,
+    batch=4,
+    seconds=0.05,
+    batches=(4,),
+    widths=(1,),
+    data="drawn",
+    train_images=120,
+    epochs=1,
+)
+
+
+def example() -> Section:
+    rows = [
+        Row("limit", [100.0, 110.0, 90.0], "images/s"),
+        Row("ours", [95.0, 99.0, 90.0], "images/s"),
+    ]
+    section = Section("launch", rows, ["A note."])
+    section.compare("limit")
+    return section
+
+
+def test_ratios_are_taken_within_a_round():
+    limit, ours = example().rows
+    assert limit.ratios == []
+    assert ours.ratios == pytest.approx([0.95, 0.9, 1.0])
+    assert ours.base == "limit"
+
+
+def test_the_table_has_median_spread_and_ratio():
+    text = example().markdown()
+    last = next(line for line in text.splitlines() if "ours" in line)
+    cells = [cell.strip() for cell in last.strip("|").split("|")]
+    assert cells == [
+        "ours",
+        "95.0 images/s",
+        "90.0 to 99.0",
+        "0.95 (0.90 to 1.00) of limit",
+        "3",
+    ]
+    assert text.endswith("A note.")
+
+
+def test_a_bound_is_called_one():
+    row = Row("plain", [600.0], "s", "ours", [6.0], at_least=True)
+    section = Section("accuracy", [Row("ours", [100.0], "s"), row])
+    assert "more than 600 s" in section.markdown()
+    assert "more than 6.00 of ours" in section.markdown()
+
+
+@pytest.mark.parametrize(
+    ("values", "warned"), [([100, 101, 99], 0), ([100, 160, 99], 1)]
+)
+def test_rounds_that_disagree_are_warned_of(values, warned):
+    section = Section("start", [Row("import", values, "s")])
+    assert len(section.warnings()) == warned
+    assert all("'import'" in text for text in section.warnings())
+
+
+def test_files_have_every_round(tmp_path):
+    section = example()
+    bench.write([section], tmp_path)
+    assert records.machine() in (tmp_path / "bench.md").read_text()
+    lines = list(csv.DictReader((tmp_path / "bench.csv").open()))
+    assert [float(line["value"]) for line in lines] == [
+        value for row in section.rows for value in row.values
+    ]
+    assert [line["ratio_to"] for line in lines] == [""] * 3 + ["limit"] * 3
+
+
+def test_the_figure_has_a_bar_for_each_row_that_is_compared():
+    section = example()
+    (axis,) = bench_plots.of_section(section, "Recorded today.").axes
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["ours"]
+    assert [bar.get_width() for bar in axis.patches] == pytest.approx([0.95])
+    assert axis.get_xlabel() == "ratio to: limit"
+
+
+def test_a_record_comes_back_as_it_was(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "FOLDER", tmp_path)
+    bench.keep(example(), "course bench launch")
+    section, record = bench.recorded("launch")
+    assert section.rows == example().rows
+    assert section.notes[0] == "A note."
+    assert record.machine == records.machine()
+    assert "`course bench launch`" in record.origin
+
+
+def test_a_record_that_is_none_is_refused(tmp_path):
+    with pytest.raises(course.CourseError, match=r"no record .*gone\.json"):
+        records.load("gone", tmp_path)
+    (tmp_path / "half.json").write_text('{"machine": "x"')
+    with pytest.raises(course.CourseError, match=r"half\.json is not a record"):
+        records.load("half", tmp_path)
+    (tmp_path / "other.json").write_text('{"notes": [], "colour": 1}')
+    with pytest.raises(course.CourseError, match=r"other\.json is not a record"):
+        records.load("other", tmp_path)
+
+
+def test_unknown_sections_and_rounds_are_refused(tmp_path):
+    with pytest.raises(course.CourseError, match=r"no section speed: choose from lau"):
+        bench.bench(["speed"], out=tmp_path / "out")
+    with pytest.raises(course.CourseError, match="rounds is 0"):
+        bench.bench(["launch"], rounds=0, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.filterwarnings("ignore:Please import")  # Keras, to SciPy
+@pytest.mark.parametrize("name", pipelines.PIPELINES)
+def test_all_pipelines_make_the_same_kind_of_batches(name):
+    images, labels = drawn.draw(600, seed=3)
+    arrays = {"x_train": images, "y_train": labels, "x_test": images, "y_test": labels}
+    dataset = data.dataset_of("drawn", arrays)
+    x, y = next(iter(pipelines.PIPELINES[name](dataset, 600)))
+    assert (x.shape, x.dtype) == ((600, 28, 28, 1), "float32")
+    assert (y.shape, y.dtype) == ((600, 10), "float32")
+    black, white = ((edge - dataset.mean) / dataset.std for edge in (0, 255))
+    pixels = x.numpy() if hasattr(x, "numpy") else x
+    assert pixels.min() == pytest.approx(black, abs=1e-4)
+    assert pixels.max() <= white + 1e-4
+    still = (images / 1.0 - dataset.mean) / dataset.std
+    moved = [not (abs(still - image[..., 0]).sum((1, 2)) < 1).any() for image in pixels]
+    assert sum(moved) > 300  # most were flipped or shifted
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_it_measures_for_real(tmp_path):
+    """A start of two workers, talking and not; the pipelines."""
+    told = []
+    done = bench.bench(["work", "pipeline"], out=tmp_path, tell=told.append, plan=TINY)
+    work, pipes = done
+    (row,) = work.rows
+    assert row.values[0] > 0
+    assert row.facts["bytes all-reduced per step"] == 4 * 174_778
+    assert row.facts["ms of a step"] == pytest.approx(1000 * 8 / row.values[0])
+    assert [len(row.values) for row in pipes.rows] == [1, 1, 1]
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *("bench.md", "bench.csv", "work.png", "pipeline.png"),
+    }
+    assert told
+
+
+@pytest.mark.slow
+def test_what_cannot_be_measured_is_an_error(tmp_path):
+    def refuses(program, workers):
+        return [*program, "--cases", "sideways:4x1"]
+
+    with pytest.raises(
+        course.CourseError, match=r"nothing was measured(.|\n)*sideways"
+    ):
+        bench._timed("--data", "drawn", workers=1, through=refuses)
+
+
+def test_a_program_that_never_gets_there_gives_no_time():
+    import pandas
+
+    history = pandas.DataFrame({"val_accuracy": [0.86, 0.84]})
+    with pytest.raises(course.CourseError, match=r"not get above 0\.85 .* 2 epochs"):
+        bench._reached(history, "it")
+    bench._reached(pandas.DataFrame({"val_accuracy": [0.8, 0.86, 0.87]}), "it")
+
+
+def test_plain_ways_to_start_are_plain():
+    program = ["python", "x.py"]
+    assert bench._own_mpirun(program, 3) == ["mpirun", "-np", "3", *program]
+    line = launch.mpirun_line(2, program, 1, {"HOROVOD_CYCLE_TIME": "5"})
+    assert " ".join(line).endswith("-x HOROVOD_CYCLE_TIME=5 python x.py")

@@ -1,0 +1,572 @@
+"""How fast is it, and how near to what the machine could do? Side by side in one run.
+
+    course bench launch pipeline
+
+Behind `course bench` and `make bench`. Rows that are compared take turns, round by
+round, and a ratio is taken within a round, so that a machine that slows down slows all
+of them. What could not be measured is an error, never an empty cell.
+"""
+
+import csv
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from utils import course, launch, profiles, records, supervise
+from utils.display import Shown
+
+STEPS = course.PACKAGE_ROOT / "utils" / "timed_steps.py"
+PROGRAM = course.PACKAGE_ROOT / "solutions" / "fashion_mnist_solution.py"
+PLAIN_RECIPE = course.PACKAGE_ROOT / "utils" / "plain_recipe.py"
+ROUNDS = 5
+APART = 0.25  # of the median: rounds further apart than that are warned of
+TIME_LIMIT = 900.0  # seconds for one start of timed_steps.py
+TARGET = 0.85  # validation accuracy to be above in two epochs running
+# The plain recipe may take so many times as long as the course's, and is then ended.
+PATIENCE = 6.0
+RECIPE = {"base_lr": 0.02}  # what the course's program is given for the time to TARGET
+
+IMAGES, SECONDS = "images/s", "s"
+
+
+@dataclass
+class Row:
+    """A line of the benchmark: a value for each round, and its ratio to another row's.
+
+    base: the name of the row that the ratios are taken to; "" without. at_least: the
+    values are bounds, as the measurement was ended. facts: more about it.
+    """
+
+    name: str
+    values: list[float]
+    unit: str
+    base: str = ""
+    ratios: list[float] = field(default_factory=list)
+    at_least: bool = False
+    facts: dict = field(default_factory=dict)
+
+    @property
+    def spread(self) -> float:
+        """How far apart the rounds are: largest less smallest, over the median."""
+        found = self.ratios or self.values
+        return (max(found) - min(found)) / statistics.median(found)
+
+
+@dataclass
+class Section:
+    """Rows that were measured together. notes: what could not be, and why."""
+
+    name: str
+    rows: list[Row]
+    notes: list[str] = field(default_factory=list)
+
+    def compare(self, base: str, *names: str) -> None:
+        """Set the ratios of these rows (default: all others) to the row `base`."""
+        by_name = {row.name: row for row in self.rows}
+        for row in self.rows:
+            if row.name != base and (not names or row.name in names):
+                pairs = zip(row.values, by_name[base].values, strict=True)
+                row.base = base
+                row.ratios = [value / other for value, other in pairs]
+
+    def warnings(self) -> list[str]:
+        """A sentence for each row whose rounds disagree."""
+        return [
+            f"{self.name}: the rounds of {row.name!r} are {row.spread:.0%} apart; "
+            "close other programs and measure again."
+            for row in self.rows
+            if row.spread > APART
+        ]
+
+    def shown(self) -> Shown:
+        header = (TITLES[self.name], "median", "lowest to highest", "ratio", "rounds")
+        return Shown(header, [_cells(row) for row in self.rows])
+
+    def markdown(self) -> str:
+        """The table as Markdown, with its notes."""
+        table = self.shown()
+        lines = [table.header, ("---",) * len(table.header), *table.rows]
+        text = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+        return "\n\n".join([text, *self.notes])
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    more = "more than " if row.at_least else ""
+    ratio = ""
+    if row.ratios:
+        middle = f"{more}{statistics.median(row.ratios):.2f}"
+        if len(row.ratios) > 1:
+            middle += f" ({min(row.ratios):.2f} to {max(row.ratios):.2f})"
+        ratio = f"{middle} of {row.base}"
+    return (
+        row.name,
+        f"{more}{_number(statistics.median(row.values))} {row.unit}",
+        f"{_number(min(row.values))} to {_number(max(row.values))}",
+        ratio,
+        str(len(row.values)),
+    )
+
+
+def _number(value: float) -> str:
+    """With three digits that mean something."""
+    digits = max(0, 2 - len(str(int(abs(value)))) + 1) if abs(value) >= 1 else 3
+    return f"{value:,.{digits}f}"
+
+
+# ------------------------------------------------------------------ starting programs
+
+
+def _own_mpirun(program: list[str], workers: int) -> list[str]:
+    """mpirun as most people type it."""
+    return ["mpirun", "-np", str(workers), *program]
+
+
+def _gloo(program: list[str], workers: int) -> list[str]:
+    return ["horovodrun", "--gloo", "-np", str(workers), *program]
+
+
+def _start(command: list[str], folder: Path, environment: dict, limit: float) -> None:
+    """Run a command to its end; its output is in FOLDER/output.txt.
+
+    Raises CourseError with the last lines of it if it fails or takes too long.
+    """
+    output = folder / "output.txt"
+    with (
+        output.open("wb") as said,
+        supervise.owned(
+            command,
+            limit,
+            env=launch.clean_environment() | environment,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+        ) as process,
+    ):
+        status = process.wait()
+    if status:
+        tail = "\n".join(output.read_text(errors="replace").splitlines()[-10:])
+        raise course.CourseError(
+            f"`{' '.join(command[:4])} ...` ended with status {status}; nothing was "
+            f"measured. Its last lines:\n{tail}"
+        )
+
+
+def _timed(
+    *options: object,
+    workers: int,
+    through: Callable | None = None,
+    tasks: bool = False,
+    threads: int | None = None,
+    environment: dict[str, str] | None = None,
+) -> list[dict]:
+    """What each worker of a start of timed_steps.py reported.
+
+    through: makes the command that starts the workers; by default the course does.
+    """
+    words = [str(option) for option in options]
+    if through is None:
+        started = time.time()
+        run = launch.run(
+            STEPS,
+            *words,
+            workers=workers,
+            tasks={"worker": workers} if tasks else None,
+            threads=threads,
+            time_limit=TIME_LIMIT,
+            quiet=True,
+            environment=environment,
+        )
+        return _reports(run.folder, workers, started)
+    with tempfile.TemporaryDirectory(prefix=f"course-{os.getpid()}-") as name:
+        folder = Path(name)
+        program = [sys.executable, str(STEPS), *words, "--out", name]
+        started = time.time()
+        _start(through(program, workers), folder, environment or {}, TIME_LIMIT)
+        return _reports(folder, workers, started)
+
+
+def _reports(folder: Path, workers: int, started: float) -> list[dict]:
+    reports = []
+    for rank in range(workers):
+        path = folder / f"timed-{rank}.json"
+        if not path.exists():
+            raise course.CourseError(f"worker {rank} of {workers} measured nothing.")
+        reports.append(json.loads(path.read_text()))
+    for report in reports:
+        report["moments"]["command"] = started
+    return reports
+
+
+def _speed(reports: list[dict], case: str, images: int) -> list[float]:
+    """Images per second of all workers together, a number for each round.
+
+    images: of a worker and step.
+    """
+    each = (report["step_seconds"][case] for report in reports)
+    return [sum(images / s for s in seconds) for seconds in zip(*each, strict=True)]
+
+
+def _in_turn(makers: dict[str, Callable[[], float]], rounds: int, tell) -> list[Row]:
+    """A row for each maker of values; they take turns, another one first each round."""
+    values: dict[str, list[float]] = {name: [] for name in makers}
+    names = list(makers)
+    for turn in range(rounds):
+        shift = turn % len(names)
+        for name in names[shift:] + names[:shift]:
+            tell(f"round {turn + 1} of {rounds}: {name}")
+            values[name].append(makers[name]())
+    return [Row(name, found, IMAGES) for name, found in values.items()]
+
+
+# ------------------------------------------------------------------ the sections
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is measured, and on what.
+
+    steps: timed steps of a case in a round; batch, width: of the network; seconds: for
+    each pipeline in a round; batches, widths: what the work grows to.
+    """
+
+    rounds: int = ROUNDS
+    workers: int = 2
+    steps: int = 30
+    batch: int = 64
+    width: int = 1
+    seconds: float = 2.0
+    batches: tuple[int, ...] = (16, 32, 64, 128, 256, 512)
+    widths: tuple[int, ...] = (1, 2, 4)
+    data: str = "auto"
+    train_images: int | None = None
+    epochs: int = 40
+
+    @classmethod
+    def of_machine(cls, rounds: int = ROUNDS) -> "Plan":
+        """A worker for each GPU, or for each core without GPUs."""
+        gpus = profiles.gpus()
+        width = profiles.settings().width
+        widths = (1, 2, 4, 10) if gpus else (1, 2, 4)
+        workers = max(2, gpus or launch.cores())
+        return cls(rounds, workers=workers, width=width, widths=widths)
+
+
+ALONE, TOGETHER = "alone", "together"
+
+
+def launching(plan: Plan, tell: Callable[[str], None]) -> Section:
+    """One worker, the machine's limit for N, and N in all ways to start them."""
+    n, images = plan.workers, plan.batch
+    alone, together = (f"{w}:{plan.batch}x{plan.width}" for w in (ALONE, TOGETHER))
+    common = ("--steps", plan.steps, "--data", plan.data)
+
+    def horovod(case, **how):
+        options = ("--with", "horovod", "--cases", case, *common)
+        return sum(_speed(_timed(*options, workers=n, **how), case, images))
+
+    def single():
+        options = ("--cases", alone, *common)
+        return sum(
+            _speed(_timed(*options, workers=1, threads=1), alone, images)
+        )  # of one round
+
+    def mirrored():
+        options = ("--with", "mirrored", "--replicas", n, "--cases", alone, *common)
+        reports = _timed(*options, workers=1, threads=launch.cores())
+        return sum(_speed(reports, alone, images * n))
+
+    def multi_worker():
+        options = ("--with", "multi_worker", "--cases", alone, *common)
+        return sum(_speed(_timed(*options, workers=n, tasks=True), alone, images))
+
+    def whole_machine():
+        options = ("--cases", alone, *common)
+        reports = _timed(*options, workers=1, threads=launch.cores())
+        return sum(_speed(reports, alone, images))
+
+    one_thread = launch.thread_variables(max(1, launch.cores() // n))
+    limit = f"{n} workers that don't talk: the limit"
+    rows = _in_turn(
+        {
+            "1 worker on 1 core or GPU": single,
+            limit: lambda: horovod(alone),
+            f"{n} workers, as the course starts them": lambda: horovod(together),
+            f"{n} workers, plain `mpirun -np {n}`": lambda: horovod(
+                together, through=_own_mpirun
+            ),
+            f"{n} workers, `horovodrun --gloo`": lambda: horovod(
+                together, through=_gloo, environment=one_thread
+            ),
+            f"MirroredStrategy, {n} replicas": mirrored,
+            f"MultiWorkerMirroredStrategy, {n} processes": multi_worker,
+            "1 worker with the whole machine": whole_machine,
+        },
+        plan.rounds,
+        tell,
+    )
+    section = Section("launch", rows)
+    section.compare(limit)
+    return section
+
+
+def pipeline(plan: Plan, tell: Callable[[str], None]) -> Section:
+    """The input pipeline alone, on one thread, against the usual ones."""
+    titles = {
+        "course": "the course's, by whole batches",
+        "image_by_image": "tf.data, image by image",
+        "keras_generator": "Keras' ImageDataGenerator",
+    }
+    with tempfile.TemporaryDirectory(prefix=f"course-{os.getpid()}-") as name:
+        tell("three pipelines in turn")
+        command = [sys.executable, "-m", "utils.pipelines", "--rounds", plan.rounds]
+        command += ["--seconds", plan.seconds, "--batch-size", plan.batch]
+        command = [str(word) for word in [*command, "--data", plan.data]]
+        _start(command, Path(name), launch.thread_variables(1), TIME_LIMIT)
+        said = Path(name, "output.txt").read_text(errors="replace").splitlines()
+    found = next(json.loads(line) for line in reversed(said) if line.startswith("{"))
+    rows = [Row(titles[name], values, IMAGES) for name, values in found.items()]
+    section = Section("pipeline", rows)
+    section.compare(titles["keras_generator"])
+    return section
+
+
+def start_up(plan: Plan, tell: Callable[[str], None]) -> Section:
+    """From the command to the first batch, part by part."""
+    case = f"{TOGETHER}:{plan.batch}x{plan.width}"
+    parts = {
+        "mpirun and Python": ("command", "born"),
+        "import TensorFlow and the course": ("born", "imported"),
+        "import Horovod, hvd.init()": ("imported", "started"),
+        "load the data": ("started", "loaded"),
+        "build the network": ("loaded", "built"),
+        "first batch, with its graph": ("built", "first_batch"),
+        "command to first batch": ("command", "first_batch"),
+    }
+    values: dict[str, list[float]] = {part: [] for part in parts}
+    for turn in range(plan.rounds):
+        tell(f"start {turn + 1} of {plan.rounds}")
+        options = ("--with", "horovod", "--cases", case, "--data", plan.data)
+        reports = _timed(*options, "--steps", 1, workers=plan.workers)
+        moments = reports[0]["moments"]
+        for part, (begin, end) in parts.items():
+            values[part].append(moments[end] - moments[begin])
+    return Section("start", [Row(part, v, SECONDS) for part, v in values.items()])
+
+
+def precision(plan: Plan, tell: Callable[[str], None]) -> Section:
+    """One worker on one core or GPU: fewer bits, XLA, oneDNN."""
+    case, flags = f"{ALONE}:{plan.batch}x{plan.width}", records.flags()
+    base = ("--cases", case, "--steps", plan.steps, "--data", plan.data)
+
+    def speed(*more, **environment):
+        reports = _timed(
+            *base, *more, workers=1, threads=1, environment=environment or None
+        )
+        return sum(_speed(reports, case, plan.batch))
+
+    normal = "float32"
+    makers: dict[str, Callable[[], float]] = {normal: speed}
+    notes = []
+    if flags & {"avx512_bf16", "amx_bf16"}:
+        makers["bfloat16"] = lambda: speed("--precision", "mixed_bfloat16")
+    else:
+        notes.append("bfloat16: not measured, as this processor has none.")
+    if profiles.gpus():
+        makers["float16"] = lambda: speed("--precision", "mixed_float16")
+    else:
+        notes.append("float16: not measured, as there is no GPU.")
+        makers["oneDNN off"] = lambda: speed(TF_ENABLE_ONEDNN_OPTS="0")
+    makers["XLA on"] = lambda: speed("--jit")
+    section = Section("precision", _in_turn(makers, plan.rounds, tell), notes)
+    section.compare(normal)
+    return section
+
+
+def work(plan: Plan, tell: Callable[[str], None]) -> Section:
+    """What a step costs as workers, batch and width grow, and how much is waiting."""
+    shapes = [(b, plan.width) for b in plan.batches]
+    shapes += [(plan.batch, w) for w in plan.widths if w != plan.width]
+    jobs = {plan.workers: shapes}
+    for workers in range(2, plan.workers):
+        jobs[workers] = [(plan.batch, plan.width)]
+    rows = []
+    for workers, wanted in jobs.items():
+        tell(f"{workers} workers, {len(wanted)} sizes, {plan.rounds} rounds")
+        cases = [f"{way}:{b}x{w}" for b, w in wanted for way in (ALONE, TOGETHER)]
+        reports = _timed(
+            *("--with", "horovod", "--cases", *cases, "--rounds", plan.rounds),
+            *("--steps", max(2, plan.steps // 5), "--data", plan.data),
+            workers=workers,
+        )
+        for batch, width in wanted:
+            alone, together = (f"{w}:{batch}x{width}" for w in (ALONE, TOGETHER))
+            limit = _speed(reports, alone, batch)
+            speed = _speed(reports, together, batch)
+            name = f"{workers} workers, batch {batch}, width {width}"
+            waiting = [
+                1000 * batch * workers * (1 / with_others - 1 / without)
+                for with_others, without in zip(speed, limit, strict=True)
+            ]
+            row = Row(name, speed, IMAGES, "workers that don't talk")
+            row.ratios = [a / b for a, b in zip(speed, limit, strict=True)]
+            row.facts = {
+                "workers": workers,
+                "batch": batch,
+                "width": width,
+                "bytes all-reduced per step": 4 * reports[0]["trained"][together],
+                "ms of a step": 1000 * batch * workers / statistics.median(speed),
+                "ms waiting in a step": statistics.median(waiting),
+            }
+            rows.append(row)
+    return Section("work", rows)
+
+
+def accuracy(plan: Plan, tell: Callable[[str], None]) -> Section:
+    """The time from the command to TARGET, in two epochs running, by both recipes."""
+    ours, plain = "the course's program", "the plain recipe"
+    found: dict[str, list[float]] = {ours: [], plain: []}
+    epochs: dict[str, list] = {ours: [], plain: []}
+    ended, notes = False, []
+    size = ["--train-images", plan.train_images] if plan.train_images else []
+    size += ["--epochs", plan.epochs, "--width", plan.width, "--data", plan.data]
+    for turn in range(plan.rounds):
+        tell(f"round {turn + 1} of {plan.rounds}: {ours}")
+        run = launch.run(PROGRAM, *size, workers=plan.workers, quiet=True, **RECIPE)
+        _reached(run.history, ours)
+        # What is trained ends with the second epoch above the target.
+        found[ours].append(run.seconds)
+        epochs[ours].append(len(run.history))
+        tell(f"round {turn + 1} of {plan.rounds}: {plain}")
+        with tempfile.TemporaryDirectory(prefix=f"course-{os.getpid()}-") as name:
+            command = [sys.executable, str(PLAIN_RECIPE), "--log-dir", name]
+            command = _own_mpirun([*command, *map(str, size)], plan.workers)
+            limit, started = PATIENCE * run.seconds, time.monotonic()
+            try:
+                _start(command, Path(name), {}, limit)
+            except course.CourseError:
+                if time.monotonic() - started < limit:
+                    raise
+                ended = True
+                notes.append(
+                    f"The plain recipe was ended after {PATIENCE:g} times the "
+                    "course's time; it had not got there."
+                )
+            found[plain].append(time.monotonic() - started)
+            epochs[plain].append(_epochs(Path(name, "history.csv")))
+    rows = [
+        Row(name, v, SECONDS, facts={"epochs": epochs[name]})
+        for name, v in found.items()
+    ]
+    rows[1].at_least = ended
+    section = Section("accuracy", rows, list(dict.fromkeys(notes)))
+    section.compare(ours)
+    return section
+
+
+def _reached(history, name: str) -> None:
+    if not (history["val_accuracy"].tail(2) > TARGET).all() or len(history) < 2:
+        raise course.CourseError(
+            f"{name} did not get above {TARGET} in two epochs running, in "
+            f"{len(history)} epochs: there is no time to report."
+        )
+
+
+def _epochs(history: Path) -> int:
+    return max(0, len(history.read_text().splitlines()) - 1) if history.exists() else 0
+
+
+SECTIONS = {
+    "launch": launching,
+    "pipeline": pipeline,
+    "start": start_up,
+    "precision": precision,
+    "work": work,
+    "accuracy": accuracy,
+}
+TITLES = {
+    "launch": "Training, all workers together",
+    "pipeline": "Input pipeline alone, one thread",
+    "start": "From the command to the first batch",
+    "precision": "One worker on one core or GPU",
+    "work": "Cost as the work grows",
+    "accuracy": f"Time to {TARGET} validation accuracy, twice running",
+}
+
+
+# ------------------------------------------------------------------ the whole
+
+
+def bench(
+    sections: Sequence[str] = (),
+    rounds: int = ROUNDS,
+    out: Path | None = None,
+    record: bool = False,
+    tell: Callable[[str], None] = lambda text: None,
+    plan: Plan | None = None,
+) -> list[Section]:
+    """Measure these sections (default: all), and write each as soon as it is done.
+
+    out: the folder for bench.md, bench.csv and the figures. record: keep the results as
+    the course's own, which notebooks and README show.
+    Raises CourseError for an unknown section, and when something can't be measured.
+    """
+    from utils import bench_plots
+
+    unknown = [name for name in sections if name not in SECTIONS]
+    if unknown or rounds < 1:
+        raise course.CourseError(
+            f"no section {', '.join(unknown)}: choose from {', '.join(SECTIONS)}."
+            if unknown
+            else f"rounds is {rounds}: choose 1 or more."
+        )
+    plan = plan or Plan.of_machine(rounds)
+    out = out or course.root() / "logs" / f"bench_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
+    out.mkdir(parents=True, exist_ok=True)
+    done = []
+    for name in sections or SECTIONS:
+        section = SECTIONS[name](plan, lambda text, n=name: tell(f"{n}: {text}"))
+        done.append(section)
+        write(done, out)
+        bench_plots.of_section(section).savefig(out / f"{name}.png", dpi=120)
+        if record:
+            keep(section, f"course bench {name} --rounds {plan.rounds}")
+    return done
+
+
+def write(sections: Sequence[Section], out: Path) -> None:
+    """Write bench.md and bench.csv, which has a line for each row and round."""
+    parts = [f"# Benchmark\n\nOn {records.machine()}."]
+    for section in sections:
+        warned = [f"Warning: {text}" for text in section.warnings()]
+        parts.append("\n\n".join([section.markdown(), *warned]))
+    (out / "bench.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    with (out / "bench.csv").open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        rows.writerow(("section", "row", "round", "value", "unit", "ratio", "ratio_to"))
+        for section in sections:
+            for row in section.rows:
+                ratios = row.ratios or [""] * len(row.values)
+                for turn, pair in enumerate(zip(row.values, ratios, strict=True), 1):
+                    value, ratio = pair
+                    line = (section.name, row.name, turn, value, row.unit, ratio)
+                    rows.writerow((*line, row.base))
+
+
+def keep(section: Section, command: str) -> None:
+    """Keep a section as one of the course's records."""
+    rows = [asdict(row) for row in section.rows]
+    notes = (*section.notes, *section.warnings())
+    records.save(f"bench_{section.name}", {"rows": rows}, command, notes)
+
+
+def recorded(name: str) -> tuple[Section, records.Record]:
+    """A recorded section, and where it comes from."""
+    record = records.load(f"bench_{name}")
+    rows = [Row(**row) for row in record.results["rows"]]
+    return Section(name, rows, list(record.notes)), record
