@@ -9,7 +9,7 @@ NO_PYTHON = Python 3.11 is missing. Debian, Ubuntu: sudo apt install python3.11 
 BIN := $(CURDIR)/.venv/bin
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help setup lab course test quick lock
+.PHONY: help setup lab course test quick bench lock
 
 help:
 	@awk -F ': .*## ' '/^[a-z]+: .*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
@@ -28,6 +28,9 @@ test: setup ## run the tests
 
 quick: setup ## run the tests that take two minutes together
 	@$(BIN)/pytest -m "not slow"
+
+bench: setup ## measure how fast training is here (hours; with nothing else running)
+	@$(BIN)/course bench
 
 lock: ## bring requirements.lock up to date with requirements.txt (for maintainers)
 	@$(or $(PYTHON3),$(error $(NO_PYTHON))) utils/lock.py

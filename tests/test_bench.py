@@ -101,7 +101,7 @@ def test_a_record_comes_back_as_it_was(tmp_path, monkeypatch):
 
 
 def test_a_record_that_is_none_is_refused(tmp_path):
-    with pytest.raises(course.CourseError, match=r"no record .*gone\.json"):
+    with pytest.raises(course.CourseError, match=r"there is no record .*gone\.json"):
         records.load("gone", tmp_path)
     (tmp_path / "half.json").write_text('{"machine": "x"')
     with pytest.raises(course.CourseError, match=r"half\.json is not a record"):

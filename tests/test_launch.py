@@ -297,6 +297,11 @@ def test_variables_reach_the_workers_and_are_shown(folder):
     assert "-x HOROVOD_CYCLE_TIME=7 " in run.command
 
 
+def test_tasks_have_no_timeline(folder):
+    with pytest.raises(course.CourseError, match="a timeline is Horovod's"):
+        launch.run("program.py", tasks={"worker": 1}, timeline=True)
+
+
 def test_workers_that_memory_cannot_hold_are_refused(folder):
     too_many = int(psutil.virtual_memory().total / launch.MEMORY_PER_WORKER) + 1
     with pytest.raises(course.CourseError, match="of memory"):

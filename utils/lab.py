@@ -27,7 +27,15 @@ import traceback
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from utils import course, launch, observe, observe_replicas, supervise, worker
+from utils import (
+    course,
+    launch,
+    observe,
+    observe_replicas,
+    observe_scaled,
+    supervise,
+    worker,
+)
 
 # Odd numbers of batches, so that dividing leaves remainders.
 TRAIN_IMAGES, BATCH_SIZE, VAL_BATCH_SIZE = 60, 8, 4
@@ -46,7 +54,8 @@ class World:
     local_ranks: what to pretend, by rank, where not the real ones; gpus: how many to
     pretend on the machine. count_only: see utils.observe. replicas: of a single
     worker, for programs with tf.distribute; reference: it runs the course's program
-    for one device, with which the other is compared.
+    for one device, with which the other is compared. machines: each worker is on a
+    machine of its own, with one GPU and a disk (see utils.observe_scaled).
     """
 
     size: int
@@ -55,6 +64,11 @@ class World:
     count_only: bool = False
     replicas: int = 0
     reference: bool = False
+    machines: bool = False
+
+
+def _machines(size: int) -> World:
+    return World(size, local_ranks=(0,) * size, gpus=1, machines=True)
 
 
 # Two workers of a machine with four GPUs, on which others work, too; and machines
@@ -66,6 +80,9 @@ WORLDS = {
     "one": World(1, count_only=True),
     "replicas": World(1, replicas=2),
     "reference": World(1, replicas=1, reference=True),
+    "machine": _machines(1),
+    "two machines": _machines(2),
+    "three machines": _machines(3),
 }
 
 BEAT = 0.05  # seconds between two looks at the workers
@@ -305,12 +322,16 @@ def _work(running: _Running, environment: dict[str, str]) -> int:
         os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600), number)
     stack = (running.folder / f"rank.{rank}.stack").open("w")
     faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
-    os.chdir(running.folder)
+    home = running.folder / f"rank.{rank}.home" if world.machines else running.folder
+    home.mkdir(exist_ok=True)
+    os.chdir(home)
     sys.argv = [running.script, *running.options]
     sys.path[0] = str(Path(running.script).parent)
     where = (running.folder, rank, running.script)
     if world.replicas:
         observer = observe_replicas.ReplicaObserver(*where)
+    elif world.machines:
+        observer = observe_scaled.ScaledObserver(*where, local_rank, world.gpus)
     else:
         observer = observe.Observer(*where, local_rank, world.gpus, world.count_only)
     observer.event("started", pid=os.getpid())
@@ -367,6 +388,9 @@ def environment() -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "TF_NUM_INTRAOP_THREADS": "1",
         "TF_NUM_INTEROP_THREADS": "1",
+        # With it, TensorFlow 2.15 fails at the first convolution of an empty batch,
+        # which is what a replica gets when there are fewer images than replicas.
+        "TF_ENABLE_ONEDNN_OPTS": "0",
         "CUDA_VISIBLE_DEVICES": "-1",
         "PYTHONUNBUFFERED": "1",
         "HOROVOD_STALL_CHECK_DISABLE": "1",

@@ -296,6 +296,8 @@ def run(
         raise course.CourseError(
             f"tolerate is {tolerate!r}, a type that the run has no tasks of."
         )
+    if timeline and tasks is not None:
+        raise course.CourseError("a timeline is Horovod's: tasks have none.")
     cluster = clusters.free_cluster(tasks) if tasks is not None else None
     if cluster is not None:
         everybody = clusters.tasks_of(cluster)
@@ -318,7 +320,7 @@ def run(
     environment = clean_environment() | extra
     folder = logs.new_folder(script.stem)
     if timeline:
-        extra["HOROVOD_TIMELINE"] = str(folder / TIMELINE)
+        extra["HOROVOD_TIMELINE"] = course.shown(folder / TIMELINE)
     if cluster is None:
         command = shlex.join(mpirun_line(workers, shown, threads, extra))
         actual = mpirun_line(workers, worker, threads, extra)

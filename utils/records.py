@@ -70,7 +70,7 @@ def load(name: str, folder: Path | None = None) -> Record:
         return Record(**kept)
     except FileNotFoundError:
         raise course.CourseError(
-            f"no record {course.shown(path)}; `course bench` makes it."
+            f"there is no record {course.shown(path)}: was it ever measured?"
         ) from None
     except (ValueError, KeyError, TypeError) as error:
         raise course.CourseError(
