@@ -66,7 +66,7 @@ b.start()
 
 
 # How many steps each program has.
-STEPS = {"custom_loop": 4, "fashion_mnist": 6, "mirrored": 4}
+STEPS = {"custom_loop": 4, "fashion_mnist": 6, "mirrored": 4, "scaled": 4}
 SOLUTIONS = course.PACKAGE_ROOT / "solutions"
 
 

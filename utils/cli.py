@@ -25,7 +25,9 @@ app = typer.Typer(
 
 Which = Annotated[
     str | None,
-    typer.Option("--exercise", help="fashion_mnist (default), mirrored, custom_loop."),
+    typer.Option(
+        "--exercise", help="fashion_mnist (default), scaled, mirrored, custom_loop."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 

@@ -273,6 +273,29 @@ def validation_batches(
     return _plain(dataset, dataset.x_val, dataset.y_val, passes, batch_size)
 
 
+def validation_shard(
+    dataset: Dataset, batch_size: int, rank: int, size: int
+) -> "tf.data.Dataset":
+    """Every `size`-th image to validate on, from number `rank` on, once and in order;
+    shapes as for training.
+
+    The shards of ranks 0 to size - 1 together hold every image once. Raises CourseError
+    for a rank that there isn't, and for a shard without an image.
+    """
+    import tensorflow as tf
+
+    if not 0 <= rank < size:
+        raise CourseError(f"there is no rank {rank} of {size}: they begin at 0.")
+    if rank >= len(dataset.x_val):
+        raise CourseError(
+            f"{len(dataset.x_val)} images to validate on are too few for {size} "
+            "workers: take more images, or fewer workers."
+        )
+    images, labels = dataset.x_val[rank::size], dataset.y_val[rank::size]
+    once = tf.data.Dataset.from_tensors(tf.range(len(images)))
+    return _plain(dataset, images, labels, once, batch_size)
+
+
 def test_batches(dataset: Dataset, batch_size: int) -> "tf.data.Dataset":
     """Every test image once, in order, standardised; shapes as for training."""
     import tensorflow as tf
@@ -317,26 +340,6 @@ def standardise(images: "tf.Tensor", dataset: Dataset) -> "tf.Tensor":
     if len(images.shape) == 3:
         pixels = pixels[..., None]
     return (pixels - np.float32(dataset.mean)) / np.float32(dataset.std)
-
-
-def keras_generator_batches(dataset: Dataset, batch_size: int, seed: int | None = None):
-    """What `training_batches` replaces: Keras' generator, which moves image by image.
-
-    Only the benchmark uses it, to compare the speeds.
-    """
-    import tensorflow as tf
-
-    generator = tf.keras.preprocessing.image.ImageDataGenerator(
-        featurewise_center=True,
-        featurewise_std_normalization=True,
-        horizontal_flip=True,
-        width_shift_range=0.2,
-        height_shift_range=0.2,
-        fill_mode="constant",
-    )
-    generator.mean, generator.std = dataset.mean, dataset.std
-    labels = np.eye(10, dtype=np.float32)[dataset.y_train]
-    return generator.flow(dataset.x_train[..., None], labels, batch_size, seed=seed)
 
 
 def seed_worker(seed: int | None) -> None:

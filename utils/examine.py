@@ -22,7 +22,7 @@ NAME = "submission.py"
 SHOWN = (
     *("__init__", "course", "data", "display", "drawn", "fetch", "lab", "launch"),
     *("logs", "messenger", "networks", "observe", "observe_replicas", "profiles"),
-    *("devices", "steps", "supervise", "tasks", "watch", "worker"),
+    *("observe_scaled", "devices", "steps", "supervise", "tasks", "watch", "worker"),
 )
 LIMITS = sandbox.Limits(seconds=lab.START + lab.LIMIT)
 LOG = 8_000  # bytes of what each worker printed
@@ -41,17 +41,19 @@ def examine(
     program: Path,
     limits: sandbox.Limits = LIMITS,
     silence: float = lab.SILENCE,
+    steps: tuple[int, ...] | None = None,
 ) -> Examined:
     """Examine one program; what is right with which step, and how it behaved.
 
     program: named like the exercise that it is (see `exercises.find`).
     silence: seconds after which a program that does nothing is taken for hung.
+    steps: the steps to look at; by default all of the exercise's.
     Raises CourseError if the sandbox or the lab can't be used on this machine.
     """
     isolation = sandbox.probe()
     told = (f"Isolation: {isolation.how}.", *isolation.describe())
     content, exercise = program.read_bytes(), exercises.find(script=program)
-    known = checks.at_once(content, exercise, exercise.steps)
+    known = checks.at_once(content, exercise, steps or exercise.steps)
     wanted = [step for step, verdict in known.items() if verdict is None]
     if not wanted:
         return _result(known, told, "", 0.0)

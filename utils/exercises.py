@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils import course, judge, judge_horovod, judge_replicas, lab
+from utils import course, judge, judge_horovod, judge_replicas, judge_scaled, lab
 from utils.judge import World
 from utils.steps import render
 from utils.verdict import Verdict
@@ -84,7 +84,14 @@ CUSTOM_LOOP = Exercise(
     judge_replicas.LOOP_WORLDS,
     judge_replicas.LOOP_OPTIONS,
 )
-EXERCISES = {one.name: one for one in (HOROVOD, MIRRORED, CUSTOM_LOOP)}
+SCALED = Exercise(
+    "scaled",
+    judge_scaled.EXPECTED,
+    judge_scaled.JUDGES,
+    judge_scaled.WORLDS,
+    judge_scaled.OPTIONS,
+)
+EXERCISES = {one.name: one for one in (HOROVOD, SCALED, MIRRORED, CUSTOM_LOOP)}
 
 
 def find(name: str | None = None, script: str | Path | None = None) -> Exercise:

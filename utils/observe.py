@@ -113,9 +113,11 @@ class Reporter:
 
     def remember(self, *owners) -> None:
         """Note what a program could replace to make its report look right."""
-        for name in sorted(set(vars(Reporter)) - set(vars(type(self)))):
-            self._originals.append((type(self), name, None))  # inherited
-        for owner in (*owners, type(self), Reporter, json, sys.modules[__name__], os):
+        own = type(self).__mro__[:-1]  # down to Reporter, without object
+        inherited = {name for base in own for name in vars(base)}
+        for name in sorted(inherited - set(vars(type(self)))):
+            self._originals.append((type(self), name, None))
+        for owner in (*owners, *own, json, sys.modules[__name__], os):
             for name, value in list(vars(owner).items()):
                 if callable(value) and not name.startswith("__"):
                     self._originals.append((owner, name, value))
@@ -141,6 +143,8 @@ class Observer(Reporter):
     local_rank: the one to pretend, gpus: how many GPUs to pretend (see
     `_pretend_gpus`). count_only: see `_hook_steps`.
     """
+
+    metrics_apart = APART
 
     def __init__(
         self,
@@ -507,8 +511,9 @@ class Observer(Reporter):
             def observed(listing, epoch, logs=None):
                 seen = Watched(listing._process_logs(logs))
                 # So few images may give all ranks the same accuracy by chance.
+                more = self.metrics_apart * self.rank
                 for key in [k for k in _plain(seen) if k.startswith("val_")]:
-                    dict.__setitem__(seen, key, dict.get(seen, key) + APART * self.rank)
+                    dict.__setitem__(seen, key, dict.get(seen, key) + more)
                 for callback in listing.callbacks:
                     seen.read.clear()
                     before = _plain(seen)

@@ -1,0 +1,178 @@
+"""Keep the accuracy: train a WideResNet on N workers as well as on one.
+
+    python solutions/scaled_solution.py --epochs 3
+    mpirun -np 2 python solutions/scaled_solution.py --epochs 3
+    course run -np 2 solutions/scaled_solution.py -- --epochs 3 --checkpoint kept
+
+It begins as the finished Horovod program. What is left to do: a learning rate for the
+larger batch, exact validation, and a checkpoint.
+"""
+
+import argparse
+import time
+
+import horovod.tensorflow.keras as hvd
+import tensorflow as tf
+
+from utils import data, logs, networks
+
+hvd.init()
+gpus = tf.config.list_physical_devices("GPU")
+if gpus:
+    tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
+    tf.config.experimental.set_memory_growth(gpus[hvd.local_rank()], True)
+
+parser = argparse.ArgumentParser(
+    description="Train a WideResNet-16 on Fashion-MNIST, with a batch on each worker.",
+    formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+)
+option = parser.add_argument
+option("--log-dir", help="folder for history.csv; a new one below logs/ if not given")
+option("--checkpoint", help="folder to keep weights and optimizer state in; else none")
+option("--batch-size", type=int, default=64, help="training images per worker and step")
+option("--val-batch-size", type=int, default=200, help="validation images likewise")
+option("--epochs", type=int, default=10, help="train at most so many epochs")
+option("--base-lr", type=float, default=0.02, help="learning rate for one worker")
+option("--warmup-epochs", type=int, default=1, help="reach the full rate after so many")
+option("--wd", type=float, default=5e-6, help="L2 weight decay")
+option("--target-accuracy", type=float, default=1.0, help="stop after an epoch with it")
+option("--width", type=int, default=10 if gpus else 1, help="k of WRN-16-k")
+option("--train-images", type=int, help="take so many, and a sixth to validate on")
+option("--data", choices=["auto", "real", "drawn"], default="auto", help="data set")
+option("--seed", type=int, help="make weights and batches repeatable")
+args = parser.parse_args()
+
+verbose = 1 if hvd.rank() == 0 else 0
+workers = hvd.size()
+
+data.seed_worker(args.seed)
+dataset = data.load(args.data, args.train_images)
+train = data.training_batches(dataset, args.batch_size, args.seed)
+steps = len(dataset.x_train) // args.batch_size // workers
+if verbose:
+    print(f"{len(dataset.x_train)} training images from {dataset.name}")
+
+# Step 1: Let the learning rate grow with the batch. N workers leave an Nth of the
+# steps, with N times as many images in each: make each step N times as long.
+# was: full_lr = args.base_lr
+full_lr = args.base_lr * hvd.size()
+
+# Step 3: Validate on every image once. Each of N workers takes every Nth image,
+# from the one with the number of its rank on; nothing is drawn at random.
+# was: val_steps = -(-len(dataset.x_val) // args.val_batch_size)  # rounded up
+# was: validation_steps = 3 * val_steps // workers
+# was: validation = data.validation_batches(dataset, args.val_batch_size, args.seed)
+own_images = len(dataset.x_val[hvd.rank() :: workers])
+validation_steps = -(-own_images // args.val_batch_size)  # rounded up
+validation = data.validation_shard(dataset, args.val_batch_size, hvd.rank(), hvd.size())
+
+optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(full_lr, momentum=0.9))
+model = networks.wide_resnet(args.width, args.wd)
+model.compile(
+    optimizer=optimizer,
+    loss=tf.keras.losses.CategoricalCrossentropy(),
+    metrics=["accuracy"],
+)
+
+
+class AverageStatistics(tf.keras.callbacks.Callback):
+    """Before validation, give every worker the mean of all running statistics.
+
+    Each worker's batch normalisation has seen that worker's images only. The statistics
+    are no weights: no gradient is averaged for them.
+    """
+
+    def on_test_begin(self, logs=None):
+        for variable in self.model.non_trainable_variables:
+            variable.assign(hvd.allreduce(variable.value()))
+
+
+class Stopwatch(tf.keras.callbacks.Callback):
+    """Log images per second, the seconds spent on training so far, and the rate."""
+
+    seconds = 0.0
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.started = time.perf_counter()
+
+    def on_test_begin(self, logs=None):
+        self.epoch_seconds = time.perf_counter() - self.started
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.seconds += self.epoch_seconds
+        images = steps * args.batch_size * workers
+        logs["images_per_second"] = images / self.epoch_seconds
+        logs["seconds"] = self.seconds
+        logs["learning_rate"] = float(self.model.optimizer.learning_rate)
+
+
+class StopAtAccuracy(tf.keras.callbacks.Callback):
+    """Stop after the first epoch whose validation accuracy reaches the target."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        if logs["val_accuracy"] >= args.target_accuracy:
+            self.model.stop_training = True
+
+
+def learning_rate(update):
+    """The learning rate of an update of the weights; they are numbered from 0."""
+    # Step 2: Warm up. The gradients of new weights are large and soon point
+    # elsewhere: grow from the base rate to the full one, from batch to batch.
+    # was: return full_lr
+    part = min(1.0, update / max(1, args.warmup_epochs * steps))
+    return args.base_lr + part * (full_lr - args.base_lr)
+
+
+class SetLearningRate(tf.keras.callbacks.Callback):
+    """Set the learning rate before each update."""
+
+    def on_train_batch_begin(self, batch, logs=None):
+        update = int(self.model.optimizer.iterations)
+        self.model.optimizer.learning_rate = learning_rate(update)
+
+
+# Step 3: Let a worker's metrics weigh as much as it has images. The mean that
+# MetricAverageCallback takes is unweighted; of equal numbers it is the same again.
+class WeighMetrics(tf.keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        for name in ("val_loss", "val_accuracy"):
+            own = tf.constant([logs[name] * own_images, own_images])
+            total, images = hvd.allreduce(own, op=hvd.Sum).numpy()
+            logs[name] = total / images
+
+
+callbacks = [
+    hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+    SetLearningRate(),
+    AverageStatistics(),
+]
+
+# Step 3: Do so before anything reads the metrics.
+callbacks.append(WeighMetrics())
+
+callbacks.append(hvd.callbacks.MetricAverageCallback())
+callbacks.append(Stopwatch())
+callbacks.append(StopAtAccuracy())
+if verbose:
+    callbacks.append(
+        tf.keras.callbacks.CSVLogger(logs.claim(args.log_dir, "history.csv"))
+    )
+
+# Step 4: Keep weights and optimizer state after each epoch, on rank 0 alone. All
+# have the same, and would garble one another's files. The manager writes new files,
+# and calls them the newest only when they are whole.
+if args.checkpoint and hvd.rank() == 0:
+    kept = tf.train.Checkpoint(model=model, optimizer=optimizer)
+    manager = tf.train.CheckpointManager(kept, args.checkpoint, max_to_keep=1)
+    keep = tf.keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: manager.save())
+    callbacks.append(keep)
+
+model.fit(
+    train,
+    steps_per_epoch=steps,
+    epochs=args.epochs,
+    validation_data=validation,
+    validation_steps=validation_steps,
+    callbacks=callbacks,
+    verbose=verbose,
+)

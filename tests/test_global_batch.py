@@ -1,0 +1,219 @@
+"""What notebook 10 measures and draws, and the exact shard of the validation images."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from utils import accuracy_plots, course, data, drawn, global_batch, networks, records
+from utils.global_batch import Attempt
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    x, y = drawn.draw(310, seed=1)
+    arrays = {"x_train": x[:300], "y_train": y[:300]}
+    return data.dataset_of("garments", arrays | {"x_test": x[300:], "y_test": y[300:]})
+
+
+# ------------------------------------------------------------ the shard
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 10])
+def test_the_shards_together_are_every_image_once(dataset, size):
+    seen = []
+    for rank in range(size):
+        batches = list(data.validation_shard(dataset, 3, rank, size))
+        images = np.concatenate([x.numpy() for x, _ in batches])
+        labels = np.concatenate([y.numpy() for _, y in batches]).argmax(axis=1)
+        assert (labels == dataset.y_val[rank::size]).all()
+        assert len(batches) == -(-len(images) // 3)
+        pixels = np.rint(images[..., 0] * dataset.std + dataset.mean).astype(np.uint8)
+        seen += [one.tobytes() for one in pixels]
+    assert sorted(seen) == sorted(one.tobytes() for one in dataset.x_val)
+
+
+@pytest.mark.parametrize(
+    ("rank", "size", "message"),
+    [(2, 2, "no rank 2"), (-1, 2, "no rank -1"), (10, 11, "too few for 11 workers")],
+)
+def test_a_shard_that_there_is_not_is_refused(dataset, rank, size, message):
+    with pytest.raises(course.CourseError, match=message):
+        data.validation_shard(dataset, 3, rank, size)
+
+
+# ------------------------------------------------------------ noise
+
+
+def test_the_gradient_is_that_of_the_loss(dataset):
+    layer = global_batch.OneLayer(dataset)
+    gradient = layer.gradient()
+    place = np.unravel_index(np.abs(gradient).argmax(), gradient.shape)
+    losses = []
+    for change in (-1e-2, 1e-2):
+        layer.weights[:] = 0
+        layer.weights[place] = change
+        losses.append(layer.loss())
+    assert (losses[1] - losses[0]) / 2e-2 == pytest.approx(gradient[place], rel=0.02)
+
+
+def test_noise_falls_with_the_square_root_of_the_batch(dataset):
+    layer = global_batch.OneLayer(dataset)
+    found = global_batch.deviations(layer, (4, 16, 64), repeats=100)
+    assert found[4] / found[16] == pytest.approx(2, rel=0.15)
+    assert found[16] / found[64] == pytest.approx(2, rel=0.15)
+    scale = global_batch.noise_scale(found)
+    assert global_batch.noise_scale({b: (scale / b) ** 0.5 for b in (2, 8)}) == (
+        pytest.approx(scale)
+    )
+
+
+def test_a_larger_batch_needs_fewer_steps_and_more_images(dataset):
+    steps = global_batch.steps_needed(dataset, (2, 32, 256), loss=1.0)
+    assert steps[2] > steps[32] >= steps[256]
+    assert 2 * steps[2] < 32 * steps[32] < 256 * steps[256]
+
+
+def test_batches_that_take_too_long_are_left_out(dataset):
+    assert global_batch.steps_needed(dataset, (1, 2), loss=0.01, most=20) == {}
+
+
+def test_three_rounds_are_right_in_the_mean_and_exact_with_few_workers():
+    right = np.arange(100) < 70
+    for workers in (1, 3):  # whole passes
+        assert np.allclose(global_batch.three_rounds(right, workers, 5), 0.7)
+    found = global_batch.three_rounds(right, 8)
+    assert found.mean() == pytest.approx(0.7, abs=0.01)
+    assert found.std() > 0.01
+
+
+# ------------------------------------------------------------ records
+
+
+def run(workers, recipe, seed, accuracy):
+    seconds = [10.0 * n / workers for n in range(1, len(accuracy) + 1)]
+    return {
+        "workers": workers,
+        "recipe": recipe,
+        "seed": seed,
+        "accuracy": accuracy,
+        "seconds": seconds,
+    }
+
+
+RUNS = [run(1, "base rate", seed, [0.5, 0.8]) for seed in (1, 2)] + [
+    run(2, recipe, seed, [0.3, last + seed / 100])
+    for recipe, last in (("base rate", 0.6), ("scaled", 0.7), ("scaled, warm-up", 0.77))
+    for seed in (1, 2)
+]
+
+
+def test_one_worker_belongs_to_all_recipes():
+    groups = global_batch.grouped(RUNS)
+    assert list(groups) == list(global_batch.RECIPES)
+    assert all(len(one[n]) == 2 for one in groups.values() for n in (1, 2))
+    assert {r["recipe"] for r in groups["scaled"][2]} == {"scaled"}
+
+
+def test_the_time_and_the_target():
+    assert global_batch.seconds_to(RUNS[0], 0.5) == 10
+    assert global_batch.seconds_to(RUNS[0], 0.6) == 20
+    assert global_batch.seconds_to(RUNS[0], 0.81) is None
+    assert global_batch.target(RUNS) == 0.75
+
+
+def test_runs_that_are_done_are_not_repeated(tmp_path):
+    which = {"workers": 1, "recipe": "base rate", "epochs": 2, "images": 640}
+    done = [which | {"seed": seed, "accuracy": [0.5]} for seed in (1, 2)]
+    kept = tmp_path / "kept.json"
+    kept.write_text(json.dumps(done))
+    assert global_batch.measure((1,), (1, 2), 2, 640, kept) == done
+
+
+def test_all_recipes_end_at_the_rate_that_they_name():
+    for name, options in global_batch.RECIPES.items():
+        full = 4 * options(4)["base_lr"]  # the program scales it
+        base = global_batch.BASE_LR
+        assert full == pytest.approx(base if name == "base rate" else 4 * base)
+
+
+def test_recorded_figures_say_where_they_come_from(tmp_path):
+    results = {"runs": RUNS, "epochs": 2, "target": 0.75}
+    records.save("made up", results, "a command", ("a note",), tmp_path)
+    record = records.load("made up", tmp_path)
+    for figure in (
+        accuracy_plots.accuracy_by_workers(record),
+        accuracy_plots.time_to_accuracy(record, 0.75),
+    ):
+        said = figure.get_supxlabel()
+        assert record.origin in said
+        assert "a note" in said
+    labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert labels == ["base rate", "scaled", "scaled, warm-up"]
+
+
+def test_a_recipe_that_never_gets_there_is_called_so(tmp_path):
+    records.save("made up", {"runs": RUNS[2:], "epochs": 2}, "a command", (), tmp_path)
+    record = records.load("made up", tmp_path)
+    figure = accuracy_plots.time_to_accuracy(record, 0.75)
+    labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert labels == ["base rate: never", "scaled: never", "scaled, warm-up"]
+
+
+def test_the_record_that_is_shipped_is_whole():
+    runs = records.load("global_batch").results["runs"]
+    groups = global_batch.grouped(runs)
+    seeds = {run["seed"] for run in runs}
+    workers = {run["workers"] for run in runs}
+    for by_workers in groups.values():
+        assert set(by_workers) == workers
+        assert all({r["seed"] for r in one} == seeds for one in by_workers.values())
+
+
+# ------------------------------------------------------------ attempts
+
+
+def test_the_front_is_what_nobody_beats():
+    fast, good = Attempt("fast", 2, 10, 0.5), Attempt("good", 2, 30, 0.9)
+    slow, twin = Attempt("slow", 1, 40, 0.8), Attempt("twin", 1, 10, 0.5)
+    assert global_batch.front([good, slow, fast]) == [fast, good]
+    assert global_batch.front([fast, twin]) == [fast, twin]
+    assert [one.meets_goal for one in (fast, good)] == [False, True]
+    accuracy_plots.pareto([fast, good, slow])
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """A network with weights of its own, and the folder with its checkpoint."""
+    import tensorflow as tf
+
+    folder = tmp_path_factory.mktemp("kept")
+    model = networks.wide_resnet(1)
+    kept = tf.train.Checkpoint(model=model, optimizer=tf.keras.optimizers.SGD())
+    tf.train.CheckpointManager(kept, str(folder), max_to_keep=1).save()
+    return model, folder
+
+
+def test_the_score_is_that_of_the_kept_weights(kept, dataset):
+    model, folder = kept
+    ((images, _),) = data.test_batches(dataset, 200)
+    guess = model(images, training=False).numpy().argmax(axis=1).astype(np.uint8)
+    agreeing = replace(dataset, y_test=guess)
+    assert global_batch.score(folder, agreeing) == 1
+    guess[:3] = (guess[:3] + 1) % 10
+    assert global_batch.score(folder, replace(dataset, y_test=guess)) == 0.7
+
+
+def test_what_holds_no_weights_of_the_network_is_refused(kept, dataset, tmp_path):
+    import tensorflow as tf
+
+    with pytest.raises(course.CourseError, match="is step 4 done"):
+        global_batch.score(tmp_path, dataset)
+    with pytest.raises(course.CourseError, match="holds no weights of WRN-16-2"):
+        global_batch.score(kept[1], dataset, width=2)
+    tf.train.Checkpoint(number=tf.Variable(1.0)).save(str(tmp_path / "another"))
+    with pytest.raises(course.CourseError, match="holds no weights of WRN-16-1"):
+        global_batch.score(tmp_path, dataset)
