@@ -278,7 +278,7 @@ def test_a_broken_hints_file_is_named(copy):
 
 
 def test_there_are_no_hints_for_a_program_without_steps(copy):
-    with pytest.raises(course.CourseError, match="fashion_mnist, mirrored, custom"):
+    with pytest.raises(course.CourseError, match="fashion_mnist, scaled, mirrored"):
         steps.hint(1, "doodles")
 
 
