@@ -100,6 +100,26 @@ def test_a_record_comes_back_as_it_was(tmp_path, monkeypatch):
     assert "`course bench launch`" in record.origin
 
 
+def test_the_readme_has_the_recorded_tables_and_no_others():
+    text = (course.PACKAGE_ROOT / "README.md").read_text()
+    assert bench.with_records(text) == text
+
+
+def test_records_are_written_between_the_marks(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "FOLDER", tmp_path)
+    bench.keep(example(), "course bench launch")
+    old = f"before\n{bench.BEGIN}\nstale\n{bench.END}\nafter\n"
+    new = bench.with_records(old)
+    assert new.startswith("before\n")
+    assert new.endswith("\nafter\n")
+    assert "0.95 (0.90 to 1.00) of limit" in new
+    assert "`course bench launch`" in new
+    assert "stale" not in new
+    assert bench.with_records(new) == new
+    with pytest.raises(course.CourseError, match=r"README\.md lacks the line"):
+        bench.with_records("no marks")
+
+
 def test_a_record_that_is_none_is_refused(tmp_path):
     with pytest.raises(course.CourseError, match=r"there is no record .*gone\.json"):
         records.load("gone", tmp_path)

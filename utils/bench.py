@@ -536,6 +536,9 @@ def bench(
         bench_plots.of_section(section).savefig(out / f"{name}.png", dpi=120)
         if record:
             keep(section, f"course bench {name} --rounds {plan.rounds}")
+            readme = course.PACKAGE_ROOT / "README.md"
+            text = readme.read_text(encoding="utf-8")
+            readme.write_text(with_records(text), encoding="utf-8")
     return done
 
 
@@ -570,3 +573,24 @@ def recorded(name: str) -> tuple[Section, records.Record]:
     record = records.load(f"bench_{name}")
     rows = [Row(**row) for row in record.results["rows"]]
     return Section(name, rows, list(record.notes)), record
+
+
+IN_README = ("launch", "pipeline", "start", "precision", "accuracy")
+BEGIN, END = "<!-- course bench --record writes this -->", "<!-- until here -->"
+
+
+def with_records(readme: str) -> str:
+    """The README with the recorded tables of IN_README between its two marks.
+
+    Raises CourseError if a mark is missing.
+    """
+    if BEGIN not in readme or END not in readme:
+        raise course.CourseError(f"README.md lacks the line {BEGIN} or {END}.")
+    parts = []
+    for name in IN_README:
+        if (records.FOLDER / f"bench_{name}.json").exists():
+            section, record = recorded(name)
+            parts.append(f"{section.markdown()}\n\n{record.origin}\n\n")
+    before, _, rest = readme.partition(BEGIN)
+    after = rest.partition(END)[2]
+    return f"{before}{BEGIN}\n\n{''.join(parts)}{END}{after}"
