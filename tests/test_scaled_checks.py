@@ -1,113 +1,70 @@
-"""The checks of exercises/scaled.py are right: the three tables of
-tests/test_checks.py, run on workers with a machine each.
+"""The checks of exercises/scaled.py are right: three tables of programs
+(tests/programs.py), run on workers with a machine each.
 """
 
-import textwrap
-import tomllib
-from dataclasses import dataclass
-from pathlib import Path
-
 import pytest
+from programs import (
+    Program,
+    assert_caught,
+    assert_large_enough,
+    edited,
+    given,
+    observe,
+    passed,
+    rendered,
+    table,
+)
 
-from utils import exercises, judge, lab, steps
+from utils import exercises
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 EXERCISE = exercises.SCALED
-SOURCE = EXERCISE.source.read_text()
-STEPS = 4
+STEPS = len(EXERCISE.steps)
 
 
-@dataclass(frozen=True)
-class Program:
-    name: str
-    text: str
-    worlds: tuple[str, ...] = ("machine", "two machines")
-    caught: str = ""
-
-
-def table(kind: str) -> list[Program]:
-    path = Path(__file__).with_name(f"{kind}_scaled_programs.toml")
-    return [program(row) for row in tomllib.loads(path.read_text())["program"]]
-
-
-def program(row: dict) -> Program:
-    text = steps.render(SOURCE, STEPS)
-    for old, new in row["edits"]:
-        assert old in text, f"no program has {old!r}"
-        text = text.replace(old, new)
-    if row.get("in_a_function"):
-        text = f"def main():\n{textwrap.indent(text, '    ')}\n\nmain()\n"
+def made(row: dict) -> Program:
+    caught = row.get("caught", "")
     # Two workers show all but a number that happens to be two.
     worlds = tuple(row.get("worlds", ["two machines"]))
-    return Program(row["name"], text, worlds, row.get("caught", ""))
+    return Program(
+        EXERCISE.name,
+        row["name"],
+        edited(rendered(EXERCISE, STEPS), row),
+        worlds,
+        caught,
+        ends_early=caught.endswith(("crashed", "deadlock")),
+    )
 
 
-WRONG, RIGHT = table("wrong"), table("right")
+WRONG = [made(row) for row in table("wrong_scaled_programs")["program"]]
+RIGHT = [made(row) for row in table("right_scaled_programs")["program"]]
+WORLDS = ("machine", "two machines")
 TRIANGLE = [
-    Program(f"after step {n}", steps.render(SOURCE, n).replace("TODO: ", ""))
+    Program(EXERCISE.name, f"after step {n}", rendered(EXERCISE, n), WORLDS, done=n)
     for n in range(STEPS + 1)
 ]
 
 
-def name_of(program: Program) -> str:
-    return f"{program.caught}: {program.name}" if program.caught else program.name
-
-
-def given(programs: list[Program]):
-    return pytest.mark.parametrize("program", programs, ids=name_of)
-
-
 @pytest.fixture(scope="module")
 def observed(tmp_path_factory, request):
-    """What each program did; only those run that a selected test asks for."""
-    folder = tmp_path_factory.mktemp("programs")
-    wanted = []
-    for item in request.session.items:
-        program = getattr(item, "callspec", None) and item.callspec.params.get(
-            "program"
-        )
-        if item.path == request.path and program and program not in wanted:
-            wanted.append(program)
-    jobs = []
-    for number, program in enumerate(wanted):
-        path = folder / f"program_{number}.py"
-        path.write_text(program.text)
-        jobs.append(lab.Job(str(path), program.worlds, EXERCISE.options))
-    (folder / "seen").mkdir()
-    lab.perform(folder / "seen", jobs)
-    return {
-        program: judge.read(folder / "seen" / str(number))
-        for number, program in enumerate(wanted)
-    }
+    return observe(request, tmp_path_factory.mktemp("programs"))
 
 
 @given(WRONG)
 def test_a_wrong_program_is_caught_by_the_right_check(program, observed):
-    step = int(program.caught[5])
-    found = EXERCISE.judge(step, observed[program])
-    assert (found.id, found.ok) == (program.caught, False), found
-    if not found.id.endswith(("crashed", "deadlock")):
-        earlier = [EXERCISE.judge(k, observed[program]) for k in range(1, step)]
-        assert [v for v in earlier if not v.ok] == []
+    assert_caught(program, observed[program])
 
 
 @given(RIGHT)
 def test_a_program_that_is_right_in_another_way_passes(program, observed):
-    verdicts = [EXERCISE.judge(step, observed[program]) for step in EXERCISE.steps]
-    assert [v for v in verdicts if not v.ok] == []
+    assert passed(program, observed[program]) == set(EXERCISE.steps)
 
 
 @given(TRIANGLE)
 def test_check_k_passes_after_step_n_just_if_k_is_not_above_n(program, observed):
-    n = TRIANGLE.index(program)
-    passed = {k for k in EXERCISE.steps if EXERCISE.judge(k, observed[program]).ok}
-    assert passed == set(range(1, n + 1))
+    assert passed(program, observed[program]) == set(range(1, program.done + 1))
 
 
 def test_the_tables_are_large_enough():
-    """Five wrong programs for each step, seven right ones; none of them twice."""
-    for step in EXERCISE.steps:
-        assert sum(p.caught.startswith(f"step-{step}.") for p in WRONG) >= 5
-    assert len(RIGHT) >= 7
-    assert len({p.text for p in WRONG + RIGHT}) == len(WRONG) + len(RIGHT)
+    assert_large_enough(WRONG, RIGHT, per_step=5, most=7)
