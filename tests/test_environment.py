@@ -169,6 +169,23 @@ def test_a_notebook_finds_mpirun_wherever_jupyter_was_started():
     assert "distributed training" in manager.kernel_spec.display_name
 
 
+@pytest.mark.parametrize(("own", "found"), [(None, "1"), ("0", "0")])
+def test_every_python_has_fast_convolutions_unless_told_otherwise(own, found):
+    environment = {k: v for k, v in os.environ.items() if k != "TF_ENABLE_ONEDNN_OPTS"}
+    if own:
+        environment["TF_ENABLE_ONEDNN_OPTS"] = own
+    code = "import os; print(os.environ['TF_ENABLE_ONEDNN_OPTS'])"
+    said = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert said.stdout.strip() == found
+
+
 def test_what_is_installed_is_what_is_locked(setup):
     for line in setup.lock.direct_requirements():
         wanted = Requirement(line)
