@@ -83,7 +83,7 @@ NO_WORD_OF_MISSING_GPUS = (
     'os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")'
 )
 # TensorFlow leaves its faster convolutions off on processors that don't report
-# certain instructions, as many virtual machines don't: 2.4 times slower training.
+# certain instructions, as many virtual machines don't.
 FAST_CONVOLUTIONS = 'os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")'
 
 
