@@ -706,3 +706,22 @@ def test_no_seed_leaves_random_numbers_alone():
 def test_a_negative_seed_is_refused():
     with pytest.raises(CourseError, match="seed is -1"):
         data.training_batches(dataset_of(numbered(20)), 2, seed=-1)
+
+
+def test_horovod_is_not_rewritten_by_autograph():
+    """Which would take half of the time to the first batch."""
+    program = (
+        "import tensorflow as tf\n"
+        "import horovod.tensorflow.keras as hvd\n"
+        "from utils import data\n"
+        "hvd.init()\n"
+        "data.training_batches(data.load('drawn', 100), 10)\n"
+        "optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD())\n"
+        "gradients = optimizer._allreduce_grads([tf.constant([2.0])], [])\n"
+        "assert gradients[0].numpy() == [2.0]\n"
+        "print(optimizer._allreduce_grads._autograph)\n"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
+    )
+    assert said.stdout.splitlines()[-1:] == ["False"], said.stderr

@@ -1,5 +1,7 @@
 """The data sets, and the pipelines that feed them to a model."""
 
+import functools
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -225,6 +227,7 @@ def training_batches(
             "to train on."
         )
     key = _random_state(seed, words=2)
+    _horovod_as_it_is()
 
     # Everything random is drawn for a whole pass: a batch costs no more than its
     # pixels, and is the same whatever runs in parallel.
@@ -398,6 +401,15 @@ def _as_it_is(function):
     import tensorflow as tf
 
     return tf.autograph.experimental.do_not_convert(function)
+
+
+def _horovod_as_it_is() -> None:
+    """The same for Horovod's averaging of gradients, which takes AutoGraph half of the
+    time that a program needs for its first batch."""
+    import tensorflow as tf
+
+    if horovod := sys.modules.get("horovod.tensorflow"):
+        horovod._make_subgraph = functools.partial(tf.function, autograph=False)
 
 
 def _pipeline(passes: "tf.data.Dataset", stop: int, batch_size: int, batch):
