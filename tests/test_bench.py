@@ -7,7 +7,16 @@ import csv
 
 import pytest
 
-from utils import bench, bench_plots, course, data, drawn, launch, pipelines, records
+from utils import (
+    bench,
+    bench_plots,
+    course,
+    data,
+    drawn,
+    launch,
+    pipelines,
+    records,
+)
 from utils.bench import Plan, Row, Section
 
 TINY = Plan(
@@ -162,16 +171,20 @@ def test_all_pipelines_make_the_same_kind_of_batches(name):
 def test_it_measures_for_real(tmp_path):
     """A start of two workers, talking and not; the pipelines."""
     told = []
-    done = bench.bench(["work", "pipeline"], out=tmp_path, tell=told.append, plan=TINY)
-    work, pipes = done
+    sections = ["work", "pipeline", "profile"]
+    done = bench.bench(sections, out=tmp_path, tell=told.append, plan=TINY)
+    work, pipes, parts = done
     (row,) = work.rows
     assert row.values[0] > 0
     assert row.facts["bytes all-reduced per step"] == 4 * 174_778
     assert row.facts["ms of a step"] == pytest.approx(1000 * 8 / row.values[0])
     assert [len(row.values) for row in pipes.rows] == [1, 1, 1]
     assert {path.name for path in tmp_path.iterdir()} == {
-        *("bench.md", "bench.csv", "work.png", "pipeline.png"),
+        *("bench.md", "bench.csv", "work.png", "pipeline.png", "profile.png"),
     }
+    *parts, whole = [row.values[0] for row in parts.rows]
+    assert min(parts) > 0  # every part was found, and together they fit into a step
+    assert sum(parts) == pytest.approx(whole)
     assert told
 
 
@@ -184,6 +197,28 @@ def test_what_cannot_be_measured_is_an_error(tmp_path):
         course.CourseError, match=r"nothing was measured(.|\n)*sideways"
     ):
         bench._timed("--data", "drawn", workers=1, through=refuses)
+
+
+def test_operations_are_added_up_by_their_type():
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    from utils import timed_steps
+
+    space = xplane_pb2.XSpace()
+    plane = space.planes.add(name="/host:CPU")
+    events = (
+        ("model/conv/Conv2D:_MklNativeConv2D", 3e9),
+        ("model/conv_1/Conv2D:_MklNativeConv2D", 1e9),
+        ("model/relu/Relu:Relu", 2e9),
+        ("Iterator::Root::Prefetch", 7e9),
+        ("RunStep", 9e9),
+    )
+    line = plane.lines.add()
+    for number, (name, picoseconds) in enumerate(events):
+        plane.event_metadata[number].name = name
+        line.events.add(metadata_id=number, duration_ps=int(picoseconds))
+    found = timed_steps.seconds_by_type(space.SerializeToString(), steps=2)
+    assert found == pytest.approx({"Conv2D": 0.002, "Relu": 0.001})
 
 
 def test_a_program_that_never_gets_there_gives_no_time():

@@ -23,15 +23,13 @@ from utils import course, launch, profiles, records, supervise
 from utils.display import Shown
 
 STEPS = course.PACKAGE_ROOT / "utils" / "timed_steps.py"
-PROGRAM = course.PACKAGE_ROOT / "solutions" / "fashion_mnist_solution.py"
-PLAIN_RECIPE = course.PACKAGE_ROOT / "utils" / "plain_recipe.py"
+RACE = course.PACKAGE_ROOT / "utils" / "recipe.py"
 ROUNDS = 5
 APART = 0.25  # of the median: rounds further apart than that are warned of
 TIME_LIMIT = 900.0  # seconds for one start of timed_steps.py
 TARGET = 0.85  # validation accuracy to be above in two epochs running
 # The plain recipe may take so many times as long as the course's, and is then ended.
-PATIENCE = 6.0
-RECIPE = {"base_lr": 0.02}  # what the course's program is given for the time to TARGET
+PATIENCE = 4.0
 
 IMAGES, SECONDS = "images/s", "s"
 
@@ -212,15 +210,24 @@ def _speed(reports: list[dict], case: str, images: int) -> list[float]:
     return [sum(images / s for s in seconds) for seconds in zip(*each, strict=True)]
 
 
-def _in_turn(makers: dict[str, Callable[[], float]], rounds: int, tell) -> list[Row]:
-    """A row for each maker of values; they take turns, another one first each round."""
-    values: dict[str, list[float]] = {name: [] for name in makers}
+def _in_turn(
+    makers: dict[str, Callable[[], float | dict[str, float]]], rounds: int, tell
+) -> list[Row]:
+    """A row for each maker of values; they take turns, another one first each round.
+
+    One that returns several, name -> value, makes as many rows.
+    """
+    values: dict[str, list[float]] = {}
     names = list(makers)
     for turn in range(rounds):
         shift = turn % len(names)
         for name in names[shift:] + names[:shift]:
             tell(f"round {turn + 1} of {rounds}: {name}")
-            values[name].append(makers[name]())
+            made = makers[name]()
+            for row, value in (
+                made if isinstance(made, dict) else {name: made}
+            ).items():
+                values.setdefault(row, []).append(value)
     return [Row(name, found, IMAGES) for name, found in values.items()]
 
 
@@ -245,7 +252,7 @@ class Plan:
     widths: tuple[int, ...] = (1, 2, 4)
     data: str = "auto"
     train_images: int | None = None
-    epochs: int = 40
+    epochs: int = 3
 
     @classmethod
     def of_machine(cls, rounds: int = ROUNDS) -> "Plan":
@@ -266,9 +273,21 @@ def launching(plan: Plan, tell: Callable[[str], None]) -> Section:
     alone, together = (f"{w}:{plan.batch}x{plan.width}" for w in (ALONE, TOGETHER))
     common = ("--steps", plan.steps, "--data", plan.data)
 
-    def horovod(case, **how):
-        options = ("--with", "horovod", "--cases", case, *common)
-        return sum(_speed(_timed(*options, workers=n, **how), case, images))
+    def horovod(**how):
+        options = ("--with", "horovod", "--cases", together, *common)
+        return sum(_speed(_timed(*options, workers=n, **how), together, images))
+
+    def course_and_limit():
+        # In the same processes, a third of the steps at a time: the share of the limit
+        # is the closest comparison here, and a minute changes the speed of a machine.
+        options = ("--with", "horovod", "--cases", alone, together, "--rounds", 3)
+        options += ("--steps", max(1, plan.steps // 3), "--data", plan.data)
+        reports = _timed(*options, workers=n)
+        rows = {limit: alone, f"{n} workers, as the course starts them": together}
+        return {
+            name: statistics.median(_speed(reports, case, images))
+            for name, case in rows.items()
+        }
 
     def single():
         options = ("--cases", alone, *common)
@@ -295,13 +314,12 @@ def launching(plan: Plan, tell: Callable[[str], None]) -> Section:
     rows = _in_turn(
         {
             "1 worker on 1 core or GPU": single,
-            limit: lambda: horovod(alone),
-            f"{n} workers, as the course starts them": lambda: horovod(together),
+            "the course's start, and the limit": course_and_limit,
             f"{n} workers, plain `mpirun -np {n}`": lambda: horovod(
-                together, through=_own_mpirun
+                through=_own_mpirun
             ),
             f"{n} workers, `horovodrun --gloo`": lambda: horovod(
-                together, through=_gloo, environment=one_thread
+                through=_gloo, environment=one_thread
             ),
             f"MirroredStrategy, {n} replicas": mirrored,
             f"MultiWorkerMirroredStrategy, {n} processes": multi_worker,
@@ -357,6 +375,42 @@ def start_up(plan: Plan, tell: Callable[[str], None]) -> Section:
         for part, (begin, end) in parts.items():
             values[part].append(moments[end] - moments[begin])
     return Section("start", [Row(part, v, SECONDS) for part, v in values.items()])
+
+
+# Where the time of a step goes: part -> the operations in it, by their first letters.
+PARTS = {
+    "convolutions": ("Conv2D",),
+    "batch normalisation": ("FusedBatchNorm",),
+    "dropout: random numbers, and choosing by them": (
+        "RandomUniform",
+        "GreaterEqual",
+        "SelectV2",
+    ),
+    "ReLU, additions, pooling": ("Relu", "Add", "Mul", "MaxPool"),
+}
+
+
+def profile(plan: Plan, tell: Callable[[str], None]) -> Section:
+    """One worker on one core: which operations the time of a step goes to."""
+    whole, rest = "the whole step", "everything else"
+    values: dict[str, list[float]] = {name: [] for name in (*PARTS, rest, whole)}
+    case = f"{ALONE}:{plan.batch}x{plan.width}"
+    for turn in range(plan.rounds):
+        tell(f"round {turn + 1} of {plan.rounds}")
+        options = ("--cases", case, "--data", plan.data, "--steps", plan.steps)
+        (report,) = _timed(*options, "--profile", workers=1, threads=1)
+        (step,) = report["step_seconds"][case]
+        (operations,) = report["operation_seconds"][case]
+        left = step
+        for part, begin in PARTS.items():
+            found = [s for kind, s in operations.items() if kind.startswith(begin)]
+            values[part].append(1000 * sum(found))
+            left -= sum(found)
+        values[rest].append(1000 * left)
+        values[whole].append(1000 * step)
+    section = Section("profile", [Row(name, v, "ms") for name, v in values.items()])
+    section.compare(whole)
+    return section
 
 
 def precision(plan: Plan, tell: Callable[[str], None]) -> Section:
@@ -429,23 +483,25 @@ def work(plan: Plan, tell: Callable[[str], None]) -> Section:
 
 def accuracy(plan: Plan, tell: Callable[[str], None]) -> Section:
     """The time from the command to TARGET, in two epochs running, by both recipes."""
-    ours, plain = "the course's program", "the plain recipe"
+    ours, plain = "the course's recipe", "the plain recipe"
     found: dict[str, list[float]] = {ours: [], plain: []}
     epochs: dict[str, list] = {ours: [], plain: []}
     ended, notes = False, []
     size = ["--train-images", plan.train_images] if plan.train_images else []
-    size += ["--epochs", plan.epochs, "--width", plan.width, "--data", plan.data]
+    size = [str(word) for word in (*size, "--width", plan.width, "--data", plan.data)]
     for turn in range(plan.rounds):
         tell(f"round {turn + 1} of {plan.rounds}: {ours}")
-        run = launch.run(PROGRAM, *size, workers=plan.workers, quiet=True, **RECIPE)
+        run = launch.run(
+            RACE, *size, workers=plan.workers, quiet=True, epochs=plan.epochs
+        )
         _reached(run.history, ours)
         # What is trained ends with the second epoch above the target.
         found[ours].append(run.seconds)
         epochs[ours].append(len(run.history))
         tell(f"round {turn + 1} of {plan.rounds}: {plain}")
         with tempfile.TemporaryDirectory(prefix=f"course-{os.getpid()}-") as name:
-            command = [sys.executable, str(PLAIN_RECIPE), "--log-dir", name]
-            command = _own_mpirun([*command, *map(str, size)], plan.workers)
+            command = [sys.executable, str(RACE), "--plain", "--log-dir", name, *size]
+            command = _own_mpirun(command, plan.workers)
             limit, started = PATIENCE * run.seconds, time.monotonic()
             try:
                 _start(command, Path(name), {}, limit)
@@ -469,6 +525,40 @@ def accuracy(plan: Plan, tell: Callable[[str], None]) -> Section:
     return section
 
 
+# What one thing at a time does to the course's recipe: what is changed -> options.
+CHANGES = {
+    "the course's recipe": {},
+    "without momentum, ten times the rate": {"momentum": 0, "peak_lr": 0.5},
+    "the peak rate from the first step to the last": {"policy": "constant"},
+    "a constant rate of 0.02": {"policy": "constant", "peak_lr": 0.02},
+    "batches of 32": {"batch_size": 32},
+    "label smoothing 0.1": {"label_smoothing": 0.1},
+}
+
+
+def recipe(plan: Plan, tell: Callable[[str], None]) -> Section:
+    """Validation accuracy when the course's recipe ends, with one thing changed."""
+    images = plan.train_images or 20_000
+    rows = {name: Row(name, [], "%") for name in CHANGES}
+    for turn in range(plan.rounds):
+        for name, options in CHANGES.items():
+            tell(f"round {turn + 1} of {plan.rounds}: {name}")
+            run = launch.run(
+                RACE,
+                workers=plan.workers,
+                quiet=True,
+                epochs=plan.epochs,
+                train_images=images,
+                width=plan.width,
+                data=plan.data,
+                target_accuracy=1,
+                **options,
+            )
+            rows[name].values.append(100 * float(run.history["val_accuracy"].iloc[-1]))
+    note = f"Each was trained on {images:,} images for {plan.epochs} epochs."
+    return Section("recipe", list(rows.values()), [note])
+
+
 def _reached(history, name: str) -> None:
     if not (history["val_accuracy"].tail(2) > TARGET).all() or len(history) < 2:
         raise course.CourseError(
@@ -485,17 +575,21 @@ SECTIONS = {
     "launch": launching,
     "pipeline": pipeline,
     "start": start_up,
+    "profile": profile,
     "precision": precision,
     "work": work,
     "accuracy": accuracy,
+    "recipe": recipe,
 }
 TITLES = {
     "launch": "Training, all workers together",
     "pipeline": "Input pipeline alone, one thread",
     "start": "From the command to the first batch",
+    "profile": "Where a step's time goes, one worker on one core",
     "precision": "One worker on one core or GPU",
     "work": "Cost as the work grows",
     "accuracy": f"Time to {TARGET} validation accuracy, twice running",
+    "recipe": "Validation accuracy, one thing changed",
 }
 
 
@@ -575,7 +669,15 @@ def recorded(name: str) -> tuple[Section, records.Record]:
     return Section(name, rows, list(record.notes)), record
 
 
-IN_README = ("launch", "pipeline", "start", "precision", "accuracy")
+IN_README = (
+    "launch",
+    "pipeline",
+    "start",
+    "profile",
+    "precision",
+    "accuracy",
+    "recipe",
+)
 BEGIN, END = "<!-- course bench --record writes this -->", "<!-- until here -->"
 
 

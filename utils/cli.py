@@ -273,7 +273,8 @@ def bench(
     sections: Annotated[
         list[str] | None,
         typer.Argument(
-            help="launch, pipeline, start, precision, work, accuracy; default: all."
+            help="launch, pipeline, start, profile, precision, work, accuracy, recipe; "
+            "default: all of them."
         ),
     ] = None,
     rounds: Annotated[int, typer.Option(help="How often each row is measured.")] = 5,

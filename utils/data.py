@@ -131,6 +131,7 @@ def dataset_of(
     name: str, arrays: dict[str, np.ndarray], classes: tuple[str, ...] = CLASSES
 ) -> Dataset:
     """The Dataset of arrays x_train, y_train, x_test, y_test, perhaps x_val, y_val."""
+    _horovod_as_it_is()  # here, as every program comes by before it has an optimizer
     x_train = arrays["x_train"]
     mean = x_train.mean()
     std = np.sqrt(np.square(x_train, dtype=np.uint16).mean() - mean**2)
@@ -227,7 +228,6 @@ def training_batches(
             "to train on."
         )
     key = _random_state(seed, words=2)
-    _horovod_as_it_is()
 
     # Everything random is drawn for a whole pass: a batch costs no more than its
     # pixels, and is the same whatever runs in parallel.

@@ -15,11 +15,14 @@ import time
 born = time.time()
 
 import argparse  # noqa: E402
+import collections  # noqa: E402
 import json  # noqa: E402
 import os  # noqa: E402
+import tempfile  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 import tensorflow as tf  # noqa: E402
+from tensorflow.tsl.profiler.protobuf import xplane_pb2  # noqa: E402
 
 from utils import data, devices, networks  # noqa: E402
 
@@ -39,6 +42,45 @@ class Clock(tf.keras.callbacks.Callback):
         self.ends.append(time.time())
 
 
+class Profiler(tf.keras.callbacks.Callback):
+    """TensorFlow's profiler, over the steps of a fit that come after `warm_up` others.
+
+    Appends to `found` the seconds of a step in each type of operation: type -> seconds.
+    """
+
+    def __init__(self, warm_up: int, found: list[dict[str, float]]):
+        super().__init__()
+        self.warm_up, self.found = warm_up, found
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if batch == self.warm_up:
+            self.folder = tempfile.TemporaryDirectory()
+            tf.profiler.experimental.start(self.folder.name)
+
+    def on_train_end(self, logs=None):
+        steps = self.params["steps"] - self.warm_up
+        tf.profiler.experimental.stop()
+        with self.folder as name:
+            (path,) = Path(name).glob("**/*.xplane.pb")
+            self.found.append(seconds_by_type(path.read_bytes(), steps))
+
+
+def seconds_by_type(profile: bytes, steps: int) -> dict[str, float]:
+    """Seconds of a step in each type of operation, from an XSpace of the profiler's.
+
+    An operation is an event named NAME:TYPE; those of iterators hold others in them.
+    """
+    space = xplane_pb2.XSpace.FromString(profile)
+    found = collections.Counter()
+    for plane in space.planes:
+        for event in (event for line in plane.lines for event in line.events):
+            name = plane.event_metadata[event.metadata_id].name
+            operation, _, kind = name.partition(":")
+            if operation and kind.isidentifier():
+                found[kind.removeprefix("_MklNative")] += event.duration_ps / 1e12
+    return {kind: seconds / steps for kind, seconds in found.items()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     option = parser.add_argument
@@ -50,6 +92,7 @@ def main() -> None:
     option("--replicas", type=int, default=1, help="of --with mirrored")
     option("--precision", default="float32", help="policy, such as mixed_bfloat16")
     option("--jit", action="store_true", help="compile with XLA")
+    option("--profile", action="store_true", help="time each kind of operation, too")
     option("--data", choices=data.CHOICES, default="auto")
     option("--out", type=Path, default=os.environ.get("COURSE_RUN", "."))
     args = parser.parse_args()
@@ -107,16 +150,20 @@ def main() -> None:
 
     first = None
     steps = {case: [] for case in args.cases}
+    operations = {case: [] for case in args.cases}
     for turn in range(args.rounds):
         # Each case is first, second, ... in turn: what warms up or tires favours none.
         shift = turn % len(args.cases)
         for case in args.cases[shift:] + args.cases[:shift]:
             barrier()
             clock = Clock()
+            callbacks = [clock]
+            if args.profile:
+                callbacks.append(Profiler(args.warm_up, operations[case]))
             models[case].fit(
                 batches[case],
                 steps_per_epoch=args.warm_up + args.steps,
-                callbacks=[clock],
+                callbacks=callbacks,
                 verbose=0,
             )
             first = first or clock.ends[0]
@@ -138,6 +185,7 @@ def main() -> None:
             for case, model in models.items()
         },
         "step_seconds": steps,
+        "operation_seconds": operations,
     }
     half = args.out / f"timed-{rank}.half"
     half.write_text(json.dumps(report))
