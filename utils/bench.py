@@ -77,8 +77,7 @@ class Section:
     def warnings(self) -> list[str]:
         """A sentence for each row whose rounds disagree."""
         return [
-            f"{self.name}: the rounds of {row.name!r} are {row.spread:.0%} apart; "
-            "close other programs and measure again."
+            f"The rounds of {row.name!r} are {row.spread:.0%} apart."
             for row in self.rows
             if row.spread > APART
         ]
@@ -640,8 +639,7 @@ def write(sections: Sequence[Section], out: Path) -> None:
     """Write bench.md and bench.csv, which has a line for each row and round."""
     parts = [f"# Benchmark\n\nOn {records.machine()}."]
     for section in sections:
-        warned = [f"Warning: {text}" for text in section.warnings()]
-        parts.append("\n\n".join([section.markdown(), *warned]))
+        parts.append("\n\n".join([section.markdown(), *section.warnings()]))
     (out / "bench.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     with (out / "bench.csv").open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file)

@@ -308,6 +308,8 @@ def bench(
         lambda text: console.print(text, highlight=False),
     )
     texts = [text for one in done for text in (*one.notes, *one.warnings())]
+    if any(one.warnings() for one in done):
+        texts.append("Close other programs and measure again.")
     _show(
         Group(*(one.shown() for one in done), *texts),
         [asdict(section) for section in done],
