@@ -537,7 +537,7 @@ CHANGES = {
 
 def recipe(plan: Plan, tell: Callable[[str], None]) -> Section:
     """Validation accuracy when the course's recipe ends, with one thing changed."""
-    images = plan.train_images or 20_000
+    images = plan.train_images or 12_000
     rows = {name: Row(name, [], "%") for name in CHANGES}
     for turn in range(plan.rounds):
         for name, options in CHANGES.items():
