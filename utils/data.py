@@ -131,7 +131,7 @@ def dataset_of(
     name: str, arrays: dict[str, np.ndarray], classes: tuple[str, ...] = CLASSES
 ) -> Dataset:
     """The Dataset of arrays x_train, y_train, x_test, y_test, perhaps x_val, y_val."""
-    _horovod_as_it_is()  # here, as every program comes by before it has an optimizer
+    horovod_as_it_is()  # here, as every program comes by before it has an optimizer
     x_train = arrays["x_train"]
     mean = x_train.mean()
     std = np.sqrt(np.square(x_train, dtype=np.uint16).mean() - mean**2)
@@ -403,12 +403,14 @@ def _as_it_is(function):
     return tf.autograph.experimental.do_not_convert(function)
 
 
-def _horovod_as_it_is() -> None:
+def horovod_as_it_is() -> None:
     """The same for Horovod's averaging of gradients, which takes AutoGraph half of the
-    time that a program needs for its first batch."""
+    time that a program needs for its first batch. Does nothing without Horovod, or when
+    called again."""
     import tensorflow as tf
 
-    if horovod := sys.modules.get("horovod.tensorflow"):
+    horovod = sys.modules.get("horovod.tensorflow")
+    if horovod and not isinstance(horovod._make_subgraph, functools.partial):
         horovod._make_subgraph = functools.partial(tf.function, autograph=False)
 
 

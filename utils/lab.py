@@ -434,6 +434,7 @@ def main() -> None:
 
     worker.quiet()
     observe.prepare()
+    data.horovod_as_it_is()  # or the program would seem to have replaced it
     x, y = drawn.draw(TRAIN_IMAGES + TRAIN_IMAGES // 6, seed=1)
     arrays = {"x_train": x[:TRAIN_IMAGES], "y_train": y[:TRAIN_IMAGES]}
     arrays |= {"x_test": x[TRAIN_IMAGES:], "y_test": y[TRAIN_IMAGES:]}
