@@ -30,8 +30,9 @@ def of_section(section: "Section", origin: str = "") -> Figure:
         middle = statistics.median(values)
         axis.barh(place, middle, color=COLOURS[0], alpha=0.35, height=0.6)
         axis.plot(values, [place] * len(values), MARKS[0], color=COLOURS[0], ms=4)
+        bound = "more than " if row.at_least else ""
         axis.annotate(
-            f"{middle:.2f}" if compared else f"{middle:.3g}",
+            f"{bound}{middle:.2f}" if compared else f"{bound}{middle:.3g}",
             (max(values), place),
             xytext=(6, 0),
             textcoords="offset points",
@@ -39,7 +40,7 @@ def of_section(section: "Section", origin: str = "") -> Figure:
         )
     axis.set_yticks(range(len(rows)), [row.name.replace("`", "") for row in rows])
     axis.invert_yaxis()
-    axis.margins(x=0.1)
+    axis.margins(x=0.25 if any(row.at_least for row in rows) else 0.1)
     axis.set_xlim(left=0)
     axis.spines[["top", "right"]].set_visible(False)
     if compared:
