@@ -1,7 +1,7 @@
 """Hostile submissions, for real: contained, called what they are, and followed by a
 normal one that is graded right.
 
-Each attack is put in front of the finished program, and step 1 looked at: the other
+Each attack is put in front of the finished program, and step 3 looked at: the other
 steps would only run it more often. What it may use up is bounded far below what this
 machine has, and by the attack itself where it could run away.
 """
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 SOURCE = (course.PACKAGE_ROOT / "solutions/fashion_mnist_solution.py").read_text()
 FINISHED = steps.render(SOURCE, 6)
 LIMITS = sandbox.Limits(seconds=90, memory=4e9, processes=80, file_bytes=50e6)
-SILENCE = 6.0
+SILENCE = 15.0  # seconds; enough to fill the memory of a busy machine
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def examined(tmp_path_factory, listener):
     def examine_one(numbered: tuple[int, str]):
         path = folder / f"{numbered[0]}.py"
         path.write_text(numbered[1])
-        steps = (1,) if numbered[0] < len(ATTACKS) else None
+        steps = (3,) if numbered[0] < len(ATTACKS) else None
         return examine.examine(path, LIMITS, SILENCE, steps)
 
     texts = {a.name: a.code.replace("PORT", port) for a in ATTACKS}
