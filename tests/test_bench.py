@@ -7,16 +7,7 @@ import csv
 
 import pytest
 
-from utils import (
-    bench,
-    bench_plots,
-    course,
-    data,
-    drawn,
-    launch,
-    pipelines,
-    records,
-)
+from utils import bench, bench_plots, course, data, drawn, launch, pipelines, records
 from utils.bench import Plan, Row, Section
 
 TINY = Plan(

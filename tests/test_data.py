@@ -725,3 +725,16 @@ def test_horovod_is_not_rewritten_by_autograph():
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
     )
     assert said.stdout.splitlines()[-1:] == ["False"], said.stderr
+
+
+def test_loading_images_does_without_tensorflow():
+    program = (
+        "import sys\n"
+        "from utils import data\n"
+        "data.load('drawn', 100)\n"
+        "print('tensorflow' in sys.modules)\n"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
+    )
+    assert said.stdout.splitlines() == ["False"], said.stderr

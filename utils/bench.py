@@ -8,6 +8,7 @@ of them. What could not be measured is an error, never an empty cell.
 """
 
 import csv
+import functools
 import json
 import os
 import statistics
@@ -210,7 +211,10 @@ def _speed(reports: list[dict], case: str, images: int) -> list[float]:
 
 
 def _in_turn(
-    makers: dict[str, Callable[[], float | dict[str, float]]], rounds: int, tell
+    makers: dict[str, Callable[[], float | dict[str, float]]],
+    rounds: int,
+    tell,
+    unit: str = IMAGES,
 ) -> list[Row]:
     """A row for each maker of values; they take turns, another one first each round.
 
@@ -227,7 +231,7 @@ def _in_turn(
                 made if isinstance(made, dict) else {name: made}
             ).items():
                 values.setdefault(row, []).append(value)
-    return [Row(name, found, IMAGES) for name, found in values.items()]
+    return [Row(name, found, unit) for name, found in values.items()]
 
 
 # ------------------------------------------------------------------ the sections
@@ -538,24 +542,27 @@ CHANGES = {
 def recipe(plan: Plan, tell: Callable[[str], None]) -> Section:
     """Validation accuracy when the course's recipe ends, with one thing changed."""
     images = plan.train_images or 12_000
-    rows = {name: Row(name, [], "%") for name in CHANGES}
-    for turn in range(plan.rounds):
-        for name, options in CHANGES.items():
-            tell(f"round {turn + 1} of {plan.rounds}: {name}")
-            run = launch.run(
-                RACE,
-                workers=plan.workers,
-                quiet=True,
-                epochs=plan.epochs,
-                train_images=images,
-                width=plan.width,
-                data=plan.data,
-                target_accuracy=1,
-                **options,
-            )
-            rows[name].values.append(100 * float(run.history["val_accuracy"].iloc[-1]))
+
+    def accuracy_with(**options) -> float:
+        run = launch.run(
+            RACE,
+            workers=plan.workers,
+            quiet=True,
+            epochs=plan.epochs,
+            train_images=images,
+            width=plan.width,
+            data=plan.data,
+            target_accuracy=1,
+            **options,
+        )
+        return 100 * float(run.history["val_accuracy"].iloc[-1])
+
+    makers = {
+        name: functools.partial(accuracy_with, **options)
+        for name, options in CHANGES.items()
+    }
     note = f"Each was trained on {images:,} images for {plan.epochs} epochs."
-    return Section("recipe", list(rows.values()), [note])
+    return Section("recipe", _in_turn(makers, plan.rounds, tell, "%"), [note])
 
 
 def _reached(history, name: str) -> None:

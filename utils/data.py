@@ -407,10 +407,11 @@ def horovod_as_it_is() -> None:
     """The same for Horovod's averaging of gradients, which takes AutoGraph half of the
     time that a program needs for its first batch. Does nothing without Horovod, or when
     called again."""
-    import tensorflow as tf
-
     horovod = sys.modules.get("horovod.tensorflow")
     if horovod and not isinstance(horovod._make_subgraph, functools.partial):
+        # Not before: who only loads images does without TensorFlow.
+        import tensorflow as tf
+
         horovod._make_subgraph = functools.partial(tf.function, autograph=False)
 
 

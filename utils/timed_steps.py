@@ -22,7 +22,6 @@ import tempfile  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 import tensorflow as tf  # noqa: E402
-from tensorflow.tsl.profiler.protobuf import xplane_pb2  # noqa: E402
 
 from utils import data, devices, networks  # noqa: E402
 
@@ -70,6 +69,8 @@ def seconds_by_type(profile: bytes, steps: int) -> dict[str, float]:
 
     An operation is an event named NAME:TYPE; those of iterators hold others in them.
     """
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2  # the start is timed, too
+
     space = xplane_pb2.XSpace.FromString(profile)
     found = collections.Counter()
     for plane in space.planes:
