@@ -428,6 +428,22 @@ def test_drawn_is_announced_even_when_asked_for(published, monkeypatch, capfd):
     assert np.array_equal(dataset.y_train, labels)
 
 
+def test_no_more_garments_are_drawn_than_are_used(monkeypatch):
+    asked = []
+
+    def draw(count, seed, original=drawn.draw):
+        asked.append(count)
+        return original(min(count, 30), seed)
+
+    monkeypatch.setattr(drawn, "draw", draw)
+    data.load("drawn", train_images=25)
+    assert asked == [25, 5]
+    for count in (0, -1, 60_001):  # refused, but not for what has been drawn
+        with pytest.raises(CourseError, match="choose from 1 to 30 images"):
+            data.load("drawn", train_images=count)
+    assert asked[2:] == [60_000, 10_000] * 3
+
+
 def test_a_cache_that_can_not_be_written_is_named(published, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("COURSE_CACHE", str(tmp_path / "file"))
@@ -537,6 +553,64 @@ def test_each_training_pass_is_a_new_permutation_without_repeats():
         assert one != sorted(one)
     assert passes[0] != passes[1] != passes[2] != passes[0]
     assert len(set(joined(passes))) == 103  # those left out take turns
+
+
+def epoch_of(dataset, epoch, size, done=0, batch=8):
+    """What `size` ranks train on in the rest of an epoch: by step, then by rank."""
+    ranks = [
+        list(
+            data.rest_of_epoch(
+                dataset, batch, 1, epoch, done, rank, size
+            ).as_numpy_iterator()
+        )
+        for rank in range(size)
+    ]
+    return [batch for step in zip(*ranks, strict=True) for batch in step]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_an_epoch_is_the_same_for_any_number_of_ranks(size):
+    dataset = dataset_of(numbered(103))
+    alone, shared = epoch_of(dataset, 4, 1), epoch_of(dataset, 4, size)
+    assert len(shared) == 103 // (8 * size) * size
+    for one, other in zip(alone, shared, strict=False):
+        assert np.array_equal(one[0], other[0])
+        assert np.array_equal(one[1], other[1])
+    seen = joined(numbers_in(shared))
+    assert len(set(seen)) == len(seen)
+
+
+def test_an_epoch_that_goes_on_with_other_ranks_has_no_image_twice_and_none_left_out():
+    dataset = dataset_of(numbered(103))
+    parts = epoch_of(dataset, 2, 2)[:4], epoch_of(dataset, 2, 1, done=32)
+    alone = epoch_of(dataset, 2, 1)
+    assert numbers_in([*parts[0], *parts[1]]) == numbers_in(alone)
+    assert np.array_equal(pixels([*parts[0], *parts[1]]), pixels(alone))
+
+
+def test_each_epoch_has_an_order_of_its_own_and_its_rest_a_length():
+    dataset = dataset_of(numbered(103))
+    orders = [joined(numbers_in(epoch_of(dataset, epoch, 1))) for epoch in range(3)]
+    assert orders[0] != orders[1] != orders[2] != orders[0]
+    lengths = [
+        len(data.rest_of_epoch(dataset, 8, 1, 0, done, 1, 2)) for done in (0, 80, 103)
+    ]
+    assert lengths == [6, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ({"batch_size": 0}, "batch size is 0"),
+        ({"done": 104}, "done is 104"),
+        ({"rank": 2, "size": 2}, "no rank 2 of 2"),
+        ({"seed": -1}, "seed is -1"),
+    ],
+)
+def test_a_rest_that_makes_no_sense_is_refused(wrong, complaint):
+    right = {"batch_size": 8, "seed": 1, "epoch": 0}
+    with pytest.raises(CourseError, match=complaint):
+        data.rest_of_epoch(dataset_of(numbered(103)), **right | wrong)
 
 
 def test_validation_passes_are_permutations_of_all_test_images():

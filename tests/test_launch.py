@@ -89,6 +89,15 @@ def test_a_run_shows_its_command_and_keeps_every_workers_output(folder, capsys):
     assert "2 workers" in shown[-1]
 
 
+def test_horovod_s_sources_are_named_without_the_place_of_their_build(folder):
+    built = "/home/me/.venv/.setup/scratch/pip-install-x4g6/horovod_35a3/"
+    said = f"[E {built}horovod/common/operations.cc:697] [0]: [{built}gloo/pair.cc:589]"
+    program(folder, f"print({said!r})", "error.py")
+    run = launch.run("error.py", workers=1)
+    short = "[E horovod/common/operations.cc:697] [0]: [gloo/pair.cc:589]"
+    assert run.log.read_text() == f"[0] {short}\n"
+
+
 def test_the_command_shown_does_the_same_from_a_plain_shell(folder):
     run = launch.run("program.py", workers=2)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -297,9 +306,15 @@ def test_variables_reach_the_workers_and_are_shown(folder):
     assert "-x HOROVOD_CYCLE_TIME=7 " in run.command
 
 
-def test_tasks_have_no_timeline(folder):
-    with pytest.raises(course.CourseError, match="a timeline is Horovod's"):
-        launch.run("program.py", tasks={"worker": 1}, timeline=True)
+@pytest.mark.parametrize("option", ["timeline", "elastic"])
+def test_tasks_have_nothing_of_horovod_s(folder, option):
+    with pytest.raises(course.CourseError, match="are Horovod's: not with tasks"):
+        launch.run("program.py", tasks={"worker": 1}, **{option: True})
+
+
+def test_elastic_training_begins_with_two(folder):
+    with pytest.raises(course.CourseError, match="begins with 2 workers or more"):
+        launch.run("program.py", workers=1, elastic=True)
 
 
 def test_workers_that_memory_cannot_hold_are_refused(folder):

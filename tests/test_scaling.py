@@ -110,6 +110,7 @@ def test_real_steps_are_measured(tmp_path, monkeypatch):
         rounds=2,
         steps=1,
         data="drawn",
+        train_images=60,
         time_limit=115,
         quiet=True,
     )

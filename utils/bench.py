@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from utils import course, launch, profiles, records, supervise
+from utils import course, launch, namespaces, profiles, records, supervise
 from utils.display import Shown
 
 STEPS = course.PACKAGE_ROOT / "utils" / "timed_steps.py"
@@ -257,6 +257,17 @@ class Plan:
     train_images: int | None = None
     epochs: int = 3
 
+    @property
+    def options(self) -> dict[str, object]:
+        """What to train on, as options of the programs."""
+        size = {} if self.train_images is None else {"train_images": self.train_images}
+        return {"data": self.data, **size}
+
+    @property
+    def dataset(self) -> list[str]:
+        """The same as words of their command line."""
+        return launch.words((), self.options)
+
     @classmethod
     def of_machine(cls, rounds: int = ROUNDS) -> "Plan":
         """A worker for each GPU, or for each core without GPUs."""
@@ -274,7 +285,7 @@ def launching(plan: Plan, tell: Callable[[str], None]) -> Section:
     """One worker, the machine's limit for N, and N in all ways to start them."""
     n, images = plan.workers, plan.batch
     alone, together = (f"{w}:{plan.batch}x{plan.width}" for w in (ALONE, TOGETHER))
-    common = ("--steps", plan.steps, "--data", plan.data)
+    common = ("--steps", plan.steps, *plan.dataset)
 
     def horovod(**how):
         options = ("--with", "horovod", "--cases", together, *common)
@@ -284,7 +295,7 @@ def launching(plan: Plan, tell: Callable[[str], None]) -> Section:
         # In the same processes, a third of the steps at a time: the share of the limit
         # is the closest comparison here, and a minute changes the speed of a machine.
         options = ("--with", "horovod", "--cases", alone, together, "--rounds", 3)
-        options += ("--steps", max(1, plan.steps // 3), "--data", plan.data)
+        options += ("--steps", max(1, plan.steps // 3), *plan.dataset)
         reports = _timed(*options, workers=n)
         rows = {limit: alone, f"{n} workers, as the course starts them": together}
         return {
@@ -372,7 +383,7 @@ def start_up(plan: Plan, tell: Callable[[str], None]) -> Section:
     values: dict[str, list[float]] = {part: [] for part in parts}
     for turn in range(plan.rounds):
         tell(f"start {turn + 1} of {plan.rounds}")
-        options = ("--with", "horovod", "--cases", case, "--data", plan.data)
+        options = ("--with", "horovod", "--cases", case, *plan.dataset)
         reports = _timed(*options, "--steps", 1, workers=plan.workers)
         moments = reports[0]["moments"]
         for part, (begin, end) in parts.items():
@@ -400,7 +411,7 @@ def profile(plan: Plan, tell: Callable[[str], None]) -> Section:
     case = f"{ALONE}:{plan.batch}x{plan.width}"
     for turn in range(plan.rounds):
         tell(f"round {turn + 1} of {plan.rounds}")
-        options = ("--cases", case, "--data", plan.data, "--steps", plan.steps)
+        options = ("--cases", case, *plan.dataset, "--steps", plan.steps)
         (report,) = _timed(*options, "--profile", workers=1, threads=1)
         (step,) = report["step_seconds"][case]
         (operations,) = report["operation_seconds"][case]
@@ -419,7 +430,7 @@ def profile(plan: Plan, tell: Callable[[str], None]) -> Section:
 def precision(plan: Plan, tell: Callable[[str], None]) -> Section:
     """One worker on one core or GPU: fewer bits, XLA, oneDNN."""
     case, flags = f"{ALONE}:{plan.batch}x{plan.width}", records.flags()
-    base = ("--cases", case, "--steps", plan.steps, "--data", plan.data)
+    base = ("--cases", case, "--steps", plan.steps, *plan.dataset)
 
     def speed(*more, **environment):
         reports = _timed(
@@ -458,7 +469,7 @@ def work(plan: Plan, tell: Callable[[str], None]) -> Section:
         cases = [f"{way}:{b}x{w}" for b, w in wanted for way in (ALONE, TOGETHER)]
         reports = _timed(
             *("--with", "horovod", "--cases", *cases, "--rounds", plan.rounds),
-            *("--steps", max(2, plan.steps // 5), "--data", plan.data),
+            *("--steps", max(2, plan.steps // 5), *plan.dataset),
             workers=workers,
         )
         for batch, width in wanted:
@@ -490,8 +501,7 @@ def accuracy(plan: Plan, tell: Callable[[str], None]) -> Section:
     found: dict[str, list[float]] = {ours: [], plain: []}
     epochs: dict[str, list] = {ours: [], plain: []}
     ended, notes = False, []
-    size = ["--train-images", plan.train_images] if plan.train_images else []
-    size = [str(word) for word in (*size, "--width", plan.width, "--data", plan.data)]
+    size = [*plan.dataset, "--width", str(plan.width)]
     for turn in range(plan.rounds):
         tell(f"round {turn + 1} of {plan.rounds}: {ours}")
         run = launch.run(
@@ -586,6 +596,7 @@ SECTIONS = {
     "work": work,
     "accuracy": accuracy,
     "recipe": recipe,
+    "network": namespaces.of_bench,
 }
 TITLES = {
     "launch": "Training, all workers together",
@@ -596,6 +607,7 @@ TITLES = {
     "work": "Cost as the work grows",
     "accuracy": f"Time to {TARGET} validation accuracy, twice running",
     "recipe": "Validation accuracy, one thing changed",
+    "network": "Two hosts of one core each, by the network between them",
 }
 
 

@@ -87,7 +87,7 @@ def load(choice: str = "auto", train_images: int | None = None) -> Dataset:
     Raises CourseError for another choice or number, for a COURSE_DATA folder that does
     not hold the published files, and with "real" if there is no way to get them.
     """
-    name, arrays = _arrays(choice)
+    name, arrays = _arrays(choice, train_images)
     if train_images is not None:
         for part, count in (("train", train_images), ("test", -(-train_images // 6))):
             chosen = _balanced(arrays[f"y_{part}"], count)
@@ -169,7 +169,9 @@ def real_or_why_not(choice: str, real: Callable[[bool], Any]) -> tuple[Any, str]
         return None, error.why
 
 
-def _arrays(choice: str) -> tuple[str, dict[str, np.ndarray]]:
+def _arrays(choice: str, train_images: int | None) -> tuple[str, dict[str, np.ndarray]]:
+    """All of Fashion-MNIST; of drawn garments as many as `load` will take, the first,
+    as drawing 70,000 takes seconds of every worker's start."""
     arrays, why = real_or_why_not(choice, fetch.fashion_mnist)
     if arrays:
         return "Fashion-MNIST", arrays
@@ -178,8 +180,11 @@ def _arrays(choice: str) -> tuple[str, dict[str, np.ndarray]]:
         "connect to the network and use --data real, or set COURSE_DATA to a folder "
         "that holds its four .gz files."
     )
-    x_train, y_train = drawn.draw(60_000, seed=1)
-    x_test, y_test = drawn.draw(10_000, seed=2)
+    count = 60_000
+    if train_images is not None and 1 <= train_images < count:
+        count = train_images
+    x_train, y_train = drawn.draw(count, seed=1)
+    x_test, y_test = drawn.draw(-(-count // 6), seed=2)
     arrays = {"x_train": x_train, "y_train": y_train}
     return "drawn garments", arrays | {"x_test": x_test, "y_test": y_test}
 
@@ -220,38 +225,89 @@ def training_batches(
     """
     import tensorflow as tf
 
-    images, labels = _tensors(dataset.x_train, dataset.y_train)
-    count = len(images)
+    count = len(dataset.x_train)
     if not 1 <= batch_size <= count:
         raise CourseError(
             f"batch size is {batch_size}: choose from 1 to the {count:,} images "
             "to train on."
         )
     key = _random_state(seed, words=2)
+    passes = tf.data.Dataset.counter().map(
+        _as_it_is(lambda number: _random_pass(key, number, count))
+    )
+    whole_batches = count - count % batch_size
+    return _pipeline(passes, whole_batches, batch_size, _augmented(dataset))
 
-    # Everything random is drawn for a whole pass: a batch costs no more than its
-    # pixels, and is the same whatever runs in parallel.
-    def one_pass(number):
-        keys = tf.random.experimental.stateless_split(
-            tf.random.experimental.stateless_fold_in(key, number), 3
-        )
-        order = tf.random.experimental.stateless_shuffle(tf.range(count), keys[0])
-        shifts = tf.random.stateless_uniform(
-            (count, 2), keys[1], -SHIFT, SHIFT + 1, tf.int32
-        )
-        flips = tf.random.stateless_uniform((count,), keys[2], 0, 2, tf.int32)
-        return order, shifts, flips == 1
 
-    def one_hot(chosen):
-        return tf.one_hot(tf.gather(labels, chosen), len(dataset.classes))
+def rest_of_epoch(
+    dataset: Dataset,
+    batch_size: int,
+    seed: int,
+    epoch: int,
+    done: int = 0,
+    rank: int = 0,
+    size: int = 1,
+) -> "tf.data.Dataset":
+    """What is left of an epoch after `done` images, as the batches of one rank of
+    `size`; images and labels as `training_batches` has them.
+
+    Order, flips and shifts come from `seed` and `epoch` alone, so all ranks have the
+    same. A step takes the next `size * batch_size` images, and each rank a batch of
+    them. So training can go on after any step with another number of workers, and
+    still no image comes twice in an epoch. Images at its end that don't fill a step are
+    left out; what is returned has a length, which may be 0.
+
+    Raises CourseError for numbers that make no sense.
+    """
+    import tensorflow as tf
+
+    count = len(dataset.x_train)
+    if batch_size < 1:
+        raise CourseError(f"batch size is {batch_size}: choose 1 or more.")
+    if not 0 <= done <= count:
+        raise CourseError(f"done is {done}: an epoch has {count:,} images.")
+    if not 0 <= rank < size:
+        raise CourseError(f"there is no rank {rank} of {size}: they begin at 0.")
+    key = _random_state(seed, words=2, rank=0)
+    steps = (count - done) // (size * batch_size)
+    places = np.arange(done, done + steps * size * batch_size)
+    own = places.reshape(steps, size, batch_size)[:, rank].ravel()
+    with tf.device("CPU"):
+        drawn_for_all = _random_pass(key, epoch, count)
+        rows = tuple(tf.gather(row, own) for row in drawn_for_all)
+    once = tf.data.Dataset.from_tensors(rows)
+    return _pipeline(once, len(own), batch_size, _augmented(dataset))
+
+
+# Everything random is drawn for a whole pass: a batch costs no more than its pixels,
+# and is the same whatever runs in parallel.
+def _random_pass(key, number, count: int):
+    """For a pass over `count` images: their order, and each one's shift and flip."""
+    import tensorflow as tf
+
+    keys = tf.random.experimental.stateless_split(
+        tf.random.experimental.stateless_fold_in(key, number), 3
+    )
+    order = tf.random.experimental.stateless_shuffle(tf.range(count), keys[0])
+    shifts = tf.random.stateless_uniform(
+        (count, 2), keys[1], -SHIFT, SHIFT + 1, tf.int32
+    )
+    flips = tf.random.stateless_uniform((count,), keys[2], 0, 2, tf.int32)
+    return order, shifts, flips == 1
+
+
+def _augmented(dataset: Dataset):
+    """A function from places, shifts and flips to a batch to train on."""
+    import tensorflow as tf
+
+    images, labels = _tensors(dataset.x_train, dataset.y_train)
 
     def batch(chosen, shifts, flips):
         moved = flip_and_shift(tf.gather(images, chosen), flips, shifts)
-        return standardise(moved, dataset), one_hot(chosen)
+        one_hot = tf.one_hot(tf.gather(labels, chosen), len(dataset.classes))
+        return standardise(moved, dataset), one_hot
 
-    passes = tf.data.Dataset.counter().map(_as_it_is(one_pass))
-    whole_batches = count - count % batch_size
-    return _pipeline(passes, whole_batches, batch_size, batch)
+    return batch
 
 
 def validation_batches(
@@ -358,11 +414,13 @@ def seed_worker(seed: int | None) -> None:
         tf.keras.utils.set_random_seed(int(word))
 
 
-def _random_state(seed: int | None, words: int) -> np.ndarray:
-    """Numbers from 0 to 2**31 - 1, this rank's own for a seed, new ones for None."""
+def _random_state(seed: int | None, words: int, rank: int | None = None) -> np.ndarray:
+    """Numbers from 0 to 2**31 - 1 for a seed and a rank, by default this process's
+    own; new ones for None."""
     if seed is not None and seed < 0:
         raise CourseError(f"seed is {seed}: choose 0 or more.")
-    entropy = None if seed is None else [seed, worker_rank()]
+    rank = worker_rank() if rank is None else rank
+    entropy = None if seed is None else [seed, rank]
     state = np.random.SeedSequence(entropy).generate_state(words)
     return (state >> 1).astype(np.int32)
 

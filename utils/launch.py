@@ -9,6 +9,8 @@ told by TF_CONFIG who it is; `utils.tasks` then stands in for mpirun.
 """
 
 import ast
+import contextlib
+import errno
 import json
 import os
 import re
@@ -17,14 +19,14 @@ import shutil
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 import psutil
 
-from utils import course, logs, steps, supervise
+from utils import course, hosts, logs, steps, supervise
 from utils import tasks as clusters
 from utils.course import TIME_LIMIT
 from utils.display import Display
@@ -261,9 +263,13 @@ def run(
     tasks: Mapping[str, int] | None = None,
     restarts: int = 0,
     tolerate: str | None = None,
+    elastic: bool = False,
+    reset_limit: int | None = None,
+    attend: Callable[["Run"], None] | None = None,
     threads: int | None = None,
     time_limit: float = TIME_LIMIT,
     record: int = 0,
+    fingerprint: bool = False,
     timeline: bool = False,
     watch: bool = False,
     quiet: bool = False,
@@ -278,10 +284,15 @@ def run(
         cluster without servers, all the others with it.
     tolerate: a failed task of this type, such as "worker", does not end the others.
     arguments, options: the program's own; `epochs=3` becomes `--epochs 3`.
+    elastic: let `horovodrun` start the workers, half of them as if on another host, so
+        that training goes on when a host is lost (utils.elastic).
+    reset_limit: after how many such changes an elastic run is ended.
+    attend: called with the run again and again while it is on.
     threads: how many threads, and so cores, each worker computes with; by default the
         cores are shared out. Without meaning where there are GPUs.
     time_limit: seconds, after which every process is ended.
     record: let each worker keep its weights of so many batches (`Run.recording`).
+    fingerprint: let each worker note what must be the same on all (utils.fingerprint).
     timeline: let Horovod write down what it does, and when (`Run.timeline`).
     watch: sample which core each worker loads (`Run.samples`).
     quiet: show nothing while it runs.
@@ -296,8 +307,10 @@ def run(
         raise course.CourseError(
             f"tolerate is {tolerate!r}, a type that the run has no tasks of."
         )
-    if timeline and tasks is not None:
-        raise course.CourseError("a timeline is Horovod's: tasks have none.")
+    if tasks is not None and (timeline or elastic):
+        raise course.CourseError("timeline and elastic are Horovod's: not with tasks.")
+    if elastic and workers < 2:
+        raise course.CourseError("an elastic run begins with 2 workers or more.")
     cluster = clusters.free_cluster(tasks) if tasks is not None else None
     if cluster is not None:
         everybody = clusters.tasks_of(cluster)
@@ -306,9 +319,7 @@ def run(
     else:
         computing = processes = workers
     notices = _check(script, computing, processes, horovod=cluster is None)
-    own = [str(argument) for argument in arguments]
-    for name, value in options.items():
-        own += [f"--{name.replace('_', '-')}", str(value)]
+    own = words(arguments, options)
 
     if gpus():
         threads = None
@@ -321,10 +332,17 @@ def run(
     folder = logs.new_folder(script.stem)
     if timeline:
         extra["HOROVOD_TIMELINE"] = course.shown(folder / TIMELINE)
-    if cluster is None:
+    if elastic:
+        line = hosts.horovodrun_line(workers, folder, reset_limit)
+        variables = thread_variables(threads) | extra
+        environment |= variables | {"COURSE_OUTPUT": str(folder / "ranks")}
+        pairs = [f"{name}={value}" for name, value in variables.items()]
+        command = " ".join([*pairs, shlex.join([*line, *shown])])
+        actual = [*line, *worker]
+    elif cluster is None:
         command = shlex.join(mpirun_line(workers, shown, threads, extra))
         actual = mpirun_line(workers, worker, threads, extra)
-        actual[:1] = [_mpirun(), "--output-filename", f"{folder / 'ranks'}:nocopy"]
+        actual[:1] = [mpirun(), "--output-filename", f"{folder / 'ranks'}:nocopy"]
     else:
         # Steps that wait for weights hold a thread; a ps needs one more than workers.
         inter_op = 1 + len(cluster.get("worker", [])) if "ps" in cluster else 0
@@ -341,32 +359,83 @@ def run(
     environment["COURSE_RUN"] = str(result.folder)
     if record:
         environment["COURSE_RECORD"] = str(record)
+    if fingerprint:
+        environment["COURSE_FINGERPRINT"] = "1"
 
     watching = Watch(result.folder) if watch else None
+    return follow(actual, result, environment, time_limit, attend, watching, quiet)
+
+
+def follow(
+    line: list[str],
+    result: Run,
+    environment: Mapping[str, str],
+    time_limit: float = TIME_LIMIT,
+    attend: Callable[[Run], None] | None = None,
+    watching: Watch | None = None,
+    quiet: bool = False,
+) -> Run:
+    """Start a launcher, show what its workers print, and return `result`, filled in.
+
+    line: the launcher's command; what it says goes to launcher.txt of the run's folder,
+    and its workers' output is looked for in `ranks` there. The rest as for `run`.
+    Raises RunFailed when it fails, reaches the limit or is interrupted.
+    """
     started = time.monotonic()
-    with Display(result, quiet) as display, Followed(result) as output:
+    with (
+        _room_for(result),
+        Display(result, quiet) as display,
+        Followed(result) as output,
+    ):
         try:
             with (
                 (result.folder / "launcher.txt").open("wb") as said,
                 supervise.owned(
-                    actual, time_limit, env=environment, stdout=said, stderr=said
+                    line, time_limit, env=environment, stdout=said, stderr=said
                 ) as process,
             ):
                 while process.poll() is None:
                     time.sleep(BEAT)
                     output.read()
                     display.update(output.progress)
+                    if attend:
+                        attend(result)
                     if watching:
                         result.samples += watching.sample()
                 result.status = process.returncode
         except KeyboardInterrupt:
             result.status = supervise.STOPPED
-        result.seconds = time.monotonic() - started
-        output.read(last=True)
+        finally:
+            result.seconds = time.monotonic() - started
+            output.read(last=True)
         result.notices += [n for n in output.notices if n not in result.notices]
     if result.status:
         raise RunFailed(_why(result, time_limit), result)
     return result
+
+
+def words(arguments: Sequence[object], options: Mapping[str, object]) -> list[str]:
+    """A program's own arguments and options: `epochs=3` becomes `--epochs 3`."""
+    own = [str(argument) for argument in arguments]
+    for name, value in options.items():
+        own += [f"--{name.replace('_', '-')}", str(value)]
+    return own
+
+
+@contextlib.contextmanager
+def _room_for(result: Run) -> Iterator[None]:
+    """A disk that is too full for what a run writes is for the user to mend."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        raise RunFailed(
+            f"{result.script} was stopped, and all its workers were ended, as its log "
+            f"can't be written: {error.strerror}. Make room where "
+            f"{course.shown(result.folder)} is.",
+            result,
+        ) from None
 
 
 def _path() -> str:
@@ -374,7 +443,7 @@ def _path() -> str:
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
 
-def _mpirun() -> str:
+def mpirun() -> str:
     mpirun = shutil.which("mpirun", path=_path())
     if mpirun is None:
         raise course.CourseError("there is no mpirun here; `make setup` installs it.")
@@ -388,7 +457,9 @@ def clean_environment() -> dict[str, str]:
     """
     ours = ("OMPI_", "PMIX_", "HOROVOD_RANK", "TF_CONFIG", "COURSE_TASK")
     kept = {n: v for n, v in os.environ.items() if not n.startswith(ours)}
-    return kept | {"PATH": _path()}
+    # No message goes by libfabric's way (it is for one-sided communication), but to
+    # close it takes a second at the end of every run.
+    return kept | {"PATH": _path(), "OMPI_MCA_btl": "^ofi"}
 
 
 class Followed:
@@ -400,6 +471,8 @@ class Followed:
     """
 
     _REWRITE = re.compile(r".*\r|\x08+|\x1b\[[0-9;]*[A-Za-z]")
+    # Horovod names its sources by where pip has built it, which is long gone.
+    _BUILD = re.compile(r"/\S*/pip-install-\w+/[^/\s]+/")
     _EPOCH = re.compile(r"Epoch (\d+)/(\d+)")
     _BAR = re.compile(r" *(\d+)/(\d+) \[")
 
@@ -439,7 +512,7 @@ class Followed:
 
     def _clean(self, line: bytes) -> str:
         text = line.decode("utf-8", errors="replace").rstrip("\r")
-        return self._REWRITE.sub("", text).rstrip()
+        return self._BUILD.sub("", self._REWRITE.sub("", text)).rstrip()
 
     def _take(self, rank: int, line: str) -> None:
         if not line:

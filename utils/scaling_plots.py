@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator, PercentFormatter
 
 from utils import cost_model, timeline
 from utils.plots import COLOURS, MARKS, _axes, _finish
@@ -168,6 +168,7 @@ def step(told: timeline.Timeline, number: int | None = None) -> Figure:
         fontsize=10,
     )
     below.set(xlabel="milliseconds", ylabel="tensor, by arrival")
+    below.yaxis.set_major_locator(MaxNLocator(integer=True))
     below.invert_yaxis()
     below.set_xlim(0, 1000 * (end - begin))
     for axis in (above, below):

@@ -95,6 +95,7 @@ def main() -> None:
     option("--jit", action="store_true", help="compile with XLA")
     option("--profile", action="store_true", help="time each kind of operation, too")
     option("--data", choices=data.CHOICES, default="auto")
+    option("--train-images", type=int, help="as of all programs")
     option("--out", type=Path, default=os.environ.get("COURSE_RUN", "."))
     args = parser.parse_args()
     sizes = {case: parse(case) for case in args.cases}
@@ -121,7 +122,7 @@ def main() -> None:
         rank = strategy.cluster_resolver.task_id
     started = time.time()
     tf.keras.mixed_precision.set_global_policy(args.precision)
-    dataset = data.load(args.data)
+    dataset = data.load(args.data, args.train_images)
     loaded = time.time()
 
     def optimizer(way):
