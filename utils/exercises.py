@@ -4,7 +4,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils import course, judge, judge_horovod, judge_replicas, judge_scaled, lab
+from utils import (
+    course,
+    judge,
+    judge_horovod,
+    judge_replicas,
+    judge_scaled,
+    judge_survive,
+    lab,
+)
 from utils.judge import World
 from utils.steps import render
 from utils.verdict import Verdict
@@ -91,7 +99,14 @@ SCALED = Exercise(
     judge_scaled.WORLDS,
     judge_scaled.OPTIONS,
 )
-EXERCISES = {one.name: one for one in (HOROVOD, SCALED, MIRRORED, CUSTOM_LOOP)}
+SURVIVE = Exercise(
+    "survive",
+    judge_survive.EXPECTED,
+    judge_survive.JUDGES,
+    judge_survive.WORLDS,
+    judge_survive.OPTIONS,
+)
+EXERCISES = {one.name: one for one in (HOROVOD, SCALED, SURVIVE, MIRRORED, CUSTOM_LOOP)}
 
 
 def find(name: str | None = None, script: str | Path | None = None) -> Exercise:

@@ -280,8 +280,8 @@ def _shown(value: float | None) -> str:
 # ------------------------------------------------------------ the checkpoint
 
 
-def _kept(worlds: dict[str, World]) -> None:
-    world = worlds["two machines"]
+def kept(world: World) -> None:
+    """Does rank 0 alone keep what training has changed, and safely?"""
     kept = [rank.first("kept") for rank in world.ranks]
     line = _place(world)
     others = [n for n, own in enumerate(kept) if n and own["files"]]
@@ -321,6 +321,10 @@ def _kept(worlds: dict[str, World]) -> None:
                     line,
                 )
         before = event["files"]
+
+
+def _kept(worlds: dict[str, World]) -> None:
+    kept(worlds["two machines"])
 
 
 JUDGES = {1: _scaled, 2: _warms_up, 3: _exactly_validated, 4: _kept}

@@ -14,6 +14,7 @@ how, is in its outcome.json.
 
 import contextlib
 import faulthandler
+import gc
 import json
 import os
 import shutil
@@ -33,6 +34,7 @@ from utils import (
     observe,
     observe_replicas,
     observe_scaled,
+    observe_survive,
     supervise,
     worker,
 )
@@ -56,6 +58,9 @@ class World:
     worker, for programs with tf.distribute; reference: it runs the course's program
     for one device, with which the other is compared. machines: each worker is on a
     machine of its own, with one GPU and a disk (see utils.observe_scaled).
+    lives: it may be started again (see utils.observe_survive): `after` the world so
+    called, with what that has left on the disks, and with `more` options. failing: the
+    update in which a worker seems to die.
     """
 
     size: int
@@ -65,10 +70,14 @@ class World:
     replicas: int = 0
     reference: bool = False
     machines: bool = False
+    lives: bool = False
+    after: str = ""
+    more: tuple[str, ...] = ()
+    failing: int | None = None
 
 
-def _machines(size: int) -> World:
-    return World(size, local_ranks=(0,) * size, gpus=1, machines=True)
+def _machines(size: int, **more) -> World:
+    return World(size, local_ranks=(0,) * size, gpus=1, machines=True, **more)
 
 
 # Two workers of a machine with four GPUs, on which others work, too; and machines
@@ -83,6 +92,9 @@ WORLDS = {
     "machine": _machines(1),
     "two machines": _machines(2),
     "three machines": _machines(3),
+    "first life": _machines(2, lives=True),
+    "second life": _machines(2, lives=True, after="first life", more=("--epochs", "4")),
+    "shaken": _machines(2, lives=True, failing=8),
 }
 
 BEAT = 0.05  # seconds between two looks at the workers
@@ -139,7 +151,8 @@ class Lab:
         try:
             for number, job in enumerate(wanted["jobs"]):
                 for name in job["worlds"]:
-                    while self._busy(WORLDS[name].size):
+                    before = f"{number}/{WORLDS[name].after}"
+                    while self._busy(WORLDS[name].size) or before in self.running:
                         self._beat()
                     folder = self.folder / str(number) / name
                     folder.mkdir(parents=True)
@@ -160,7 +173,7 @@ class Lab:
     def _start(self, key: str, name: str, folder: Path, job: dict) -> None:
         world = WORLDS[name]
         script = job["reference"] if world.reference else job["script"]
-        options = list(job["options"])
+        options = [*job["options"], *world.more]
         if world.replicas:
             options += ["--replicas", str(world.replicas)]
         messenger = [sys.executable, "-I", "-S"]
@@ -323,6 +336,8 @@ def _work(running: _Running, environment: dict[str, str]) -> int:
     stack = (running.folder / f"rank.{rank}.stack").open("w")
     faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
     home = running.folder / f"rank.{rank}.home" if world.machines else running.folder
+    if world.after:
+        shutil.copytree(running.folder.parent / world.after / home.name, home)
     home.mkdir(exist_ok=True)
     os.chdir(home)
     sys.argv = [running.script, *running.options]
@@ -330,6 +345,10 @@ def _work(running: _Running, environment: dict[str, str]) -> int:
     where = (running.folder, rank, running.script)
     if world.replicas:
         observer = observe_replicas.ReplicaObserver(*where)
+    elif world.lives:
+        observer = observe_survive.SurviveObserver(
+            *where, local_rank, world.gpus, failing=world.failing
+        )
     elif world.machines:
         observer = observe_scaled.ScaledObserver(*where, local_rank, world.gpus)
     else:
@@ -438,9 +457,13 @@ def main() -> None:
     x, y = drawn.draw(TRAIN_IMAGES + TRAIN_IMAGES // 6, seed=1)
     arrays = {"x_train": x[:TRAIN_IMAGES], "y_train": y[:TRAIN_IMAGES]}
     arrays |= {"x_test": x[TRAIN_IMAGES:], "y_test": y[TRAIN_IMAGES:]}
-    data._arrays = lambda choice: ("drawn garments of a check", dict(arrays))
+    data._arrays = lambda choice, count: ("drawn garments of a check", dict(arrays))
     from utils import logs  # noqa: F401
 
+    # What is imported stays: workers need not look through it for garbage, and copy
+    # its pages by that.
+    gc.collect()
+    gc.freeze()
     Lab(Path(folder).resolve()).serve()
 
 

@@ -1,0 +1,135 @@
+"""Survive a crash: train a WideResNet on N workers, and lose little when one dies.
+
+    mpirun -np 2 python exercises/survive.py --epochs 2 --checkpoint kept
+    mpirun -np 2 python exercises/survive.py --epochs 4 --checkpoint kept
+    course run -np 2 --elastic exercises/survive.py -- --epochs 2
+
+The second line goes on where the first has ended. It begins as a Horovod program that
+a crash throws back to its start. What is left to do: a checkpoint, going on from it, on
+all workers, and going on without a worker that has died.
+"""
+
+import argparse
+
+import horovod.tensorflow as hvd_tf
+import horovod.tensorflow.keras as hvd
+import tensorflow as tf
+
+from utils import data, networks, survival
+
+hvd.init()
+gpus = tf.config.list_physical_devices("GPU")
+if gpus:
+    tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
+    tf.config.experimental.set_memory_growth(gpus[hvd.local_rank()], True)
+
+parser = argparse.ArgumentParser(
+    description="Train a WideResNet-16 on Fashion-MNIST, and survive crashes.",
+    formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+)
+option = parser.add_argument
+option("--log-dir", help="folder for history.csv; a new one below logs/ if not given")
+option("--checkpoint", help="folder to keep checkpoints in, and to go on from")
+option("--commit-every", type=int, default=10, help="batches between two commits")
+option("--batch-size", type=int, default=64, help="training images per worker and step")
+option("--val-batch-size", type=int, default=200, help="validation images likewise")
+option("--epochs", type=int, default=10, help="train so many epochs in all")
+option("--base-lr", type=float, default=0.005, help="learning rate for one worker")
+option("--wd", type=float, default=5e-6, help="L2 weight decay")
+option("--width", type=int, default=10 if gpus else 1, help="k of WRN-16-k")
+option("--train-images", type=int, help="take so many, and a sixth to validate on")
+option("--data", choices=["auto", "real", "drawn"], default="auto", help="data set")
+option("--seed", type=int, default=1, help="make weights and order repeatable")
+args = parser.parse_args()
+
+data.seed_worker(args.seed)
+dataset = data.load(args.data, args.train_images)
+optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(momentum=0.9))
+# Without dropout: where its random numbers are, is in no checkpoint.
+model = networks.wide_resnet(args.width, args.wd, dropout=0.0)
+model.compile(
+    optimizer=optimizer,
+    loss=tf.keras.losses.CategoricalCrossentropy(),
+    metrics=["accuracy"],
+)
+optimizer.build(model.trainable_variables)  # its state is there before the first batch
+epochs_done = 0
+
+# TODO: Step 1: Say what a checkpoint holds: all that training changes.
+
+
+def keep_checkpoint():
+    """Keep a checkpoint of the epochs that are done, as one of the newest three."""
+    # TODO: Step 1: Rank 0 alone writes, as all have the same. The manager takes the
+    # oldest away only when the new one is whole.
+    pass
+
+
+# TODO: Step 2: Go on from the newest checkpoint that is whole. Rank 0 alone reads.
+
+# TODO: Step 4: Have a copy of the state in memory, to go back to when a worker dies.
+state = argparse.Namespace(epoch=epochs_done, images=0)
+
+
+class Progress(tf.keras.callbacks.Callback):
+    """Keep in the state how many images of the epoch are done."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        state.images += args.batch_size * hvd.size()
+
+    def on_epoch_end(self, epoch, logs=None):
+        # Another epoch has its images in another order: end this call of fit.
+        self.model.stop_training = True
+
+
+record = survival.Journal(state, args.log_dir)
+
+
+class AverageStatistics(tf.keras.callbacks.Callback):
+    """Before validation, give every worker the mean of all running statistics."""
+
+    def on_test_begin(self, logs=None):
+        for variable in self.model.non_trainable_variables:
+            variable.assign(hvd.allreduce(variable.value()))
+
+
+def train(state):
+    """Train from where `state` is to the last epoch."""
+    # TODO: Step 3: Begin where rank 0 is, before the first batch: with its epoch, its
+    # weights, and its optimizer's state.
+    hvd_tf.broadcast_variables(model.variables, root_rank=0)
+
+    optimizer.learning_rate = args.base_lr * hvd.size()
+    verbose = 1 if hvd.rank() == 0 else 0
+    callbacks = [
+        Progress(),
+        AverageStatistics(),
+        hvd.callbacks.MetricAverageCallback(),
+        record,
+    ]
+
+    # TODO: Step 4: Commit the state to that copy now and then: what was done since the
+    # last commit is lost with a worker. Last of all callbacks, as it raises an
+    # exception when hosts have come or gone.
+
+    worker = hvd.rank(), hvd.size()
+    validation = data.validation_shard(dataset, args.val_batch_size, *worker)
+    while state.epoch < args.epochs:
+        done = args.seed, state.epoch, state.images
+        rest = data.rest_of_epoch(dataset, args.batch_size, *done, *worker)
+        if len(rest) > 0:  # else it is only the end of the epoch that is missing
+            model.fit(
+                rest,
+                initial_epoch=state.epoch,
+                epochs=args.epochs,
+                validation_data=validation,
+                callbacks=callbacks,
+                verbose=verbose,
+            )
+        state.epoch, state.images = state.epoch + 1, 0
+        keep_checkpoint()
+
+
+# TODO: Step 4: When a worker has died or come, let Horovod go back to the last commit,
+# give all workers the state of rank 0, and call `train` again.
+train(state)

@@ -1,0 +1,327 @@
+"""solutions/survive_solution.py: ten crashes, damaged checkpoints, a full disk, and
+hosts that die, leave and come. The workers, the deaths and the disk are real; only the
+network is a small one, so that a death costs the tests seconds.
+"""
+
+import itertools
+import random
+import resource
+import shutil
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from processes import descendants_of_runs_in, wait_until_none_is_left
+
+from utils import course, elastic, hosts, launch, survival
+from utils.watch import worker_processes
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+# The course's program, with a small network, and slow enough to be killed in time.
+PROGRAM = f"""\
+import os, runpy, time
+from utils import networks, observe_scaled, survival
+networks.wide_resnet = observe_scaled._tiny
+seconds = float(os.environ["SECONDS_PER_BATCH"])
+write = survival.Journal.on_train_batch_end
+def slowly(self, batch, logs=None):
+    time.sleep(seconds)
+    write(self, batch, logs)
+survival.Journal.on_train_batch_end = slowly
+runpy.run_path({str(course.PACKAGE_ROOT / "solutions" / "survive_solution.py")!r})
+"""
+IMAGES, BATCH, COMMIT_EVERY = 130, 8, 3
+STEPS = IMAGES // (2 * BATCH)
+OPTIONS = {
+    "train_images": IMAGES,
+    "batch_size": BATCH,
+    "commit_every": COMMIT_EVERY,
+    "data": "drawn",
+    "quiet": True,
+    "time_limit": 120,
+}
+CRASHES, EPOCHS = 10, 16
+
+
+@pytest.fixture(scope="module", autouse=True)
+def folder(tmp_path_factory):
+    """An empty course with the program in it, and no process left after."""
+    place = tmp_path_factory.mktemp("course")
+    (place / "notebooks").mkdir()
+    (place / "exercises").mkdir()
+    (place / "tiny.py").write_text(PROGRAM)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        patch.setenv("SECONDS_PER_BATCH", "0.01")
+        yield place
+    assert not descendants_of_runs_in(place)
+
+
+def train(checkpoint, epochs=EPOCHS, **more):
+    return launch.run(
+        "tiny.py", workers=2, checkpoint=checkpoint, epochs=epochs, **OPTIONS, **more
+    )
+
+
+def arrays(checkpoint):
+    """All numbers of a checkpoint; not its description of itself, a string."""
+    reader = tf.train.load_checkpoint(str(checkpoint))
+    kinds = reader.get_variable_to_dtype_map()
+    found = {
+        name: reader.get_tensor(name)
+        for name, kind in kinds.items()
+        if kind != tf.string
+    }
+    assert len(found) > 10
+    return found
+
+
+def newest(folder):
+    return tf.train.latest_checkpoint(str(folder))
+
+
+# ------------------------------------------------------------ crashes
+
+
+@pytest.fixture(scope="module")
+def whole(folder):
+    """What a training keeps that nothing has interrupted."""
+    train("whole")
+    return arrays(newest("whole"))
+
+
+def killer(rng):
+    """Lets a run go on for a moment after its first batch, then kills a worker."""
+    moment, victim = rng.uniform(0.05, 1.2), rng.randrange(2)
+    began = []
+
+    def attend(run):
+        if elastic.batches_done(run.folder):
+            began.append(time.monotonic())
+            if time.monotonic() - began[0] > moment:
+                for rank, process in worker_processes(run.folder).items():
+                    if rank == victim:
+                        process.kill()
+
+    return attend
+
+
+def test_ten_crashes_at_random_moments_change_nothing(folder, whole):
+    rng = random.Random(1)
+    done = 0
+    for _ in range(CRASHES):
+        with pytest.raises(launch.RunFailed) as crash:
+            train("crashed", attend=killer(rng))
+        wait_until_none_is_left(folder)
+        begun = elastic.journal(crash.value.run.folder)
+        assert begun["epoch"].iloc[0] == done
+        kept = newest("crashed")
+        done = int(kept.rpartition("-")[2]) if kept else 0
+        assert done in (begun["epoch"].max(), begun["epoch"].max() + 1)
+    assert 0 < done < EPOCHS
+    train("crashed")
+    survived = arrays(newest("crashed"))
+    assert survived.keys() == whole.keys()
+    for name, array in whole.items():
+        np.testing.assert_allclose(survived[name], array, rtol=0, atol=1e-6)
+
+
+# ------------------------------------------------------------ damaged checkpoints
+
+
+class Trained:
+    """A little training: what it holds, and a checkpoint of it for each epoch."""
+
+    def __init__(self, folder, units=3):
+        self.folder = folder
+        self.weights = tf.Variable(tf.zeros([units]))
+        self.epoch = tf.Variable(0)
+        self.checkpoint = tf.train.Checkpoint(weights=self.weights, epoch=self.epoch)
+
+    def keep(self, epoch):
+        self.weights.assign(tf.fill(self.weights.shape, float(epoch)))
+        self.epoch.assign(epoch)
+        manager = tf.train.CheckpointManager(self.checkpoint, self.folder, 3)
+        manager.save(checkpoint_number=epoch)
+
+    def taken_up(self):
+        """The epoch that a new process goes on from; None for from the start."""
+        new = Trained(self.folder, self.weights.shape[0])
+        if not survival.restore_newest(new.checkpoint, self.folder):
+            return None
+        assert set(new.weights.numpy()) == {float(new.epoch)}
+        return int(new.epoch)
+
+
+@pytest.fixture
+def trained(tmp_path):
+    made = Trained(tmp_path)
+    for epoch in (8, 9, 10):
+        made.keep(epoch)
+    return made
+
+
+def test_the_newest_is_taken_up_also_from_a_copy(trained, tmp_path):
+    assert trained.taken_up() == 10
+    trained.folder = shutil.copytree(tmp_path, tmp_path / "copy")
+    assert trained.taken_up() == 10
+
+
+def test_without_a_checkpoint_training_begins_anew(tmp_path):
+    assert Trained(tmp_path).taken_up() is None
+    assert Trained(tmp_path / "no folder").taken_up() is None
+
+
+def cut(path, share):
+    with path.open("r+b") as file:
+        file.truncate(int(path.stat().st_size * share))
+
+
+@pytest.mark.parametrize("part", ["index", "data-00000-of-00001"])
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.9])
+def test_one_that_is_cut_off_is_named_and_the_one_before_is_taken(
+    trained, part, share, capsys
+):
+    cut(trained.folder / f"ckpt-10.{part}", share)
+    assert trained.taken_up() == 9
+    assert "ckpt-10 is refused" in capsys.readouterr().err
+
+
+def test_a_changed_number_is_noticed(trained, capsys):
+    path = trained.folder / "ckpt-10.data-00000-of-00001"
+    content = bytearray(path.read_bytes())
+    content[content.index(np.float32(10).tobytes())] ^= 1
+    path.write_bytes(content)
+    assert trained.taken_up() == 9
+    assert "ckpt-10 is refused" in capsys.readouterr().err
+
+
+def test_another_network_s_is_refused(trained, tmp_path, capsys):
+    for units, number in ((4, 11), (2, 12)):
+        other = Trained(tmp_path / "other", units)
+        other.keep(number)
+    for path in (tmp_path / "other").glob("ckpt-*"):
+        shutil.copy(path, tmp_path)
+    assert trained.taken_up() == 10
+    told = capsys.readouterr().err
+    assert "ckpt-11 is refused" in told
+    assert "ckpt-12 is refused" in told
+
+
+def test_one_that_lacks_something_is_refused(trained, tmp_path, capsys):
+    """TensorFlow by itself would restore what there is, and leave the rest as it is."""
+    part = tf.train.Checkpoint(epoch=tf.Variable(11))
+    part.write(str(tmp_path / "ckpt-11"))
+    assert trained.taken_up() == 10
+    assert "ckpt-11 is refused" in capsys.readouterr().err
+
+
+def test_where_none_is_whole_nothing_is_begun_on_top_of_them(trained):
+    for path in trained.folder.glob("*.index"):
+        cut(path, 0.5)
+    with pytest.raises(course.CourseError, match="none of the 3 checkpoints"):
+        trained.taken_up()
+
+
+def test_the_list_of_checkpoints_may_be_damaged(trained):
+    cut(trained.folder / "checkpoint", 0.5)
+    assert trained.taken_up() == 10
+
+
+def test_a_full_disk_costs_no_checkpoint(trained):
+    """A limit to the size of files fails where a full disk does: in a write."""
+    large = Trained(trained.folder, units=3)
+    large.checkpoint.ballast = tf.Variable(tf.zeros([100_000]))
+    before = {p.name: p.read_bytes() for p in trained.folder.glob("ckpt-*.*")}
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+    try:
+        with pytest.raises(tf.errors.OpError):
+            large.keep(11)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    after = {p.name: p.read_bytes() for p in trained.folder.glob("ckpt-*.*")}
+    assert before.items() <= after.items()
+    assert trained.taken_up() == 10
+
+
+# ------------------------------------------------------------ elastic training
+
+
+def tell(*incidents, epochs=6, **more):
+    return elastic.run(
+        "tiny.py", incidents, epochs=epochs, **OPTIONS | {"workers": 2} | more
+    )
+
+
+def covered(journal, epochs, workers_at_the_end=2):
+    """Is every image of each epoch trained on in the end, in its order, once?
+
+    What was lost with a worker is left out; the last images may not fill a step.
+    """
+    for epoch in range(epochs):
+        rows = journal[journal["epoch"] == epoch]
+        kept = []
+        for row in rows.itertuples():
+            kept = [one for one in kept if one[1] <= row.begin]
+            kept.append((row.begin, row.images))
+        ends = [0, *(end for _, end in kept)]
+        if [begin for begin, _ in kept] != ends[:-1]:
+            return False
+        if IMAGES - ends[-1] >= workers_at_the_end * BATCH:
+            return False
+    return True
+
+
+@pytest.fixture(scope="module")
+def story(folder):
+    """The second host dies and comes back."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SECONDS_PER_BATCH", "0.2")
+        return tell(elastic.dies(after=20), elastic.comes(after=30), epochs=16)
+
+
+def test_the_others_go_on_with_fewer_and_then_with_more(story):
+    workers = list(story.journal["workers"])
+    assert [count for count, _ in itertools.groupby(workers)] == [2, 1, 2]
+    assert story.run.status == 0
+    assert [one.incident.what for one in story.happened] == ["dies", "comes"]
+
+
+def test_every_image_is_seen_and_none_twice_but_for_what_was_lost(story):
+    assert covered(story.journal, epochs=16)
+    assert 0 <= story.lost <= COMMIT_EVERY * 2 * BATCH
+
+
+def test_all_epochs_are_in_the_history(story):
+    assert sorted(set(story.run.history["epoch"])) == list(range(16))
+
+
+def test_a_host_that_leaves_in_time_costs_nothing(folder, monkeypatch):
+    monkeypatch.setenv("SECONDS_PER_BATCH", "0.1")
+    story = tell(elastic.leaves(after=10))
+    assert set(story.journal["workers"]) == {1, 2}
+    assert story.lost == 0
+    assert covered(story.journal, epochs=6, workers_at_the_end=1)
+
+
+def test_too_many_changes_end_the_run(folder, monkeypatch):
+    monkeypatch.setenv("SECONDS_PER_BATCH", "0.1")
+    with pytest.raises(launch.RunFailed, match="reset"):
+        tell(elastic.dies(after=10), reset_limit=0)
+
+
+def test_the_first_host_may_die_as_well(folder, monkeypatch):
+    monkeypatch.setenv("SECONDS_PER_BATCH", "0.1")
+    story = tell(elastic.dies(after=10, host=hosts.NAMES[0]))
+    assert covered(story.journal, epochs=6, workers_at_the_end=1)
+    assert set(story.journal["workers"]) == {1, 2}
+
+
+def test_an_incident_that_comes_too_late_is_told(folder):
+    with pytest.raises(course.CourseError, match="was over before"):
+        tell(elastic.leaves(after=10_000), epochs=1)
+    with pytest.raises(course.CourseError, match="there is no host 'moon'"):
+        tell(elastic.dies(after=1, host="moon"))
