@@ -19,8 +19,11 @@ def worker_processes(folder: Path) -> dict[int, psutil.Process]:
     """The living workers of a run, in order: rank -> process."""
     found = {}
     for path in folder.glob("workers/*.json"):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            found[int(path.stem)] = psutil.Process(json.loads(path.read_text())["pid"])
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            process = psutil.Process(json.loads(path.read_text())["pid"])
+            # By now, its number may be that of a stranger.
+            if Path(process.environ().get("COURSE_RUN", "")) == folder.absolute():
+                found[int(path.stem)] = process
     return dict(sorted(found.items()))
 
 
@@ -88,6 +91,20 @@ def _nvidia_smi(query: str) -> list[list[str]]:
     return [line.split(", ") for line in answer.stdout.splitlines() if line.strip()]
 
 
+def newest_run() -> Path:
+    """The folder of the run that is on now, of several the one that began last.
+
+    Raises CourseError when none is on.
+    """
+    folders = sorted((course.root() / "logs").glob("*/workers"), reverse=True)
+    running = [f.parent for f in folders if worker_processes(f.parent)]
+    if not running:
+        raise course.CourseError(
+            "no run is on now: start one in a notebook or another terminal first."
+        )
+    return running[0]
+
+
 def watch_newest() -> None:
     """Show the workers of the run that is on now, until it ends or Ctrl-C.
 
@@ -95,13 +112,7 @@ def watch_newest() -> None:
     """
     from rich.live import Live
 
-    folders = sorted((course.root() / "logs").glob("*/workers"), reverse=True)
-    running = [f.parent for f in folders if worker_processes(f.parent)]
-    if not running:
-        raise course.CourseError(
-            "no run is on now: start one in a notebook or another terminal first."
-        )
-    watch = Watch(running[0])
+    watch = Watch(newest_run())
     with Live(refresh_per_second=2) as live, contextlib.suppress(KeyboardInterrupt):
         while readings := watch.sample():
             live.update(_table(readings))

@@ -15,7 +15,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from utils import course, tasks
+from utils import course, stacks, tasks
 
 
 def _leave(status: int) -> None:
@@ -81,11 +81,34 @@ def quiet() -> None:
     logging.getLogger("tensorflow").addFilter(_not_the_broadcast)
 
 
+def _write_to_files(folder: Path) -> None:
+    """Append what this process says to files of its rank, named as mpirun's.
+
+    horovodrun would begin the file of a rank anew for each process that has it.
+    """
+    own = folder / "1" / f"rank.{_rank()}"
+    own.mkdir(parents=True, exist_ok=True)
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        file = os.open(own / name, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o666)
+        os.dup2(file, number)
+        os.close(file)
+
+
 def main() -> None:
+    if "COURSE_OUTPUT" in os.environ:
+        _write_to_files(Path(os.environ["COURSE_OUTPUT"]))
     quiet()
     script, *arguments = sys.argv[1:]
+    if "COURSE_HOMES" in os.environ:  # as if each worker had a disk of its own
+        script = str(Path(script).resolve())
+        home = Path(os.environ["COURSE_HOMES"], str(_rank()))
+        home.mkdir(parents=True, exist_ok=True)
+        os.chdir(home)
     sys.argv = [script, *arguments]
     sys.path[0] = str(Path(script).resolve().parent)
+    # Before it is known to anybody: who does not expect the signal, is ended by it.
+    if "COURSE_RUN" in os.environ:
+        stacks.answer_from_now_on(Path(os.environ["COURSE_RUN"]), _rank())
     _report()
     try:
         tasks.enter()
@@ -97,6 +120,10 @@ def main() -> None:
         from utils import record
 
         record.start(int(os.environ["COURSE_RECORD"]))
+    if "COURSE_FINGERPRINT" in os.environ:
+        from utils import fingerprint
+
+        fingerprint.start()
     failure = run_program(script)
     if failure:
         status = failure.pop("status")

@@ -1,0 +1,122 @@
+"""The clinic: every fault is there, is seen, and is gone once it is cured."""
+
+import re
+
+import pytest
+
+from utils import clinic, course, steps
+
+SHOWN_BY = {
+    "A collective on one rank only": "It ends, and ends well",
+    "Unequal steps": "It ends, and ends well",
+    "Collectives in another order": "It ends, and ends well",
+    "Validation on one rank only": "It ends, and ends well",
+    "One file, many writers": "Rank 0 alone writes files",
+    "The optimizer is not wrapped": "All workers have the same weights",
+    "No broadcast": "All workers have the same weights",
+    "All on one GPU": "Every worker has a GPU of its own",
+    "The learning rate is not scaled": "The learning rate fits the number of workers",
+    "The learning rate is scaled twice": "The learning rate fits the number of workers",
+    "The same images on all ranks": "Every worker has images of its own",
+    "A download for all": "It ends, and ends well",
+    "A straggler": "Nobody keeps the others waiting",
+    "Slow, not stuck": "",  # which is the point of it
+    "Softmax twice": "It validates, and learns",
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty course with the working directory in it."""
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "exercises").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+# ------------------------------------------------------------ the page
+
+
+def test_every_case_has_a_disease_of_its_own_that_is_on_the_page():
+    names = [one.disease for one in clinic.cases()]
+    assert len(set(names)) == len(names) >= 12
+    assert set(names) == set(SHOWN_BY) <= set(clinic.diseases())
+
+
+def test_every_disease_names_where_it_was_met():
+    for name, texts in clinic.diseases().items():
+        threads = texts["Upstream"].split(", ")
+        for thread in threads:
+            assert re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", thread), (name, thread)
+
+
+def test_no_program_tells_what_it_has():
+    for one in clinic.cases():
+        assert one.disease.lower() not in one.ill.lower()
+        assert one.ill != one.healthy
+
+
+# ------------------------------------------------------------ naming it
+
+
+def test_the_right_name_is_told_from_a_wrong_one(folder):
+    right = repr(clinic.diagnose(2, "Unequal steps"))
+    assert "Yes: Unequal steps" in right
+    assert clinic.diseases()["Unequal steps"]["Cure"] in right
+    wrong = repr(clinic.diagnose(2, "A straggler"))
+    assert "It is not that" in wrong
+    assert clinic.diseases()["A straggler"]["Tell it apart"] in wrong
+    assert "Unequal steps" not in wrong
+
+
+def test_without_a_name_all_are_listed(folder):
+    listed = repr(clinic.diagnose(1))
+    assert all(name in listed for name in clinic.diseases())
+
+
+def test_what_there_is_not_is_refused(folder):
+    with pytest.raises(course.CourseError, match="there is no case 99"):
+        clinic.admit(99)
+    with pytest.raises(course.CourseError, match="no disease 'flu'"):
+        clinic.diagnose(1, "flu")
+
+
+# ------------------------------------------------------------ for real
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("one", clinic.cases(), ids=lambda one: one.disease)
+def test_the_fault_is_seen(one, folder):
+    one.program.write_text(one.ill)
+    wrong = {name for name, what in clinic.examine(one.program, one).items() if what}
+    expected = {SHOWN_BY[one.disease]} - {""}
+    if expected == {"It ends, and ends well"}:  # more may be wrong with what broke off
+        assert expected <= wrong
+    else:
+        assert wrong == expected
+
+
+HEALTHY = {one.healthy.partition("import")[2]: one for one in clinic.cases()}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("one", HEALTHY.values(), ids=lambda one: one.disease)
+def test_what_is_cured_is_healthy(one, folder):
+    one.program.write_text(one.healthy)
+    assert "Your program" in repr(clinic.cure(one.number))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_learner_s_program_is_left_alone_and_judged(folder):
+    one = clinic.case(6)
+    own = f"{one.ill}# I'll find it\n"
+    one.program.write_text(own)
+    shown = repr(clinic.admit(6))
+    assert one.program.read_text() == own
+    assert one.complaint in shown
+    assert "weights" in shown
+    with pytest.raises(steps.StepMissing, match="case 6, is not cured"):
+        clinic.cure(6)
