@@ -1,0 +1,164 @@
+"""The Kubernetes files: nothing runs them here, so they are held against the operator's
+published schema, and against each other, the image, the program and the set-up."""
+
+import ast
+import copy
+import json
+import re
+import shlex
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from utils import course, launch
+
+CLUSTER = course.PACKAGE_ROOT / "solutions" / "cluster"
+SCHEMA = json.loads(
+    Path(__file__).with_name("schemas").joinpath("mpijob_v2beta1.json").read_text()
+)
+JOB, CLAIM = yaml.safe_load_all((CLUSTER / "mpijob.yaml").read_text())
+SPEC = JOB["spec"]
+REPLICAS = SPEC["mpiReplicaSpecs"]
+UNITS = {"Mi": 2**20, "Gi": 2**30}
+
+
+def container(replica):
+    (one,) = REPLICAS[replica]["template"]["spec"]["containers"]
+    return one
+
+
+def problems(job):
+    """What the schema has against a job: the path of each complaint."""
+    found = jsonschema.Draft202012Validator(SCHEMA).iter_errors(job)
+    return [".".join(map(str, error.absolute_path)) for error in found]
+
+
+def image():
+    """The instructions of the Containerfile: (name, words)."""
+    text = (CLUSTER / "Containerfile").read_text()
+    text = re.sub(r"^#.*\n", "", text, flags=re.M).replace("\\\n", " ")
+    lines = [line.split(maxsplit=1) for line in text.splitlines() if line.strip()]
+    return [(name, words.strip()) for name, words in lines]
+
+
+def instruction(name):
+    return [words for found, words in image() if found == name]
+
+
+def test_the_job_keeps_to_the_published_schema():
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    assert problems(JOB) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "where"),
+    [
+        (["apiVersion"], "kubeflow.org/v1", "apiVersion"),
+        (["spec", "slotsPerWorker"], "2", "spec.slotsPerWorker"),
+        (["spec", "cleanPodPolicy"], "Running", "spec"),  # that was v1's place
+        (["spec", "runPolicy", "cleanPodPolicy"], "Always", "spec.runPolicy"),
+        (["spec", "mpiReplicaSpecs", "Master"], {}, "spec.mpiReplicaSpecs"),
+        (["spec", "mpiReplicaSpecs", "Launcher", "replicas"], 2, "Launcher.replicas"),
+        (["spec", "mpiReplicaSpecs", "Worker", "template"], {}, "Worker.template"),
+    ],
+)
+def test_the_schema_notices_a_mistake(path, value, where):
+    job = copy.deepcopy(JOB)
+    place = job
+    for name in path[:-1]:
+        place = place[name]
+    place[path[-1]] = value
+    assert [found for found in problems(job) if where in found]
+
+
+def test_each_slot_has_a_core_and_its_memory():
+    limits = container("Worker")["resources"]["limits"]
+    slots = SPEC["slotsPerWorker"]
+    passed = dict(word.split("=") for word in after("-x"))
+    assert {passed[name] for name in launch.thread_variables(1)} == {"1"}
+    assert int(limits["cpu"]) == slots * int(passed["OMP_NUM_THREADS"])
+    amount, unit = re.fullmatch(r"(\d+)(\w+)", limits["memory"]).groups()
+    assert int(amount) * UNITS[unit] >= slots * launch.MEMORY_PER_WORKER
+
+
+def after(option):
+    """What follows each `option` among the launcher's arguments."""
+    words = container("Launcher")["args"]
+    return [words[i + 1] for i, word in enumerate(words) if word == option]
+
+
+def test_the_launcher_runs_a_program_of_the_image_with_options_that_it_has():
+    here = container("Launcher")
+    assert here["command"] == ["mpirun"]
+    words = here["args"]
+    assert "-np" not in words  # replicas and slots say it
+    program = words[words.index("python") + 1]
+    source = course.PACKAGE_ROOT / program
+    assert program.split("/")[0] in copied()
+    tree = ast.parse(source.read_text())
+    known = {
+        call.args[0].value
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "option"
+    }
+    given = words[words.index(program) + 1 :]
+    assert {word for word in given if word.startswith("--")} <= known
+    (workdir,) = instruction("WORKDIR")
+    assert here["workingDir"] == workdir
+    assert f"PATH={workdir}/.venv/bin:" in instruction("ENV")[0]
+
+
+def copied():
+    """What the image gets of the course's folder."""
+    lines = [shlex.split(words) for words in instruction("COPY")]
+    return {word for line in lines for word in line[1:-1]}
+
+
+def test_the_image_gets_what_the_set_up_and_the_course_need():
+    needed = {"Makefile", "pyproject.toml", "requirements.lock", "utils", "solutions"}
+    assert needed | {"notebooks", "exercises"} == copied()
+    assert all((course.PACKAGE_ROOT / name).exists() for name in copied())
+    before = [words for _, words in image()]
+    before = before[: before.index("make setup")]
+    for name in ("Makefile", "pyproject.toml", "requirements.lock", "utils"):
+        assert any(name in words for words in before), name
+
+
+def test_the_image_has_the_packages_that_the_readme_asks_for():
+    readme = (course.PACKAGE_ROOT / "README.md").read_text()
+    asked = re.search(r"Debian 12 \| `sudo apt install (.*?)`", readme)[1].split()
+    installed = instruction("RUN")[0].split()
+    assert set(asked) - {"git"} <= set(installed)  # the course is there already
+    assert {"openssh-server", "openssh-client"} <= set(installed)
+
+
+def test_launcher_and_workers_agree_on_ssh():
+    home = "/home/" + instruction("USER")[0]
+    assert SPEC["sshAuthMountPath"] == f"{home}/.ssh"
+    client, server = instruction("RUN")[1:3]
+    here = container("Worker")
+    port = here["readinessProbe"]["tcpSocket"]["port"]
+    assert f"Port {port}" in client
+    assert f"'Port {port}'" in server
+    assert f"'HostKey {home}/.ssh/id_rsa'" in server
+    assert server.endswith(f"> {here['args'][-1]}")
+    assert json.loads(instruction("CMD")[0]) == here["command"] + here["args"]
+    images = {container(name)["image"] for name in REPLICAS}
+    assert len(images) == 1
+
+
+def test_what_must_outlive_the_pods_is_on_the_claim_that_all_workers_mount():
+    pod = REPLICAS["Worker"]["template"]["spec"]
+    volumes = {one["name"]: one for one in pod["volumes"]}
+    mounts = {
+        one["mountPath"]: one["name"] for one in container("Worker")["volumeMounts"]
+    }
+    claim = volumes[mounts["/shared"]]["persistentVolumeClaim"]["claimName"]
+    assert claim == CLAIM["metadata"]["name"]
+    assert CLAIM["spec"]["accessModes"] == ["ReadWriteMany"]
+    for folder in after("--checkpoint") + after("--log-dir"):
+        assert folder.startswith("/shared/")
+    assert len(after("--checkpoint")) == 1  # or a restart would begin anew
+    assert REPLICAS["Launcher"]["restartPolicy"] == "OnFailure"

@@ -1,0 +1,227 @@
+"""The Slurm scripts, on a real Slurm of this machine's own, if it is installed.
+
+Two nodes are one machine here: that each gets its tasks is real, that a network lies
+between them is not.
+"""
+
+import csv
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import psutil
+import pytest
+from processes import wait_for
+
+from utils import course, slurm
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+MPIRUN, SRUN = (f"solutions/cluster/slurm_{name}.sh" for name in ("mpirun", "srun"))
+SCRIPTS = sorted((course.PACKAGE_ROOT / "solutions" / "cluster").glob("*.sh"))
+
+# Takes the options that the scripts give, says who it is, and waits if it is told to.
+GREETING = """\
+import argparse, os, time
+from pathlib import Path
+from mpi4py import MPI
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--checkpoint")
+parser.add_argument("--log-dir", type=Path)
+parser.add_argument("--then", default="end")
+args = parser.parse_args()
+world = MPI.COMM_WORLD
+node, threads = os.environ["SLURMD_NODENAME"], os.environ["OMP_NUM_THREADS"]
+words = node, world.rank, world.size, threads
+args.log_dir.mkdir(parents=True, exist_ok=True)
+(args.log_dir / f"{world.rank}.txt").write_text(" ".join(map(str, words)))
+world.Barrier()
+if args.then == "wait":
+    time.sleep(1000)
+if args.then == "fail":
+    raise SystemExit(3)
+"""
+
+# The course's program with a small network. It stands still in its
+# second epoch, until Slurm has started it again.
+TINY = f"""\
+import os, runpy, time
+from utils import networks, observe_scaled, survival
+networks.wide_resnet = observe_scaled._tiny
+write = survival.Journal.on_train_batch_end
+def wait(self, batch, logs=None):
+    write(self, batch, logs)
+    if self.state.epoch == 1 and "SLURM_RESTART_COUNT" not in os.environ:
+        time.sleep(1000)
+survival.Journal.on_train_batch_end = wait
+runpy.run_path({str(course.PACKAGE_ROOT / "solutions" / "survive_solution.py")!r})
+"""
+
+
+@pytest.fixture(scope="module")
+def here():
+    """A running cluster of two nodes, which leaves nothing. Its folder is in a private
+    one, as a notebook's temporary files are."""
+    if why := slurm.missing():
+        pytest.skip(f"{why}; here the scripts were only read by bash -n.")
+    with (
+        tempfile.TemporaryDirectory() as private,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr(tempfile, "tempdir", private)
+        with slurm.cluster(nodes=2, time_limit=300) as cluster:
+            yield cluster
+    left = [p for p in psutil.process_iter() if str(cluster.folder) in _line(p)]
+    assert not left
+    assert not cluster.folder.exists()
+
+
+def _line(process):
+    try:
+        return " ".join([*process.cmdline(), process.environ().get("SLURM_CONF", "")])
+    except psutil.Error:
+        return ""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A course folder with the scripts and the two programs."""
+    for name in ("notebooks", "exercises"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "solutions").symlink_to(course.PACKAGE_ROOT / "solutions")
+    (tmp_path / "greeting.py").write_text(GREETING)
+    (tmp_path / "tiny.py").write_text(TINY)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def greetings(job):
+    return sorted(p.read_text() for p in Path(f"logs/slurm-{job}").glob("?.txt"))
+
+
+def output(job):
+    return Path(f"survive-{job}.out").read_text()
+
+
+def submit(here, script, *arguments, program="greeting.py", more="", **options):
+    export = f"ALL,PROGRAM={program}{more}"
+    return here.submit(script, *arguments, export=export, **options)
+
+
+def time_is_nearly_up(here, job):
+    """What --signal does two minutes before the end, now."""
+    here.command("scancel", "--batch", "--signal=USR1", job)
+
+
+def needs_pmix(here):
+    try:
+        here.command("srun", "--mpi=pmix", "true")
+    except course.CourseError as error:
+        pytest.skip(f"this Slurm starts nothing with PMIx: {error}")
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_bash_can_read_the_script(script):
+    subprocess.run(["bash", "-n", script], check=True, timeout=10)
+
+
+@pytest.mark.parametrize("script", [MPIRUN, SRUN])
+def test_a_script_asks_for_what_going_on_needs(script):
+    text = (course.PACKAGE_ROOT / script).read_text()
+    asked = dict(re.findall(r"^#SBATCH --([\w-]+)(?:=(.*))?$", text, re.M))
+    assert asked["signal"].startswith("B:USR1@")
+    assert {"requeue", "time", "nodes", "ntasks-per-node"} <= set(asked)
+    assert asked["open-mode"] == "append"
+
+
+@pytest.mark.parametrize("script", [MPIRUN, SRUN])
+def test_two_tasks_meet_on_one_node(here, place, script):
+    if script == SRUN:
+        needs_pmix(here)
+    job = submit(here, script)
+    facts = here.wait(job)
+    assert facts["JobState"] == "COMPLETED", output(job)
+    node = facts["NodeList"]
+    assert greetings(job) == [f"{node} 0 2 1", f"{node} 1 2 1"]
+
+
+@pytest.mark.parametrize("script", [MPIRUN, SRUN])
+def test_other_numbers_of_nodes_tasks_and_cores_are_options(here, place, script):
+    if script == SRUN:
+        needs_pmix(here)
+    job = submit(here, script, nodes=2, ntasks_per_node=1, cpus_per_task=2)
+    facts = here.wait(job)
+    assert facts["JobState"] == "COMPLETED", output(job)
+    assert greetings(job) == ["node-0 0 2 2", "node-1 1 2 2"]
+
+
+def test_srun_refuses_to_start_tasks_that_do_not_find_each_other(here, place):
+    job = submit(here, SRUN, more=",PMI=pmi2")
+    facts = here.wait(job)
+    assert facts["JobState"] == "FAILED"
+    assert "srun --mpi=pmi2 starts no 2 tasks that find each other" in output(job)
+    assert greetings(job) == []
+
+
+def test_the_job_fails_as_its_program_does(here, place):
+    job = submit(here, MPIRUN, "--then", "fail")
+    facts = here.wait(job)
+    assert (facts["JobState"], facts["ExitCode"]) == ("FAILED", "3:0")
+
+
+def test_a_job_that_gets_nowhere_in_its_time_is_not_begun_again(here, place):
+    job = submit(here, MPIRUN, "--then", "wait")
+    wait_for(lambda: len(greetings(job)) == 2, what="both tasks to greet")
+    time_is_nearly_up(here, job)
+    facts = here.wait(job)
+    assert (facts["JobState"], facts["Restarts"]) == ("FAILED", "0")
+    assert "No checkpoint was made within the time limit" in output(job)
+
+
+def test_a_training_goes_on_after_its_time_limit(here, place):
+    options = {"epochs": 2, "train-images": 60, "batch-size": 10, "data": "drawn"}
+    words = [word for name, value in options.items() for word in (f"--{name}", value)]
+    job = submit(here, MPIRUN, *words, program="tiny.py")
+    kept = Path(f"logs/slurm-{job}/checkpoints")
+    wait_for(
+        lambda: list(kept.glob("*.index")),
+        seconds=150,
+        what="the first checkpoint",
+    )
+    time_is_nearly_up(here, job)
+    facts = here.wait(job, time_limit=200)
+    assert (facts["JobState"], facts["Restarts"]) == ("COMPLETED", "1"), output(job)
+    assert "goes back to the queue" in output(job)
+    histories = [Path(f"logs/slurm-{job}", f"history{n}.csv") for n in ("", "-1")]
+    epochs = [[int(row["epoch"]) for row in read(path)] for path in histories]
+    assert epochs == [[0], [1]]  # it went on, and did none twice
+    assert (kept / "ckpt-2.index").exists()
+
+
+def read(path):
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_where_slurm_is_missing_it_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: None)
+    with pytest.raises(course.CourseError, match=r"not installed.*apt install slurm"):
+        with slurm.cluster():
+            pass
+
+
+def test_a_cluster_that_does_not_start_says_why(monkeypatch):
+    if why := slurm.missing():
+        pytest.skip(f"{why}.")
+    before = set(Path(os.environ.get("TMPDIR", "/tmp")).glob("slurm-*"))
+    wrong = slurm.CONFIGURATION.replace("SelectType=", "NoSuchOption=")
+    monkeypatch.setattr(slurm, "CONFIGURATION", wrong)
+    monkeypatch.setattr(slurm, "START_SECONDS", 1.0)
+    with pytest.raises(course.CourseError, match="NoSuchOption"):
+        with slurm.cluster():
+            pass
+    assert set(Path(os.environ.get("TMPDIR", "/tmp")).glob("slurm-*")) <= before

@@ -1,0 +1,158 @@
+"""Spark: what it needs, and solutions/cluster/spark_train.py on two tasks for real."""
+
+import importlib.util
+import re
+import sys
+
+import psutil
+import pytest
+
+from utils import course, spark
+
+pytestmark = pytest.mark.timeout(400)
+needs_spark = pytest.mark.skipif(
+    spark.problem() is not None, reason=str(spark.problem()).partition("\n")[0]
+)
+
+
+@pytest.fixture(scope="module")
+def lock():
+    """utils/lock.py as `make lock` has it: a script beside its modules."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(course.PACKAGE_ROOT / "utils"))
+        before = set(sys.modules)
+        yield importlib.import_module("lock")
+        for name in {"lock", "machine"} - before:
+            sys.modules.pop(name, None)
+
+
+def test_the_lock_adds_packages_and_changes_none(lock):
+    text = lock.SPARK_LOCK.read_text()
+    added = lock.entries(text)
+    assert set(added) == {"pyspark", "py4j", "pyarrow"}
+    assert not set(added) & set(lock.entries())
+    for entry in added.values():
+        assert "--hash=sha256:" in entry
+    assert "://" not in text
+
+
+def test_the_lock_fits_the_requirements(lock):
+    from packaging.requirements import Requirement
+
+    added = lock.entries(lock.SPARK_LOCK.read_text())
+    for line in lock.direct_requirements(lock.SPARK_REQUIREMENTS):
+        wanted = Requirement(line)
+        version = re.match(r"\S+==(\S+)", added[wanted.name])[1]
+        assert wanted.specifier.contains(version), "type `make lock`"
+
+
+def java_that_says(folder, text, status=0):
+    (folder / "bin").mkdir()
+    java = folder / "bin" / "java"
+    java.write_text(f"#!/bin/sh\necho '{text}' >&2\nexit {status}\n")
+    java.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "version"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', 0, 17),
+        ('openjdk version "1.8.0_402"', 0, 8),
+        ('java version "21"', 0, 21),
+        ("No Java runtime present, requesting install.", 1, None),
+    ],
+)
+def test_java_tells_its_version(tmp_path, monkeypatch, said, status, version):
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    java_that_says(tmp_path, said, status)
+    assert spark.java_version() == version
+
+
+@needs_spark
+def test_without_java_the_remedy_is_told(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(course.CourseError, match="apt install openjdk-17"):
+        spark.train(tmp_path / "kept", 2, 60)
+    java_that_says(tmp_path, 'java version "1.7.0"')
+    assert "needs Java" in spark.problem()
+
+
+def test_without_spark_the_remedy_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(course.CourseError, match="`make spark`"):
+        spark.train(tmp_path / "kept", 2, 60)
+
+
+def processes_of(folder):
+    """Those whose command names the folder: the driver and all that it starts."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        if str(folder) in " ".join(process.info["cmdline"] or ()):
+            found.append(process)
+    return found
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The folder and the results of two workers, who trained for an epoch."""
+    folder = tmp_path_factory.mktemp("spark") / "kept"
+    results = spark.train(
+        folder, 2, 300, epochs=1, train_images=320, batch_size=32, data="drawn"
+    )
+    return folder, results
+
+
+@needs_spark
+@pytest.mark.slow
+def test_each_task_trains_on_its_own_images_and_all_end_with_one_network(trained):
+    _, results = trained
+    assert [worker["rank"] for worker in results] == [0, 1]
+    assert [worker["images"] for worker in results] == [160, 160]
+    assert len({worker["digest"] for worker in results}) == 1
+    accuracies = [worker["history"]["val_accuracy"] for worker in results]
+    assert accuracies[0] == pytest.approx(accuracies[1])
+    assert len(accuracies[0]) == 1
+
+
+@needs_spark
+@pytest.mark.slow
+def test_rank_0_keeps_a_checkpoint_and_nothing_is_left_half_done(trained):
+    folder, _ = trained
+    names = {path.name for path in folder.iterdir()}
+    assert names == {
+        *("checkpoint", "ckpt-1.index", "ckpt-1.data-00000-of-00001"),
+        *("log.txt", "result.json"),
+    }
+    assert not processes_of(folder)
+
+
+@needs_spark
+@pytest.mark.slow
+def test_spark_says_little_and_the_workers_say_who_they_are(trained):
+    folder, _ = trained
+    said = (folder / "log.txt").read_text()
+    assert "rank 1 on " in said
+    assert "the driver has the network" in said
+    assert "INFO" not in said
+    assert len(said.splitlines()) < 20
+
+
+def test_of_many_lines_the_failed_worker_s_own_is_told():
+    said = """\
+[1]<stderr>:Traceback (most recent call last):
+[1]<stderr>:ValueError: no such garment
+[0]<stderr>:HorovodInternalError: not this
+Py4JJavaError: many more words
+Process name: 1
+Exit code: 1
+"""
+    assert spark._why(said) == "failed on rank 1: ValueError: no such garment"
+    assert spark._why("Terminated") is None
+
+
+@needs_spark
+@pytest.mark.slow
+def test_the_time_limit_ends_spark_and_all_that_it_started(tmp_path):
+    with pytest.raises(course.CourseError, match="its time limit of 6 s"):
+        spark.train(tmp_path / "kept", 2, 6, data="drawn")
+    assert not processes_of(tmp_path)
