@@ -293,8 +293,11 @@ def places(published: tuple[str, ...] | None = None) -> list[str]:
 def _write(path: Path, content: bytes) -> None:
     """Write a file whole or not at all."""
     unfinished = path.with_name(path.name + ".part")
-    unfinished.write_bytes(content)
-    os.replace(unfinished, path)
+    try:
+        unfinished.write_bytes(content)
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)  # half of it would fill a full disk further
 
 
 def _say(text: str) -> None:

@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -133,6 +134,39 @@ class Supervisor:
                     process.kill()
             _reap()
             time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def pool(jobs: int) -> Iterator[Callable]:
+    """Give a function that works on items, so many at a time, each in a thread, and
+    yields each item with its result, as they come.
+
+    When it is left early, what has not begun does not begin any more, and commands
+    that the threads own are ended.
+    """
+    if jobs <= 1:
+        yield lambda work, items: ((item, work(item)) for item in items)
+        return
+    # Here, as every run starts this module as a program, which needs no threads.
+    from concurrent.futures import ThreadPoolExecutor, as_completed
+
+    def run(work, items):
+        futures = {threads.submit(work, item): item for item in items}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+
+    threads = ThreadPoolExecutor(jobs)
+    try:
+        yield run
+    except BaseException:
+        threads.shutdown(wait=False, cancel_futures=True)
+        for child in psutil.Process().children():
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+                if __name__ in child.cmdline():
+                    child.terminate()
+        raise
+    finally:
+        threads.shutdown(cancel_futures=True)
 
 
 @contextlib.contextmanager
