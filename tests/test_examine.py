@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from utils import course, examine, sandbox, steps
+from utils import course, examine, exercises, sandbox, steps
 from utils.gradebook import CRASHED, HUNG, OK
 from utils.submissions import REFUSED
 from utils.verdict import WRONG
@@ -167,7 +167,6 @@ ATTACKS = [
 ]
 
 
-NORMAL = "none: a normal submission, after all that"
 HALF = "none: an unfinished submission"
 
 
@@ -188,18 +187,32 @@ def examined(tmp_path_factory, listener):
     folder = tmp_path_factory.mktemp("attacks")
     port = str(listener.getsockname()[1])
 
-    def examine_one(numbered: tuple[int, str]):
-        path = folder / f"{numbered[0]}.py"
-        path.write_text(numbered[1])
-        steps = (3,) if numbered[0] < len(ATTACKS) else None
-        return examine.examine(path, LIMITS, SILENCE, steps)
+    def examine_one(numbered: tuple[int, tuple]):
+        number, (exercise, text, wanted) = numbered
+        path = folder / f"{exercise}_{number}.py"
+        path.write_text(text)
+        return examine.examine(path, LIMITS, SILENCE, wanted)
 
-    texts = {a.name: a.code.replace("PORT", port) for a in ATTACKS}
-    texts = {name: f"{code}\n{FINISHED}" for name, code in texts.items()}
-    texts |= {NORMAL: FINISHED, HALF: steps.render(SOURCE, 3)}
+    programs = {
+        a.name: (
+            exercises.HOROVOD.name,
+            f"{a.code.replace('PORT', port)}\n{FINISHED}",
+            (3,),
+        )
+        for a in ATTACKS
+    }
+    programs |= {
+        name: (name, steps.render(one.source.read_text(), len(one.steps)), None)
+        for name, one in exercises.EXERCISES.items()
+    }
+    programs[HALF] = (exercises.HOROVOD.name, steps.render(SOURCE, 3), None)
     with ThreadPoolExecutor(2) as pool:
         found = dict(
-            zip(texts, pool.map(examine_one, enumerate(texts.values())), strict=True)
+            zip(
+                programs,
+                pool.map(examine_one, enumerate(programs.values())),
+                strict=True,
+            )
         )
     return found
 
@@ -214,11 +227,15 @@ def test_an_attack_is_contained_and_called_what_it_is(attack, examined):
     assert found.isolation
 
 
-def test_a_normal_submission_is_graded_right_after_all_that(examined):
-    assert examined[NORMAL].status == OK
-    verdicts = examined[NORMAL].verdicts
-    assert [v.id for v in verdicts] == [f"step-{n}.right" for n in range(1, 7)]
-    assert "Test loss" in examined[NORMAL].log
+@pytest.mark.parametrize("one", exercises.EXERCISES.values(), ids=lambda one: one.name)
+def test_a_normal_submission_is_graded_right_after_all_that(one, examined):
+    found = examined[one.name]
+    assert found.status == OK, found.reason
+    assert [v.id for v in found.verdicts] == [f"step-{n}.right" for n in one.steps]
+
+
+def test_what_a_submission_printed_is_kept(examined):
+    assert "Test loss" in examined[exercises.HOROVOD.name].log
 
 
 def test_an_unfinished_submission_gets_what_it_has_earned(examined):

@@ -219,14 +219,21 @@ def test_an_overrun_ends_with_all_its_processes(tiny_course, family):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_nothing_survives_the_command(tiny_course, family, how):
+@pytest.mark.parametrize(
+    ("how", "jobs"), [(signal.SIGINT, 1), (signal.SIGINT, 2), (signal.SIGKILL, 2)]
+)
+def test_nothing_survives_the_command(tiny_course, family, how, jobs):
     marker = tiny_course / "started"
-    write(tiny_course, "00_overrun", *[line.format(marker=marker) for line in ESCAPE])
+    escape = [line.format(marker=marker) for line in ESCAPE]
+    for name in ("00_overrun", "01_overrun", "02_overrun"):
+        write(tiny_course, name, *escape)
     scratch = tiny_course / "scratch"
     scratch.mkdir()
     command = subprocess.Popen(
-        [sys.executable, "-m", "utils.cli", "notebooks", "--profile", "ci"],
+        [
+            *(sys.executable, "-m", "utils.cli", "notebooks"),
+            *("--profile", "ci", "--jobs", str(jobs)),
+        ],
         env={**os.environ, "TMPDIR": str(scratch)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

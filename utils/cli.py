@@ -26,7 +26,8 @@ app = typer.Typer(
 Which = Annotated[
     str | None,
     typer.Option(
-        "--exercise", help="fashion_mnist (default), scaled, mirrored, custom_loop."
+        "--exercise",
+        help="fashion_mnist (default), scaled, survive, mirrored, custom_loop.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
@@ -70,12 +71,13 @@ def notebooks(
     force: Annotated[
         bool, typer.Option("--force", help="Execute even what has not changed.")
     ] = False,
+    jobs: Annotated[int, typer.Option(help="Notebooks at the same time.")] = 1,
     as_json: Json = False,
 ) -> None:
     """Execute the notebooks, check the results, keep them as ipynb and HTML."""
     from utils.notebooks import prove_all, table
 
-    results = prove_all(numbers or (), profile, force)
+    results = prove_all(numbers or (), profile, force, jobs)
     _show(table(results), [result.as_json() for result in results], as_json)
     _leave(all(result.ok for result in results))
 
@@ -104,6 +106,12 @@ def run(
     timeline: Annotated[
         bool, typer.Option("--timeline", help="Let Horovod write down what it does.")
     ] = False,
+    elastic: Annotated[
+        bool, typer.Option("--elastic", help="Go on when a host dies, leaves or comes.")
+    ] = False,
+    fingerprint: Annotated[
+        bool, typer.Option("--fingerprint", help="Note each worker's weights.")
+    ] = False,
     time_limit: Annotated[
         float, typer.Option(help="Seconds, after which every process is ended.")
     ] = TIME_LIMIT,
@@ -122,6 +130,8 @@ def run(
             restarts=restarts,
             tolerate=tolerate,
             timeline=timeline,
+            elastic=elastic,
+            fingerprint=fingerprint,
             time_limit=time_limit,
             quiet=as_json,
         )
@@ -141,6 +151,22 @@ def watch() -> None:
     from utils.watch import watch_newest
 
     watch_newest()
+
+
+@app.command()
+def stacks() -> None:
+    """Show where each worker of the run that is on now is, and what it waits for."""
+    from utils.stacks import newest
+
+    Console().print(newest())
+
+
+@app.command("fingerprint")
+def show_fingerprints() -> None:
+    """Show whether all workers of the newest run with fingerprints had one network."""
+    from utils.fingerprint import newest
+
+    Console().print(newest())
 
 
 @app.command()
@@ -315,6 +341,23 @@ def bench(
         [asdict(section) for section in done],
         as_json,
     )
+
+
+@app.command()
+def soak(
+    minutes: Annotated[float, typer.Option(help="For how long.")] = 20,
+    seed: Annotated[int, typer.Option(help="Which sequence.")] = 1,
+    only: Annotated[int | None, typer.Option("--round", help="Only this one.")] = None,
+) -> None:
+    """Run, interrupt, kill and starve runs at random; say what is left behind.
+
+    It needs the machine to itself.
+    """
+    from utils.soak import soak
+
+    report = soak(minutes, seed, only)
+    print(report)
+    _leave(report.ok)
 
 
 def _complain(error: CourseError) -> None:

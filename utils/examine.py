@@ -20,9 +20,10 @@ from utils.verdict import UNDECIDED, WRONG, Verdict
 NAME = "submission.py"
 # What a program and the lab need of this package; the grader is none of it.
 SHOWN = (
-    *("__init__", "course", "data", "display", "drawn", "fetch", "lab", "launch"),
-    *("logs", "messenger", "networks", "observe", "observe_replicas", "profiles"),
-    *("observe_scaled", "devices", "steps", "supervise", "tasks", "watch", "worker"),
+    *("__init__", "course", "data", "devices", "display", "drawn", "fetch", "hosts"),
+    *("lab", "launch", "logs", "messenger", "networks", "observe", "profiles"),
+    *("observe_replicas", "observe_scaled", "observe_survive", "stacks", "steps"),
+    *("supervise", "survival", "tasks", "watch", "worker"),
 )
 LIMITS = sandbox.Limits(seconds=lab.START + lab.LIMIT)
 LOG = 8_000  # bytes of what each worker printed

@@ -7,7 +7,6 @@ to have it all run again, delete `.cache/*.json`. The results themselves are wri
 at the end, all of them: there is no half gradebook.
 """
 
-import concurrent.futures
 import contextlib
 import hashlib
 import json
@@ -17,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from utils import course, gradebook, report, steps
+from utils import course, gradebook, report, steps, supervise
 from utils.gradebook import CRASHED, GRADER_ERROR, HUNG, OK, Grade
 from utils.submissions import REFUSED, Submission, collect, slugs
 from utils.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG, Verdict
@@ -203,7 +202,7 @@ def _examine_all(
             else:
                 new.append(one.program)
 
-    with _progress(len(new), len(known)) as advance, _pool(jobs) as run:
+    with _progress(len(new), len(known)) as advance, supervise.pool(jobs) as run:
         for program, found in run(examine_one, new):
             # Here, not in the thread: a Ctrl-C may have ended the program that another
             # thread examines, and nothing is kept from then on.
@@ -269,28 +268,6 @@ def _from_json(data: dict) -> Examined:
     )
     isolation = tuple(data["isolation"])
     return Examined(**data | {"verdicts": verdicts, "isolation": isolation})
-
-
-@contextlib.contextmanager
-def _pool(jobs: int) -> Iterator[Callable]:
-    """Give a function that yields each item with its result, as they come.
-
-    When it is left early, what has not begun does not begin any more.
-    """
-    if jobs <= 1:
-        yield lambda work, items: ((item, work(item)) for item in items)
-        return
-
-    def run(work, items):
-        futures = {pool.submit(work, item): item for item in items}
-        for future in concurrent.futures.as_completed(futures):
-            yield futures[future], future.result()
-
-    pool = concurrent.futures.ThreadPoolExecutor(jobs)
-    try:
-        yield run
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,8 @@
     make lock        (python3 utils/lock.py)
 
 takes the newest versions that requirements.txt allows, for every platform of the
-course at once, and writes them to requirements.lock and environment.yml.
+course at once, and writes them to requirements.lock and environment.yml. What
+requirements-spark.txt adds, which few need, fits to those, in a lock of its own.
 
 Like utils/install.py this uses only the standard library and plain syntax.
 """
@@ -22,6 +23,8 @@ from machine import SetupError, uv
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
 REQUIREMENTS = ROOT / "requirements.txt"
+SPARK_LOCK = ROOT / "requirements-spark.lock"
+SPARK_REQUIREMENTS = ROOT / "requirements-spark.txt"
 CONDA_FILE = ROOT / "environment.yml"
 
 # What conda brings itself, and what can only be installed once TensorFlow is there.
@@ -29,11 +32,12 @@ FROM_CONDA = ("cmake", "openmpi", "pip")
 AFTER_TENSORFLOW = ("horovod",)
 
 
-def entries():
-    """The lock as {name: text}. A package may have several lines, by platform."""
+def entries(text=None):
+    """A lock's text, by default that of requirements.lock, as {name: text}. A package
+    may have several lines, by platform."""
     found = {}
     pattern = r"^([a-z0-9-]+)(?:\[.*\])?==.*(?:\n .*)*"
-    for match in re.finditer(pattern, LOCK.read_text(), re.MULTILINE):
+    for match in re.finditer(pattern, text or LOCK.read_text(), re.MULTILINE):
         found[match[1]] = found.get(match[1], "") + match[0] + "\n"
     return found
 
@@ -49,9 +53,9 @@ def locked(pattern, without=()):
     )
 
 
-def direct_requirements():
-    """The lines of requirements.txt that name a package."""
-    lines = REQUIREMENTS.read_text().splitlines()
+def direct_requirements(path=REQUIREMENTS):
+    """The lines of a requirements file that name a package."""
+    lines = path.read_text().splitlines()
     return [line for line in lines if line and not line.startswith("#")]
 
 
@@ -76,21 +80,33 @@ def pin(name):
 
 
 def resolve():
-    """The text of a new lock: versions and hashes of everything, no addresses."""
+    """The texts of both locks anew: versions and hashes of everything, no addresses."""
     project = (
         "[project]\nname = 'course'\nversion = '0'\nrequires-python = '==3.11.*'\n"
         f"dependencies = {json.dumps(direct_requirements())}\n"
+        "[dependency-groups]\n"
+        f"spark = {json.dumps(direct_requirements(SPARK_REQUIREMENTS))}\n"
     )
     options = ["--quiet", "--no-emit-project", "--no-header"]
     options += ["--fork-strategy", "fewest", "--format", "requirements.txt"]
     with uv() as program, tempfile.TemporaryDirectory() as folder:
         Path(folder, "pyproject.toml").write_text(project)
-        export = [program, "export", *options]
-        answer = subprocess.run(
-            export, stdout=subprocess.PIPE, cwd=folder, check=True, timeout=600
-        )
-    header = "# Every package of the course, made by `make lock` from requirements.txt."
-    return f"{header}\n{answer.stdout.decode()}"
+
+        def export(*more):
+            command = [program, "export", *options, *more]
+            answer = subprocess.run(
+                command, stdout=subprocess.PIPE, cwd=folder, check=True, timeout=600
+            )
+            return answer.stdout.decode()
+
+        course, spark = export(), export("--only-group", "spark")
+    ours = entries(course)
+    spark = "".join(t for name, t in entries(spark).items() if name not in ours)
+    made = "made by `make lock` from"
+    return (
+        f"# Every package of the course, {made} requirements.txt.\n{course}",
+        f"# What `make spark` adds, {made} requirements-spark.txt.\n{spark}",
+    )
 
 
 def with_pins(text):
@@ -109,7 +125,9 @@ def replace(path, text, mode=0o644):
 
 if __name__ == "__main__":
     try:
-        replace(LOCK, resolve())
+        course, spark = resolve()
+        replace(LOCK, course)
+        replace(SPARK_LOCK, spark)
         replace(CONDA_FILE, with_pins(CONDA_FILE.read_text()))
     except (SetupError, subprocess.SubprocessError) as error:
         sys.exit(f"The lock stays as it was; the reason is above.\n{error}")

@@ -322,6 +322,8 @@ def _supervised(
         for line in process.stdout:
             follow(line)
         process.wait()
+    if process.returncode == supervise.STOPPED:  # by another thread's interrupt
+        raise KeyboardInterrupt
     return process.returncode
 
 
@@ -377,10 +379,14 @@ def _private() -> tuple[str, ...]:
 
 
 def prove_all(
-    numbers: Iterable[str] = (), profile: str | None = None, force: bool = False
+    numbers: Iterable[str] = (),
+    profile: str | None = None,
+    force: bool = False,
+    jobs: int = 1,
 ) -> list[Result]:
     """Prove the notebooks with the given numbers, or all, and say how far it is.
 
+    jobs: how many at a time. What they measure is then that of a busy machine.
     Raises CourseError for an unknown number or profile.
     """
     from rich.console import Console
@@ -390,32 +396,37 @@ def prove_all(
     name = profiles.profile(profile).name if profile else profiles.settings().name
     console = Console(stderr=True)
     columns = ("{task.description}", "cell {task.completed} of {task.total}")
-    results = []
-    for notebook in chosen:
-        cells = len(notebook_rules.read(notebook).cells)
-        if not console.is_terminal:
-            console.print(f"{notebook.stem} ...")
-        text = map(TextColumn, columns)
-        with Progress(
-            *text,
+    results = {}
+    with (
+        Progress(
+            *map(TextColumn, columns),
             BarColumn(),
             TimeElapsedColumn(),
             console=console,
             transient=True,
             disable=not console.is_terminal,
-        ) as bar:
+        ) as bar,
+        supervise.pool(jobs) as run,
+    ):
+
+        def prove_one(notebook: Path) -> Result:
+            if not console.is_terminal:
+                console.print(f"{notebook.stem} ...")
+            cells = len(notebook_rules.read(notebook).cells)
             task = bar.add_task(f"{notebook.stem} ({name})", total=cells)
             result = prove(
                 notebook,
                 name,
                 force=force,
-                on_cell=lambda cell, bar=bar, task=task: bar.update(
-                    task, completed=cell
-                ),
+                on_cell=lambda cell: bar.update(task, completed=cell),
             )
-        console.print(_line(result))
-        results.append(result)
-    return results
+            bar.remove_task(task)
+            return result
+
+        for notebook, result in run(prove_one, chosen):
+            console.print(_line(result))
+            results[notebook] = result
+    return [results[notebook] for notebook in chosen]
 
 
 def _line(result: Result) -> str:
