@@ -9,7 +9,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from utils import notebook_rules
-from utils.notebook_rules import audit, audit_unsolved, lint
+from utils.notebook_rules import audit, lint
 
 Notebook = nbformat.NotebookNode
 Change = Callable[[Notebook], object]
@@ -273,22 +273,32 @@ def test_a_breach_in_a_copy_is_reported(change, words):
 
 
 def test_every_rule_is_broken_by_some_example():
+    broken_below = {"stops_are_kind"}
     assert {rule.__name__ for rule in notebook_rules.LINT} == set(BAD_SOURCES)
-    assert {rule.__name__ for rule in notebook_rules.AUDIT} == set(BAD_COPIES)
+    assert {rule.__name__ for rule in notebook_rules.AUDIT} == {
+        *BAD_COPIES,
+        *broken_below,
+    }
 
 
-# -------------------------------------------------------------- unsolved exercises
+# -------------------------------------------------------------- where it has stopped
 
 
-def a_stopped_copy(
-    ename: str = "StepMissing", evalue: str = "step 2 is still to do", extra: str = ""
-) -> Notebook:
-    """`a_copy` that stopped at its cell `claim`."""
+MESSAGE = "step 2 is still to do"
+
+
+def stopped(*, trace: str = "", shown: tuple = (), message: str = MESSAGE) -> Notebook:
+    """`a_copy` whose cell `claim` stopped once, before its step was done."""
     notebook = a_copy()
+    end = new_output(
+        "error",
+        ename="StepMissing",
+        evalue=message,
+        traceback=[f"StepMissing: {message}{trace}"],
+    )
+    cell(notebook, "claim").metadata["stopped"] = [[*shown, end]]
     for name in ("claim", "shell"):
-        cell(notebook, name).update(outputs=[])
-    cell(notebook, "shell").update(execution_count=None)
-    error("claim", ename, evalue, [f"{ename}: {evalue}{extra}"])(notebook)
+        cell(notebook, name).execution_count += 1
     return notebook
 
 
@@ -297,44 +307,31 @@ def table() -> nbformat.NotebookNode:
     return new_output("display_data", {"text/plain": "Step 2: wrong"})
 
 
-def test_one_friendly_message_is_a_good_end():
-    assert audit_unsolved(a_stopped_copy(), {"StepMissing"}) == []
-
-
-def test_so_is_the_table_of_a_check_with_its_message():
-    notebook = a_stopped_copy()
-    cell(notebook, "claim").outputs.insert(0, table())
-    assert audit_unsolved(notebook, {"StepMissing"}) == []
+@pytest.mark.parametrize("shown", [(), (table(),)])
+def test_it_may_stop_with_a_message_or_below_the_table_of_a_check(shown):
+    notebook = stopped(shown=shown)
+    assert audit(notebook) == []
+    assert notebook_rules.steps_asked_for(notebook) == 2
 
 
 @pytest.mark.parametrize(
     ("notebook", "words"),
     [
-        (a_copy(), "ran to its end"),
-        (a_stopped_copy(ename="ValueError"), "raise a CourseError"),
-        (a_stopped_copy(extra="\n  at line 3"), "shows a stack trace"),
-        (a_stopped_copy(evalue="something is missing"), "names no step"),
-    ],
-)
-def test_other_ends_are_reported(notebook, words):
-    breaches = audit_unsolved(notebook, {"StepMissing"})
-    assert any(words in breach for breach in breaches), breaches
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (stream("claim", "a half-finished run"), "prints more than the message"),
+        (stopped(trace="\n  at line 3"), "stops with a stack trace"),
+        (stopped(shown=(table(), table())), "stops, and shows more than the message"),
         (
-            lambda n: cell(n, "claim").outputs.extend([table(), table()]),
-            "shows more than the message",
+            stopped(shown=(new_output("stream", name="stdout", text="a run"),)),
+            "stops, and shows more than the message",
         ),
-        (lambda n: cell(n, "shell").update(execution_count=5), "cells ran after"),
-        (lambda n: cell(n, "look").update(outputs=[]), "shows no figure"),
+        (stopped(message="step 2 is missing in /home/me/work"), "/home/me"),
     ],
 )
-def test_the_rest_of_a_stopped_copy_is_audited_too(change, words):
-    notebook = a_stopped_copy()
-    change(notebook)
-    breaches = audit_unsolved(notebook, {"StepMissing"})
+def test_other_stops_are_reported(notebook, words):
+    breaches = audit(notebook)
     assert any(words in breach for breach in breaches), breaches
+
+
+def test_what_is_asked_for():
+    assert notebook_rules.steps_asked_for(a_copy()) == 0
+    other = new_output("error", ename="KeyError", evalue="step 3", traceback=[])
+    assert notebook_rules.missing_step(other) == 0

@@ -24,15 +24,6 @@ from utils import course, notebook_rules, notebooks, profiles, steps
 from utils.notebooks import prove
 
 OURS = notebooks.discover()
-STEPS = [path for path in OURS if notebooks.step_of(path)]
-WHOLE = [p for p in OURS if notebooks.exercise_of(p) != "fashion_mnist"]
-UNSOLVED = [
-    pytest.param(path, notebooks.step_of(path) - 1, id=f"{path.stem}-one-missing")
-    for path in STEPS
-]
-# That the steps before are asked for, too, is one rule of all notebooks: one shows it.
-UNSOLVED += [pytest.param(STEPS[-1], 0, id=f"{STEPS[-1].stem}-all-missing")]
-UNSOLVED += [pytest.param(path, 0, id=f"{path.stem}-after-0") for path in WHOLE]
 
 
 def profile() -> str:
@@ -53,13 +44,6 @@ def test_source_keeps_the_rules(path):
 @pytest.mark.parametrize("path", OURS, ids=lambda path: path.stem)
 def test_runs_and_shows_what_it_promises(path):
     assert prove(path, profile()).findings == ()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(notebooks.TIME_LIMIT + 60)
-@pytest.mark.parametrize(("path", "done"), UNSOLVED)
-def test_ends_kindly_when_a_step_is_not_done(path, done):
-    assert prove(path, profile(), steps_done=done).findings == ()
 
 
 # -------------------------------------------------------------- tiny ones
@@ -132,23 +116,25 @@ def test_the_exercise_is_done_as_far_as_the_notebook_has_come(tiny_course):
     shutil.copy(
         course.PACKAGE_ROOT / "solutions/fashion_mnist_solution.py", "solutions"
     )
+    all_six = [1, 2, 3, 4, 5, 6]
     left_to_do = {
-        "01_before": [1, 2, 3, 4, 5, 6],
-        "03_step_1_begin": [2, 3, 4, 5, 6],
-        "05_step_3_go_on": [4, 5, 6],
+        "01_before": all_six,
+        "03_step_1_begin": all_six,  # to be done when it asks
+        "05_step_3_go_on": all_six,
         "09_after": [4, 5, 6],
     }
     for name in left_to_do:
         write(tiny_course, name, "1")
     for path in notebooks.discover():
-        files = notebooks.scratch_files(path, notebooks.steps_needed(path))
         exercise = tiny_course / "exercise.py"
-        exercise.write_bytes(files["exercises/fashion_mnist.py"])
+        exercise.write_bytes(
+            notebooks.scratch_files(path)["exercises/fashion_mnist.py"]
+        )
         assert list(steps.missing_steps(exercise)) == left_to_do[path.stem]
 
 
 @pytest.mark.slow
-def test_an_unsolved_step_must_end_in_its_message(tiny_course):
+def test_a_step_is_done_when_it_is_asked_for(tiny_course):
     shutil.copy(
         course.PACKAGE_ROOT / "solutions/fashion_mnist_solution.py", "solutions"
     )
@@ -156,14 +142,53 @@ def test_an_unsolved_step_must_end_in_its_message(tiny_course):
         tiny_course,
         "04_step_2_kind",
         "from utils import need_steps",
+        "need_steps(1)",
         "need_steps(2)",
-        "print('on with it')",
+        "raise ValueError('step 9')",
     )
-    unkind = write(tiny_course, "05_step_3_unkind", "print('never mind')")
-    assert prove(kind, "ci", steps_done=1).findings == ()
-    (finding,) = prove(unkind, "ci", steps_done=2).findings
-    assert "call need_steps" in finding
-    assert not (tiny_course / "executed/ci/04_step_2_kind.ipynb").exists()
+    (finding,) = prove(kind, "ci").findings
+    assert "raised ValueError" in finding
+    executed = notebook_rules.read(tiny_course / "executed/ci/04_step_2_kind.ipynb")
+    said = [
+        error.evalue
+        for cell in executed.cells
+        for (error,) in cell.metadata.get("stopped", [])
+    ]
+    assert [line.partition(":")[0] for line in said] == [
+        "step 1 is still to do",
+        "step 2 is still to do",
+    ]
+
+
+@pytest.mark.slow
+def test_a_step_that_is_not_asked_for_is_found(tiny_course):
+    shutil.copy(
+        course.PACKAGE_ROOT / "solutions/fashion_mnist_solution.py", "solutions"
+    )
+    unkind = write(
+        tiny_course,
+        "05_step_3_unkind",
+        "from utils import need_steps",
+        "need_steps(2)",
+    )
+    (finding,) = prove(unkind, "ci").findings
+    assert "asks for 2 of 3 steps" in finding
+
+
+@pytest.mark.slow
+def test_what_stays_missing_ends_the_notebook(tiny_course):
+    """A step that is done, and still called missing, is an error as any other."""
+    shutil.copy(
+        course.PACKAGE_ROOT / "solutions/fashion_mnist_solution.py", "solutions"
+    )
+    path = write(
+        tiny_course,
+        "03_step_1_stubborn",
+        "from utils.steps import StepMissing",
+        "raise StepMissing('step 1 is never done')",
+    )
+    (finding,) = prove(path, "ci").findings
+    assert "raised StepMissing" in finding
 
 
 @pytest.mark.parametrize(
@@ -287,7 +312,7 @@ def test_what_a_result_depends_on(tiny_course):
     other = write(tiny_course, "01_other", "1")
 
     def fingerprint(profile: str = "ci") -> str:
-        return notebooks.fingerprint(path, notebooks.scratch_files(path, 0), profile)
+        return notebooks.fingerprint(path, notebooks.scratch_files(path), profile)
 
     seen = [fingerprint(), fingerprint("cpu")]
     (tiny_course / "requirements.lock").write_text("a package")

@@ -23,6 +23,8 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
+from utils import steps
+
 # The notebook that is deterministic enough to be published with its outputs; nbval
 # compares them with what running it gives.
 KEEPS_OUTPUTS = "02"
@@ -57,6 +59,11 @@ def tagged(cell: NotebookNode, tag: str) -> bool:
     return tag in cell.metadata.get("tags", [])
 
 
+def exercise_of(notebook: NotebookNode) -> str:
+    """The program that a learner works on in the notebook."""
+    return notebook.metadata.get("course", {}).get("exercise", "fashion_mnist")
+
+
 # -------------------------------------------------------------- executed copies
 
 
@@ -69,36 +76,23 @@ def audit(executed: NotebookNode, private: tuple[str, ...] = ()) -> list[str]:
     return breaches + list(_no_private_places(executed, private))
 
 
-def audit_unsolved(
-    executed: NotebookNode, friendly: set[str], private: tuple[str, ...] = ()
-) -> list[str]:
-    """Every breach in the copy of a step's notebook that met an unsolved exercise.
+def missing_step(error) -> int:
+    """The step that an error in a cell says is missing, 0 if it says something else.
 
-    It must stop at one error, of a class named in `friendly`, that shows its message
-    alone, or below the table of a check, and names the step; everything before it must
-    be in order.
+    error: with `ename` and `evalue`, as Jupyter has them.
     """
-    stops = [n for n, cell in enumerate(executed.cells) if _errors(cell)]
-    if not stops:
-        return ["it ran to its end although the exercise is unsolved: call need_steps"]
-    last = executed.cells[stops[0]]
-    before = NotebookNode(executed, cells=executed.cells[: stops[0]])
-    after = NotebookNode(executed, cells=executed.cells[stops[0] + 1 :])
-    error = _errors(last)[0]
-    breaches = audit(before, private)
-    if error.ename not in friendly:
-        breaches.append(f"it stops with {error.ename}: raise a CourseError instead")
-    if "\n".join(error.traceback) != f"{error.ename}: {error.evalue}":
-        breaches.append(f"{error.ename} shows a stack trace: show the message alone")
-    if not re.search(r"\bstep \d", error.evalue, re.IGNORECASE):
-        breaches.append(f"its message names no step: {error.evalue}")
-    if any(output.output_type == "stream" for output in last.outputs):
-        breaches.append("the cell that stops prints more than the message: split it")
-    if len(last.outputs) > 2:  # the table of a check, and the message
-        breaches.append("the cell that stops shows more than the message: split it")
-    if any(cell.execution_count for _, cell in cells_of(after, "code")):
-        breaches.append("cells ran after the message: nothing may follow it")
-    return breaches
+    named = re.search(r"\bstep (\d+)", error.evalue)
+    return int(named[1]) if named and error.ename == steps.StepMissing.__name__ else 0
+
+
+def steps_asked_for(executed: NotebookNode) -> int:
+    """Up to which step a notebook has stopped for one that was missing."""
+    asked = (
+        missing_step(outputs[-1])
+        for _, cell in cells_of(executed, "code")
+        for outputs in _stops(cell)
+    )
+    return max(asked, default=0)
 
 
 def every_cell_ran_in_order(notebook: NotebookNode) -> Iterator[str]:
@@ -110,7 +104,9 @@ def every_cell_ran_in_order(notebook: NotebookNode) -> Iterator[str]:
         more = f" and {len(never) - 1} more" if len(never) > 1 else ""
         yield f"{never[0]}{more} never ran: let nothing before it end the notebook"
         return
-    for expected, (place, cell) in enumerate(cells, 1):
+    expected = 0
+    for place, cell in cells:
+        expected += 1 + len(_stops(cell))
         if cell.execution_count != expected:
             yield (
                 f"{place} ran as number {cell.execution_count}, not {expected}: "
@@ -122,6 +118,18 @@ def no_error(notebook: NotebookNode) -> Iterator[str]:
     for place, cell in cells_of(notebook, "code"):
         for error in _errors(cell):
             yield f"{place} raised {error.ename}: {error.evalue.strip()[:300]}"
+
+
+def stops_are_kind(notebook: NotebookNode) -> Iterator[str]:
+    """Where it has stopped at a step that was not done, it has shown the message alone,
+    or below the table of a check; see utils.learner."""
+    for place, cell in cells_of(notebook, "code"):
+        for outputs in _stops(cell):
+            *shown, error = outputs
+            if "\n".join(error.traceback) != f"{error.ename}: {error.evalue}":
+                yield f"{place} stops with a stack trace: show the message alone"
+            if len(shown) > 1 or any(o.output_type == "stream" for o in shown):
+                yield f"{place} stops, and shows more than the message: split it"
 
 
 def figures_are_there(notebook: NotebookNode) -> Iterator[str]:
@@ -189,7 +197,8 @@ def _no_private_places(
     notebook: NotebookNode, private: tuple[str, ...]
 ) -> Iterator[str]:
     for place, cell in cells_of(notebook, "code"):
-        for text in _texts(cell):
+        stopped = [error.evalue for *_, error in _stops(cell)]
+        for text in [*_texts(cell), *stopped]:
             names = [name for name in private if name in text]
             found = ABSOLUTE_PATH.search(text)
             if names or found:
@@ -200,6 +209,7 @@ def _no_private_places(
 AUDIT: tuple[Rule, ...] = (
     no_error,
     every_cell_ran_in_order,
+    stops_are_kind,
     figures_are_there,
     claims_hold,
     outputs_are_short,
@@ -217,6 +227,11 @@ def _cells_that_ran(notebook: NotebookNode) -> Iterator[tuple[str, NotebookNode]
 
 def _errors(cell: NotebookNode) -> list[NotebookNode]:
     return [o for o in cell.get("outputs", []) if o.output_type == "error"]
+
+
+def _stops(cell: NotebookNode) -> list[list[NotebookNode]]:
+    """What a cell has shown each time that it has stopped at a missing step."""
+    return cell.metadata.get("stopped", [])
 
 
 def _texts(cell: NotebookNode) -> list[str]:

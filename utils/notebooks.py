@@ -1,9 +1,10 @@
 """Execute the course's notebooks as a learner would, and keep the executed copies.
 
-Each notebook runs in a scratch copy of the course, in which the solution stands in
-for the learner's exercise, and is then audited (utils.notebook_rules). What it became
-is kept in `executed/<profile>/` as ipynb and HTML, with a fingerprint of all that the
-result depends on, so that nothing is executed twice for the same proof.
+Each notebook runs in a scratch copy of the course, with the exercise that a learner
+has when it begins; what it asks for is done when it asks (utils.learner). It is then
+audited (utils.notebook_rules). What it became is kept in `executed/<profile>/` as ipynb
+and HTML, with a fingerprint of all that the result depends on, so that nothing is
+executed twice for the same proof.
 """
 
 import hashlib
@@ -78,69 +79,61 @@ def step_of(notebook: Path) -> int:
     return int(named[1]) if named else 0
 
 
-def exercise_of(notebook: Path) -> str:
-    """The program that a learner works on in `notebook`."""
-    facts = notebook_rules.read(notebook).metadata.get("course", {})
-    return facts.get("exercise", "fashion_mnist")
-
-
 def steps_needed(notebook: Path) -> int:
     """How many steps of its exercise are done by the time that `notebook` ends."""
-    name = exercise_of(notebook)
+    name = _exercise_of(notebook)
     if name != "fashion_mnist":  # notebook and exercise are done together
         source = course.root() / "solutions" / f"{name}_solution.py"
         return steps.count(source.read_text())
     return max(step_of(path) for path in discover() if path.name <= notebook.name)
 
 
+def asks_for_steps(notebook: Path) -> bool:
+    """Does it ask for steps? Then it begins without any, else with all it needs."""
+    return bool(step_of(notebook)) or _exercise_of(notebook) != "fashion_mnist"
+
+
+def _exercise_of(notebook: Path) -> str:
+    return notebook_rules.exercise_of(notebook_rules.read(notebook))
+
+
 def prove(
     notebook: Path,
     profile: str,
     *,
-    steps_done: int | None = None,
     force: bool = False,
     time_limit: float = TIME_LIMIT,
     on_cell: OnCell = lambda cell: None,
 ) -> Result:
     """Execute `notebook` unless its result is known already; audit the result.
 
-    steps_done: how far the exercise is done in the scratch copy; default, as far as
-        `steps_needed`. With less, the notebook must stop with a message that says so,
-        and its copy is kept apart, in `unsolved/`.
     force: execute it even though the result is known.
     time_limit: seconds, after which all its processes are ended.
     """
-    needed = steps_needed(notebook)
-    done = needed if steps_done is None else steps_done
-    unsolved = done < needed
     folder = course.root() / "executed" / profile
-    if unsolved:
-        folder = folder / "unsolved" / f"after_step_{done:02}"
     kept, html = folder / notebook.name, (folder / notebook.name).with_suffix(".html")
 
-    files = scratch_files(notebook, done)
+    files = scratch_files(notebook)
     proof = fingerprint(notebook, files, profile)
     if not force and kept.exists() and html.exists():
         facts = notebook_rules.read(kept).metadata.get("proof", {})
         if facts.get("of") == proof and facts.get("data") == _data_in_use():
-            result = _judge(kept, html, unsolved)
+            result = _judge(kept, html)
             if result.ok:
                 return replace(result, cached=True)
 
-    # What is trained before an unsolved notebook stops proves nothing.
-    trained = "tiny" if unsolved else profile
-    executed = _execute(notebook, files, trained, time_limit, on_cell)
+    executed = _execute(notebook, files, profile, time_limit, on_cell)
     # What it trained on is known afterwards: it may have fetched the data itself.
     executed.metadata["proof"] |= {"of": proof, "data": _data_in_use()}
     _keep(executed, kept, html, notebook.parent)
-    return _judge(kept, html, unsolved)
+    return _judge(kept, html)
 
 
-def scratch_files(notebook: Path, steps_done: int) -> dict[str, bytes]:
+def scratch_files(notebook: Path) -> dict[str, bytes]:
     """The files of a scratch copy: path in the course -> content.
 
     The learner's work is not among them: exercises that have an annotated source are
-    rendered from it, that of the notebook as it stands after `steps_done`.
+    rendered from it, as they are when the notebook begins.
     """
     root = course.root()
     files = {}
@@ -150,11 +143,12 @@ def scratch_files(notebook: Path, steps_done: int) -> dict[str, bytes]:
             hidden = any(part.startswith((".", "__")) for part in name.parts)
             if path.is_file() and not hidden:
                 files[name.as_posix()] = path.read_bytes()
+    done = 0 if asks_for_steps(notebook) else steps_needed(notebook)
     for source in steps.sources(root):
         (exercise, untouched), *after = steps.renderings(source).items()
         text = untouched
-        if exercise.stem == exercise_of(notebook) and steps_done:
-            text = after[steps_done - 1][1]
+        if exercise.stem == _exercise_of(notebook) and done:
+            text = after[done - 1][1]
         files[exercise.relative_to(root).as_posix()] = text.encode()
     return files
 
@@ -258,6 +252,7 @@ def _papermill(
 
     command = [sys.executable, "-m", "papermill", notebook.name, f"../{output.name}"]
     command += ["--kernel", "python3", "--log-output", "--no-progress-bar"]
+    command += ["--engine", "learner"]
     status = _supervised(command, notebook.parent, environment, time_limit, follow)
     executed = notebook_rules.read(output if output.exists() else notebook)
     findings = []
@@ -348,14 +343,19 @@ def _keep(executed: NotebookNode, ipynb: Path, html: Path, beside: Path) -> None
         half.replace(path)
 
 
-def _judge(ipynb: Path, html: Path, unsolved: bool) -> Result:
+def _judge(ipynb: Path, html: Path) -> Result:
     """Audit an executed copy."""
     executed = notebook_rules.read(ipynb)
     facts = executed.metadata["proof"]
-    if unsolved:
-        found = notebook_rules.audit_unsolved(executed, {"StepMissing"}, _private())
-    else:
-        found = notebook_rules.audit(executed, _private())
+    found = notebook_rules.audit(executed, _private())
+    source = course.root() / "notebooks" / ipynb.name
+    if asks_for_steps(source) and not found:
+        asked, needed = notebook_rules.steps_asked_for(executed), steps_needed(source)
+        if asked != needed:
+            found = [
+                f"it asks for {asked} of {needed} steps: call need_steps or check, "
+                "which stop it when they are not done"
+            ]
     return Result(
         notebook=ipynb.stem,
         seconds=facts["seconds"],

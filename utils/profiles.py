@@ -28,8 +28,6 @@ class Settings:
 
 
 PROFILES = {
-    # Where it only matters that something runs; nobody has to choose it.
-    "tiny": Settings("tiny", workers=2, epochs=2, train_images=1_280, width=1),
     "ci": Settings("ci", workers=2, epochs=2, train_images=1_920, width=1),
     "cpu": Settings("cpu", workers=2, epochs=2, train_images=6_400, width=1),
     "gpu": Settings("gpu", workers=1, epochs=5, train_images=60_000, width=10),
