@@ -26,8 +26,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 SOURCE = (course.PACKAGE_ROOT / "solutions/fashion_mnist_solution.py").read_text()
 FINISHED = steps.render(SOURCE, 6)
-LIMITS = sandbox.Limits(seconds=90, memory=4e9, processes=80, file_bytes=50e6)
-SILENCE = 15.0  # seconds; enough to fill the memory of a busy machine
+LIMITS = sandbox.Limits(seconds=240, memory=4e9, processes=80, file_bytes=50e6)
+SILENCE = 15.0  # seconds of processor; enough to fill the memory
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,9 @@
-"""The workers of a check have an owner: when it ends, however, they are gone."""
+"""The workers of a check: what they are called hung for, and that they have an owner.
 
+When it ends, however, they are gone.
+"""
+
+import json
 import signal
 import subprocess
 import sys
@@ -39,6 +43,29 @@ def test_no_worker_survives_its_owner(tmp_path, number):
     _, alive = psutil.wait_procs(workers, timeout=10)
     assert not alive
     assert not descendants_of_runs_in(tmp_path)
+
+
+SILENCE = 3.0
+
+
+def test_only_who_says_nothing_for_long_is_hung(tmp_path):
+    """A worker that gets nothing of a busy machine looks like one that sleeps."""
+    programs = {
+        "starved": f"import time; time.sleep({1.5 * SILENCE})",
+        "asleep": "import time; time.sleep(1000)",
+        "busy": "while True: pass",
+    }
+    for name, code in programs.items():
+        (tmp_path / f"{name}.py").write_text(code)
+    jobs = [lab.Job(str(tmp_path / f"{name}.py"), ("one",)) for name in programs]
+    lab.perform(tmp_path, jobs, SILENCE)
+    ends = [
+        json.loads((tmp_path / str(number) / "one" / "outcome.json").read_text())
+        for number in range(len(jobs))
+    ]
+    assert [end["outcome"] for end in ends] == [lab.ENDED, lab.HUNG, lab.HUNG]
+    assert ends[1]["seconds"] > lab.PATIENCE * SILENCE
+    assert ends[2]["seconds"] > SILENCE
 
 
 def test_odd_numbers_tell_every_way_of_dividing_apart():

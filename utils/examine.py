@@ -47,7 +47,7 @@ def examine(
     """Examine one program; what is right with which step, and how it behaved.
 
     program: named like the exercise that it is (see `exercises.find`).
-    silence: seconds after which a program that does nothing is taken for hung.
+    silence: of a program that is taken for hung, see `lab.prepare`.
     steps: the steps to look at; by default all of the exercise's.
     Raises CourseError if the sandbox or the lab can't be used on this machine.
     """

@@ -8,8 +8,8 @@ that it asks for, starts a real `mpirun`. What mpirun starts is only a messenger
 TensorFlow imported already, and ends as the worker ends. Without that, six workers
 would spend half a minute on two cores with importing.
 
-A world ends when its workers have ended, or when they wait for each other for ever;
-how, is in its outcome.json.
+A world ends when its workers have ended, when they wait for each other for ever, or
+when they are silent; how, is in its outcome.json.
 """
 
 import contextlib
@@ -27,6 +27,8 @@ import time
 import traceback
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+import psutil
 
 from utils import (
     course,
@@ -100,7 +102,8 @@ WORLDS = {
 BEAT = 0.05  # seconds between two looks at the workers
 FAILING = 1.0  # seconds that a failing world has left
 STALL = 4.0  # seconds without a word, after which waiting for each other is for ever
-SILENCE = 40.0  # seconds without a word from any worker, after which it is hung
+SILENCE = 25.0  # seconds of processor without a word, after which a worker is hung
+PATIENCE = 3  # so many times as many seconds pass before one is hung that sleeps
 LIMIT = 150.0  # seconds for a world
 START = 60.0  # seconds to import TensorFlow
 OUTPUT = 1_000_000  # bytes that a worker may print
@@ -127,6 +130,7 @@ class _Running:
     workers: dict[int, _Worker] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
     heard: float = field(default_factory=time.monotonic)
+    used: dict[int, float] = field(default_factory=dict)
     failed: float | None = None
     size: int = -1
 
@@ -269,12 +273,19 @@ class Lab:
                 size += bytes_there
         if size != running.size:
             running.size, running.heard = size, now
+            running.used = _used(running)
         quiet = now - running.heard
         all_wait = len(waits) == running.world.size and None not in waits.values()
         if quiet > STALL and all_wait and len(set(waits.values())) > 1:
             return DEADLOCK
-        if quiet > self.silence or now - running.started > LIMIT:
+        if now - running.started > LIMIT:
             return HUNG
+        if quiet > self.silence:
+            # On a busy machine, a worker gets little of the seconds that pass.
+            before, used = running.used, _used(running)
+            most = max((used[r] - before.get(r, 0.0) for r in used), default=0.0)
+            if most > self.silence or quiet > PATIENCE * self.silence:
+                return HUNG
         return None
 
     def _waits(self, running: _Running) -> dict[int, str | None]:
@@ -316,6 +327,17 @@ class Lab:
         half = running.folder / "outcome.half"
         half.write_text(json.dumps(facts))
         half.replace(running.folder / "outcome.json")
+
+
+def _used(running: _Running) -> dict[int, float]:
+    """Seconds of processor that each living worker of a world has used so far."""
+    found = {}
+    for rank, one in running.workers.items():
+        if one.status is None:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                times = psutil.Process(one.pid).cpu_times()
+                found[rank] = times.user + times.system
+    return found
 
 
 def _work(running: _Running, environment: dict[str, str]) -> int:
@@ -419,7 +441,8 @@ def environment() -> dict[str, str]:
 def prepare(folder: Path, jobs: list[Job], silence: float = SILENCE) -> None:
     """Write down the jobs in `folder`, for `command`.
 
-    silence: seconds without a word from any worker, after which a world is ended.
+    silence: seconds of processor without a word from any worker, after which a world
+    is ended; a sleeping one after PATIENCE times as many seconds.
     """
     wanted = {"jobs": [asdict(job) for job in jobs], "silence": silence}
     (folder / "jobs.json").write_text(json.dumps(wanted))
