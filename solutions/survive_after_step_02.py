@@ -125,7 +125,7 @@ def train(state):
     while state.epoch < args.epochs:
         done = args.seed, state.epoch, state.images
         rest = data.rest_of_epoch(dataset, args.batch_size, *done, *worker)
-        if len(rest) > 0:  # else it is only the end of the epoch that is missing
+        if len(rest) > 0:
             model.fit(
                 rest,
                 initial_epoch=state.epoch,
@@ -134,6 +134,8 @@ def train(state):
                 callbacks=callbacks,
                 verbose=verbose,
             )
+        else:  # hosts came or went after the last batch: only its end is missing
+            survival.end_epoch(model, validation, callbacks, state.epoch)
         state.epoch, state.images = state.epoch + 1, 0
         keep_checkpoint()
 

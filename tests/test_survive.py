@@ -93,22 +93,22 @@ def whole(folder):
 
 
 def killer(rng):
-    """Lets a run go on for a moment after its first batch, then kills a worker."""
-    moment, victim = rng.uniform(0.05, 1.2), rng.randrange(2)
-    began = []
+    """Lets a run do some batches, goes on for a moment, then kills a worker."""
+    batches, victim = rng.randint(1, 2 * STEPS), rng.randrange(2)
 
     def attend(run):
-        if elastic.batches_done(run.folder):
-            began.append(time.monotonic())
-            if time.monotonic() - began[0] > moment:
-                for rank, process in worker_processes(run.folder).items():
-                    if rank == victim:
-                        process.kill()
+        if elastic.batches_done(run.folder) >= batches:
+            time.sleep(rng.uniform(0, 0.1))
+            for rank, process in worker_processes(run.folder).items():
+                if rank == victim:
+                    process.kill()
 
     return attend
 
 
-def test_ten_crashes_at_random_moments_change_nothing(folder, whole):
+def test_ten_crashes_at_random_moments_change_nothing(folder, whole, monkeypatch):
+    # On a busy machine, the killer comes late: a run must not be over by then.
+    monkeypatch.setenv("SECONDS_PER_BATCH", "0.05")
     rng = random.Random(1)
     done = 0
     for _ in range(CRASHES):
@@ -295,8 +295,9 @@ def test_every_image_is_seen_and_none_twice_but_for_what_was_lost(story):
     assert 0 <= story.lost <= COMMIT_EVERY * 2 * BATCH
 
 
-def test_all_epochs_are_in_the_history(story):
-    assert sorted(set(story.run.history["epoch"])) == list(range(16))
+def test_all_epochs_are_in_the_history_and_validated(story):
+    assert list(story.history["epoch"]) == list(range(16))
+    assert story.history["val_accuracy"].between(0, 1).all()
 
 
 def test_a_host_that_leaves_in_time_costs_nothing(folder, monkeypatch):

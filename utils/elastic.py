@@ -58,6 +58,19 @@ class Story:
         return journal(self.run.folder)
 
     @property
+    def history(self):
+        """pandas DataFrame, a row an epoch, of whoever was rank 0 at its end.
+
+        Raises CourseError if no epoch ended.
+        """
+        import pandas
+
+        # An epoch whose end Horovod went back to has been written down twice, and the
+        # second time without what is known of its training.
+        whole = pandas.concat(self.run.histories)
+        return whole.groupby("epoch", as_index=False).last()
+
+    @property
     def lost(self) -> int:
         """How many images were trained on for nothing: done, but not yet committed."""
         rows = self.journal

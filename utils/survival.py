@@ -24,8 +24,8 @@ class Journal(tf.keras.callbacks.Callback):
     journal.csv has a line for each batch: the time (seconds since 1970), the number of
     workers, the epoch (counted from 0), how many of its images were done before and
     are done now, and the mean loss since `fit` began. history.csv has a line for each
-    epoch. A worker that becomes rank 0 later on begins files of its own, journal-1.csv
-    and so on.
+    epoch; for one that `end_epoch` has ended, without the training's loss. A worker
+    that becomes rank 0 later on begins files of its own, journal-1.csv and so on.
 
     state: its `epoch` and `images` say how far the training is. log_dir: see
     utils.logs.claim.
@@ -47,7 +47,9 @@ class Journal(tf.keras.callbacks.Callback):
         self._write("journal.csv", row)
 
     def on_epoch_end(self, epoch, logs=None):
-        self._write("history.csv", {"epoch": epoch, "workers": hvd.size(), **logs})
+        unknown = dict.fromkeys(self.model.metrics_names)
+        row = {"epoch": epoch, "workers": hvd.size(), **unknown, **logs}
+        self._write("history.csv", row)
 
     def _write(self, name: str, row: dict) -> None:
         if hvd.rank() > 0:
@@ -60,6 +62,25 @@ class Journal(tf.keras.callbacks.Callback):
             if new:
                 writer.writeheader()
             writer.writerow(row)
+
+
+def end_epoch(
+    model: tf.keras.Model,
+    validation: tf.keras.utils.Sequence,
+    callbacks: list[tf.keras.callbacks.Callback],
+    epoch: int,
+) -> None:
+    """Do what `model.fit` does after an epoch's last batch, when that alone is missing:
+    validate, and tell the callbacks.
+
+    All workers have to call it, as callbacks average over them.
+    """
+    all_of_them = tf.keras.callbacks.CallbackList(callbacks, model=model)
+    found = model.evaluate(
+        validation, callbacks=all_of_them, return_dict=True, verbose=0
+    )
+    logs = {f"val_{name}": value for name, value in found.items()}
+    all_of_them.on_epoch_end(epoch, logs)
 
 
 def restore_newest(checkpoint: tf.train.Checkpoint, folder: str | Path) -> bool:
