@@ -81,6 +81,12 @@ def test_what_there_is_not_is_refused(folder):
         clinic.diagnose(1, "flu")
 
 
+def test_a_slip_in_the_learner_s_program_is_named_as_theirs(folder):
+    clinic.case(6).program.write_text("x = (\n")
+    with pytest.raises(course.CourseError, match=r"exercises/clinic_06\.py .* line 1"):
+        clinic.cure(6)
+
+
 # ------------------------------------------------------------ for real
 
 
@@ -120,3 +126,13 @@ def test_a_learner_s_program_is_left_alone_and_judged(folder):
     assert "weights" in shown
     with pytest.raises(steps.StepMissing, match="case 6, is not cured"):
         clinic.cure(6)
+
+
+@pytest.mark.slow
+def test_what_trains_nothing_is_not_healthy(folder):
+    one = clinic.case(6)
+    one.program.write_text("print('hello')\n")
+    signs = clinic.examine(one.program, one)
+    unknown = [name for name, what in signs.items() if what == "it trained no epoch"]
+    assert len(unknown) == 4
+    assert signs["It validates, and learns"]

@@ -602,6 +602,7 @@ def test_each_epoch_has_an_order_of_its_own_and_its_rest_a_length():
     ("wrong", "complaint"),
     [
         ({"batch_size": 0}, "batch size is 0"),
+        ({"batch_size": 60, "size": 2}, "too few for one step of 2 workers"),
         ({"done": 104}, "done is 104"),
         ({"rank": 2, "size": 2}, "no rank 2 of 2"),
         ({"seed": -1}, "seed is -1"),

@@ -324,5 +324,10 @@ def test_the_first_host_may_die_as_well(folder, monkeypatch):
 def test_an_incident_that_comes_too_late_is_told(folder):
     with pytest.raises(course.CourseError, match="was over before"):
         tell(elastic.leaves(after=10_000), epochs=1)
+
+
+def test_an_incident_that_can_t_be_is_refused():
     with pytest.raises(course.CourseError, match="there is no host 'moon'"):
-        tell(elastic.dies(after=1, host="moon"))
+        elastic.dies(after=1, host="moon")
+    with pytest.raises(course.CourseError, match="after is 'later'"):
+        elastic.comes(after="later")

@@ -39,6 +39,7 @@ _NODE = re.compile(r"\{\{.*?\}\} ")  # TensorFlow's name for a place in a graph
 _NOISE = re.compile(
     r"^\[\d\] *$|^\[\d\]  +|Traceback|During handling|Detected at node|\[\[\{\{node"
 )
+_LAST_LINES = " Its last lines:"
 SECTIONS = ("Symptom", "Tell it apart", "Cure", "Prevention", "Upstream")
 
 
@@ -120,7 +121,7 @@ def case(number: int) -> Case:
     """Raises CourseError when there is no such case."""
     if number not in range(1, len(cases()) + 1):
         raise course.CourseError(
-            f"there is no case {number}: they are 1 to {len(cases())}."
+            f"there is no case {number!r}: they are 1 to {len(cases())}."
         )
     return cases()[number - 1]
 
@@ -149,6 +150,11 @@ class Seen:
     @property
     def script(self) -> str:
         return self.run.script
+
+    @property
+    def trained(self) -> list[fingerprint.Print]:
+        """The fingerprints after an epoch; before the first, there is one as well."""
+        return [one for one in self.prints if one.epoch]
 
     def lines(self, most: int = 12) -> list[str]:
         """What a person would look at in the log: no stacks of libraries, no stall
@@ -239,7 +245,8 @@ def observe(script: Path, which: Case) -> Seen:
                 log_dir=str(folder / "out") if which.server else "out",
             )
         except launch.RunFailed as failed:
-            error = _short(_NODE.sub("", str(failed).partition("\n")[0]))
+            first_line = str(failed).partition("\n")[0]
+            error = _short(_NODE.sub("", first_line.removesuffix(_LAST_LINES)))
             run = failed.run
     prints = []
     with contextlib.suppress(course.CourseError):
@@ -279,13 +286,25 @@ def _ended(seen: Seen) -> str:
     return seen.error
 
 
+def _of_training(sign: Callable[[Seen], str]) -> Callable[[Seen], str]:
+    """A sign that a program can't give that trains nothing."""
+
+    @functools.wraps(sign)
+    def checked(seen: Seen) -> str:
+        return sign(seen) if seen.trained else "it trained no epoch"
+
+    return checked
+
+
+@_of_training
 def _same_weights(seen: Seen) -> str:
     epoch = fingerprint.drifted(seen.prints)
     return f"after epoch {epoch} the workers had different weights" if epoch else ""
 
 
+@_of_training
 def _rate(seen: Seen) -> str:
-    rates = {round(one.rate, 6) for one in seen.prints if one.epoch}
+    rates = {round(one.rate, 6) for one in seen.trained}
     right = BASE_LR * WORKERS
     if rates == {right}:
         return ""
@@ -293,14 +312,16 @@ def _rate(seen: Seen) -> str:
     return f"the learning rate was {told}, not {right:g}"
 
 
+@_of_training
 def _all_images(seen: Seen) -> str:
     whole = IMAGES // BATCH // WORKERS
-    steps = {one.steps for one in seen.prints if one.epoch}
+    steps = {one.steps for one in seen.trained}
     if any(count < whole for count in steps):
         return f"an epoch had {min(steps)} steps; {whole} are needed for all images"
     return "" if len(steps) == 1 else "the workers made different numbers of steps"
 
 
+@_of_training
 def _own_images(seen: Seen) -> str:
     for epoch in range(1, EPOCHS + 1):
         pixels = [one.pixels for one in seen.prints if one.epoch == epoch]
@@ -400,8 +421,8 @@ def admit(number: int) -> Page:
     elif seen.glimpses:
         parts.append("Where its workers were at a moment of the training:")
         parts.append(stacks.table(_telling(seen), seen.script))
-    if any(one.epoch for one in seen.prints):
-        parts += ["Their fingerprints:", _prints_table(seen.prints)]
+    if seen.trained:
+        parts += ["Their fingerprints:", _prints_table(seen.trained)]
     if seen.gpus:
         rows = [(str(rank), str(own)) for rank, own in sorted(seen.gpus.items())]
         parts.append(Shown(("rank", "the GPUs that it sees, of two"), rows))
@@ -421,7 +442,7 @@ def _telling(seen: Seen) -> list[stacks.Stack]:
 def _prints_table(prints: list[fingerprint.Print]) -> Shown:
     rows = [
         (
-            "before" if not one.epoch else str(one.epoch),
+            str(one.epoch),
             str(one.rank),
             one.weights,
             f"{one.pixels:g}",
@@ -430,7 +451,6 @@ def _prints_table(prints: list[fingerprint.Print]) -> Shown:
             f"{one.seconds:.1f}",
         )
         for one in prints
-        if one.epoch
     ]
     header = ("epoch", "rank", "weights", "pixels", "rate", "steps", "seconds")
     return Shown(header, rows)
@@ -467,13 +487,16 @@ def diagnose(number: int, disease: str = "") -> Page:
 
 def cure(number: int) -> Page:
     """Is the learner's program of this case healthy? As long as it is unchanged, the
-    course's own is looked at. Raises StepMissing, below the table, if it is still ill.
+    course's own is looked at. Raises StepMissing, below the table, if it is still ill,
+    and CourseError if it is no Python.
     """
     from utils import steps
 
     one = case(number)
     own = one.program.read_text() if one.program.exists() else one.ill
     changed = own != one.ill
+    if changed:
+        steps.parse_program(one.program)  # its name in an error, not a copy's
     with _copy(own if changed else one.healthy, one) as script:
         signs = examine(script, one)
     whose = "Your program" if changed else "The course's program, as yours is unchanged"
@@ -484,10 +507,8 @@ def cure(number: int) -> Page:
     from IPython.display import display
 
     display(shown)
-    raise steps.StepMissing(
-        f"step {number}, case {number}, is not cured yet: "
-        f"{next(filter(None, signs.values()))}."
-    )
+    first = next(filter(None, signs.values())).removesuffix(".")
+    raise steps.StepMissing(f"step {number}, case {number}, is not cured yet: {first}.")
 
 
 def examine(script: Path, one: Case) -> dict[str, str]:

@@ -264,6 +264,11 @@ def rest_of_epoch(
     count = len(dataset.x_train)
     if batch_size < 1:
         raise CourseError(f"batch size is {batch_size}: choose 1 or more.")
+    if size * batch_size > count:
+        raise CourseError(
+            f"{count:,} images to train on are too few for one step of {size} workers "
+            f"with {batch_size} each."
+        )
     if not 0 <= done <= count:
         raise CourseError(f"done is {done}: an epoch has {count:,} images.")
     if not 0 <= rank < size:

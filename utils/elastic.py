@@ -26,12 +26,23 @@ class Incident:
     """What happens to a host once so many batches of a training are done.
 
     what: it DIES (its workers are killed), LEAVES (it is to be used no more, and its
-    workers end by themselves) or COMES back.
+    workers end by themselves) or COMES back. Raises CourseError for a host that there
+    isn't, and for something else than a number of batches.
     """
 
     what: str
     after: int
     host: str = hosts.NAMES[1]
+
+    def __post_init__(self):
+        if not isinstance(self.after, int) or self.after < 0:
+            raise course.CourseError(
+                f"after is {self.after!r}: say after how many batches, 0 or more."
+            )
+        if self.host not in hosts.NAMES:
+            raise course.CourseError(
+                f"there is no host {self.host!r}: choose {' or '.join(hosts.NAMES)}."
+            )
 
     def __str__(self) -> str:
         return f"{self.host} {self.what} after {self.after} batches"
@@ -95,7 +106,7 @@ def comes(after: int, host: str = hosts.NAMES[1]) -> Incident:
 
 def run(
     script: str | os.PathLike,
-    incidents: Sequence[Incident] = (),
+    incidents: Incident | Sequence[Incident] = (),
     *arguments: object,
     workers: int = 2,
     **options: object,
@@ -103,14 +114,11 @@ def run(
     """An elastic run of `script`, to whose hosts these incidents happen.
 
     In a notebook, a figure shows it live. Arguments and options as for `launch.run`.
-    Raises CourseError for an incident with a host that there isn't, and for one that
-    did not happen, as the training was over before; RunFailed as `launch.run`.
+    Raises CourseError for an incident that did not happen, as the training was over
+    before; RunFailed as `launch.run`.
     """
-    for one in incidents:
-        if one.host not in hosts.NAMES:
-            raise course.CourseError(
-                f"there is no host {one.host!r}: there are {' and '.join(hosts.NAMES)}."
-            )
+    if isinstance(incidents, Incident):
+        incidents = [incidents]
     director = Director(sorted(incidents, key=lambda one: one.after), workers)
     options = {"attend": director.attend, **options}
     result = launch.run(script, *arguments, workers=workers, elastic=True, **options)
