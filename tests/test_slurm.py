@@ -4,6 +4,7 @@ Two nodes are one machine here: that each gets its tasks is real, that a network
 between them is not.
 """
 
+import contextlib
 import csv
 import os
 import re
@@ -68,13 +69,11 @@ def here():
     one, as a notebook's temporary files are."""
     if why := slurm.missing():
         pytest.skip(f"{why}; here the scripts were only read by bash -n.")
-    with (
-        tempfile.TemporaryDirectory() as private,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.setattr(tempfile, "tempdir", private)
-        with slurm.cluster(nodes=2, time_limit=300) as cluster:
-            yield cluster
+    with tempfile.TemporaryDirectory() as private, contextlib.ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tempfile, "tempdir", private)
+            cluster = stack.enter_context(slurm.cluster(nodes=2, time_limit=300))
+        yield cluster
     left = [p for p in psutil.process_iter() if str(cluster.folder) in _line(p)]
     assert not left
     assert not cluster.folder.exists()
@@ -165,6 +164,12 @@ def test_srun_refuses_to_start_tasks_that_do_not_find_each_other(here, place):
     assert facts["JobState"] == "FAILED"
     assert "srun --mpi=pmi2 starts no 2 tasks that find each other" in output(job)
     assert greetings(job) == []
+
+
+def test_a_job_that_asks_for_too_much_is_not_waited_for(here, place):
+    job = submit(here, MPIRUN, nodes=3)
+    with pytest.raises(course.CourseError, match="will never start"):
+        here.wait(job)
 
 
 def test_the_job_fails_as_its_program_does(here, place):

@@ -186,9 +186,8 @@ class Lan:
         (tc-tbf(8)) holds back what comes too fast; ms (milliseconds) needs netem.
         Raises CourseError for what is not positive, and where the kernel can't.
         """
-        for value in (mbit, ms):
-            if value is not None and not value > 0:
-                raise course.CourseError(f"{value} is no bandwidth and no delay: > 0.")
+        _check_positive(mbit, "Mbit/s")
+        _check_positive(ms, "ms")
         if ms is not None and not has_latency():
             raise course.CourseError(
                 "this kernel has no netem (sch_netem): it can hold a network's "
@@ -598,6 +597,15 @@ def speed(
     )
 
 
+def _check_positive(value: float | None, unit: str) -> None:
+    """Raises CourseError for what is neither a positive number nor None."""
+    if value is None or (isinstance(value, int | float) and value > 0):
+        return
+    raise course.CourseError(
+        f"a network of {value!r} {unit}: choose a number above 0, or None."
+    )
+
+
 BANDWIDTHS = (10, 30, 100, 1000, None)  # megabits a second; None: unshaped
 
 
@@ -608,8 +616,11 @@ def speeds(
 ) -> dict[str, Speed]:
     """One host alone, then two at each bandwidth: name -> Speed. options: of `speed`.
 
-    Raises CourseError where hosts of their own are not permitted.
+    Raises CourseError where hosts of their own are not permitted, and for what is no
+    bandwidth.
     """
+    for mbit in bandwidths:
+        _check_positive(mbit, "Mbit/s")
     with hosts(2) as lan:
         tell(ONE_HOST)
         found = {ONE_HOST: speed(lan, 1, **options)}

@@ -28,6 +28,13 @@ from utils.course import CourseError
 DAEMONS = ("munged", "slurmctld", "slurmd")
 COMMANDS = ("sbatch", "srun", "scontrol", "scancel", "sinfo")
 START_SECONDS = 20.0  # for the nodes to report that they are idle
+# Why a job waits that asks for more than there will ever be.
+HOPELESS = (
+    "PartitionConfig",
+    "PartitionNodeLimit",
+    "PartitionTimeLimit",
+    "BadConstraints",
+)
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL")
 
 # Nodes are names; all are this machine, each on a port of its own. Tracking processes
@@ -126,9 +133,15 @@ class Cluster:
 
     def wait(self, job: int, time_limit: float = 120.0) -> dict[str, str]:
         """Wait until a job has ended, and return its facts; a job that goes back to
-        the queue has not. Raises CourseError after `time_limit` seconds."""
+        the queue has not. Raises CourseError after `time_limit` seconds, and for a job
+        that would never start."""
         deadline = time.monotonic() + time_limit
         while (facts := self.facts(job))["JobState"] not in ENDED:
+            if facts["JobState"] == "PENDING" and facts["Reason"] in HOPELESS:
+                raise CourseError(
+                    f"job {job} will never start (reason: {facts['Reason']}): it asks "
+                    "for more than this cluster has."
+                )
             if time.monotonic() > deadline:
                 raise CourseError(
                     f"job {job} is {facts['JobState']} (reason: {facts['Reason']}) "
