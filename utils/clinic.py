@@ -39,7 +39,6 @@ _NODE = re.compile(r"\{\{.*?\}\} ")  # TensorFlow's name for a place in a graph
 _NOISE = re.compile(
     r"^\[\d\] *$|^\[\d\]  +|Traceback|During handling|Detected at node|\[\[\{\{node"
 )
-_LAST_LINES = " Its last lines:"
 SECTIONS = ("Symptom", "Tell it apart", "Cure", "Prevention", "Upstream")
 
 
@@ -245,8 +244,7 @@ def observe(script: Path, which: Case) -> Seen:
                 log_dir=str(folder / "out") if which.server else "out",
             )
         except launch.RunFailed as failed:
-            first_line = str(failed).partition("\n")[0]
-            error = _short(_NODE.sub("", first_line.removesuffix(_LAST_LINES)))
+            error = _short(_NODE.sub("", str(failed).partition("\n")[0]))
             run = failed.run
     prints = []
     with contextlib.suppress(course.CourseError):
@@ -513,7 +511,11 @@ def cure(number: int) -> Page:
 
 def examine(script: Path, one: Case) -> dict[str, str]:
     """Sign of health -> what is wrong with it, "" if nothing is."""
-    seen = observe(script, one)
+    return signs_of(observe(script, one), one)
+
+
+def signs_of(seen: Seen, one: Case) -> dict[str, str]:
+    """The same, of a program that was observed."""
     return {
         name: sign(seen)
         for name, sign in SIGNS.items()

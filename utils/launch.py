@@ -588,7 +588,7 @@ def _why(result: Run, time_limit: float) -> str:
     ]
     tail = "\n".join(own[-10:])
     return (
-        f"{who} failed: {what}. All workers were ended. "
+        f"{who} failed: {what}. All workers were ended.\n"
         f"Its last lines:\n{tail}\n{where}"
     )
 
