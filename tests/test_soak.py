@@ -5,6 +5,7 @@ import ctypes
 import http.server
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -182,6 +183,24 @@ def test_what_is_there_before_is_not_left_behind(tmp_path, monkeypatch):
     (tmp_path / "new").touch()
     left = soak.left_behind(before, MARK, tmp_path / "place", tmp_path)
     assert left == [f"file {tmp_path / 'new'}"]
+
+
+def test_what_goes_while_one_looks_is_not_an_error(tmp_path):
+    looked = threading.Event()
+
+    def come_and_go():
+        while not looked.is_set():
+            (tmp_path / "a" / "b" / "c").mkdir(parents=True)
+            shutil.rmtree(tmp_path / "a")
+
+    other = threading.Thread(target=come_and_go)
+    other.start()
+    try:
+        for _ in range(2000):
+            assert soak.halves(tmp_path) == set()
+    finally:
+        looked.set()
+        other.join()
 
 
 @pytest.mark.parametrize("name", ["weights.half", "deep/x_train.gz.part"])

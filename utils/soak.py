@@ -189,7 +189,7 @@ def traces(mark: str, *folders: Path) -> set[str]:
         found.add(f"process {process.pid}: {words[:100]}")
     found |= _ports(psutil.Process())
     for folder in folders:
-        found |= {f"file {path}" for path in folder.rglob("*")}
+        found |= {f"file {path}" for path in _below(folder)}
     for parent, names in SHARED.items():
         for name in names:
             for path in Path(parent).glob(name):
@@ -239,7 +239,21 @@ def _own() -> set[str]:
 
 def halves(folder: Path) -> set[str]:
     """The half-written files below a folder."""
-    return {f"file {path}" for name in HALVES for path in folder.rglob(name)}
+    return {
+        f"file {path}"
+        for path in _below(folder)
+        if any(path.match(name) for name in HALVES)
+    }
+
+
+def _below(folder: Path) -> list[Path]:
+    """All files and folders below a folder, which others may be removing: unlike
+    `Path.rglob`, `os.walk` passes over a folder that has just gone."""
+    return [
+        Path(parent, name)
+        for parent, folders, files in os.walk(folder)
+        for name in (*folders, *files)
+    ]
 
 
 def left_behind(before: set[str], mark: str, place: Path, *folders: Path) -> list[str]:
