@@ -176,8 +176,9 @@ def test_a_step_that_is_not_asked_for_is_found(tiny_course):
 
 
 @pytest.mark.slow
-def test_what_stays_missing_ends_the_notebook(tiny_course):
-    """A step that is done, and still called missing, is an error as any other."""
+@pytest.mark.parametrize("step", [1, 7])
+def test_what_stays_missing_ends_the_notebook(tiny_course, step):
+    """A step that is done, or that the exercise hasn't, is an error as any other."""
     shutil.copy(
         course.PACKAGE_ROOT / "solutions/fashion_mnist_solution.py", "solutions"
     )
@@ -185,7 +186,7 @@ def test_what_stays_missing_ends_the_notebook(tiny_course):
         tiny_course,
         "03_step_1_stubborn",
         "from utils.steps import StepMissing",
-        "raise StepMissing('step 1 is never done')",
+        f"raise StepMissing('step {step} is never done')",
     )
     (finding,) = prove(path, "ci").findings
     assert "raised StepMissing" in finding

@@ -35,20 +35,17 @@ class LearnerEngine(Engine):
 class Learner(PapermillNotebookClient):
     def execute_cell(self, cell, cell_index, *more, **options):
         """Run a cell, and after each step that it has missed, run it again."""
-        missed = 0
+        name = notebook_rules.exercise_of(self.nb)
+        source = Path("..", "solutions", f"{name}_solution.py")
+        exercise = Path("..", "exercises", f"{name}.py")
+        done = 0
         while True:
             try:
                 return super().execute_cell(cell, cell_index, *more, **options)
             except CellExecutionError as error:
                 step = notebook_rules.missing_step(error)
-                if step <= missed:  # no step at all, or the one that is done by now
-                    raise
-                missed = step
+                if step <= done or step > steps.count(source.read_text()):
+                    raise  # of no step of this exercise, or of one that is done by now
+                done = step
                 cell.metadata.setdefault("stopped", []).append(cell.outputs)
-                do(notebook_rules.exercise_of(self.nb), step)
-
-
-def do(exercise: str, step: int) -> None:
-    """Write the exercise beside this folder of notebooks as it stands after `step`."""
-    source = Path("..", "solutions", f"{exercise}_solution.py").read_text()
-    Path("..", "exercises", f"{exercise}.py").write_text(steps.render(source, step))
+                exercise.write_text(steps.render(source.read_text(), step))
