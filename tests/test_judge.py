@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from utils import exercises, judge, lab
-from utils.verdict import WRONG
+from utils.verdict import UNDECIDED, WRONG
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def job(tmp_path):
     world = tmp_path / "two"
     world.mkdir()
     (world / "outcome.json").write_text(
-        json.dumps({"outcome": lab.ENDED, "script": "x"})
+        json.dumps({"outcome": lab.ENDED, "script": "x", "statuses": {}})
     )
     for rank in (0, 1):
         (world / f"rank.{rank}.jsonl").write_text("")
@@ -71,6 +71,26 @@ def test_a_silent_program_has_not_trained(job):
     assert verdict(job, 1).id == "step-1.not-started"
 
 
+def failed(job, statuses):
+    outcome = {"outcome": lab.FAILED, "script": "x", "statuses": statuses}
+    (job / "two" / "outcome.json").write_text(json.dumps(outcome))
+    (job / "two" / "mpirun.txt").write_text("no room for me\n")
+    return verdict(job, 3)
+
+
+def test_a_signal_that_ended_a_worker_is_named(job):
+    found = failed(job, {"0": None, "1": -11})
+    assert (found.id, found.state) == ("step-3.crashed", WRONG)
+    assert "(by signal 11, Segmentation fault)" in found.seen
+
+
+def test_that_nobody_was_started_is_not_the_program_s_fault(job):
+    found = failed(job, {})
+    assert found.state == UNDECIDED
+    assert "no room for me" in found.seen
+
+
 def test_an_outcome_that_can_not_be_read_is_a_failure(job):
     (job / "two" / "outcome.json").write_text("[]")
     assert judge.read(job)["two"].outcome == lab.FAILED
+    assert verdict(job, 3).id == "step-3.crashed"

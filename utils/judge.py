@@ -15,11 +15,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from signal import strsignal
 
 import numpy as np
 
 from utils import lab
-from utils.verdict import RIGHT, WRONG, Verdict
+from utils.verdict import RIGHT, UNDECIDED, WRONG, Verdict
 
 MOST_BYTES = 50_000_000  # of a report or an array; a right one has a fiftieth
 EVIDENCE_LINES = 6
@@ -141,12 +142,17 @@ class Rank:
 
 @dataclass
 class World:
-    """What was observed of a program on so many workers."""
+    """What was observed of a program on so many workers.
+
+    statuses: rank -> exit status of each that was started, None if it was ended; None
+    where that can't be read.
+    """
 
     folder: Path
     name: str
     outcome: str
     ranks: list[Rank] = field(default_factory=list)
+    statuses: dict[str, int | None] | None = None
 
     @property
     def size(self) -> int:
@@ -207,6 +213,13 @@ class World:
                 f"It did not get on: {'; '.join(states)}.",
                 line,
             )
+        if self.outcome == lab.FAILED and self.statuses == {}:
+            said = (self.folder / "mpirun.txt").read_text(errors="replace")
+            raise Problem(
+                "no-mpirun",
+                f"mpirun ended before it had started a worker. It said: {short(said)}",
+                state=UNDECIDED,
+            )
         if self.outcome == lab.FAILED:
             left = [
                 f"rank {r.number}"
@@ -216,8 +229,16 @@ class World:
             raise Problem(
                 CRASHED,
                 f"{' and '.join(left) or 'a worker'} of {self.size} ended in the "
-                "middle of the program, without an error.",
+                f"middle of the program, without an error{self._signals()}.",
             )
+
+    def _signals(self) -> str:
+        """Words for the signals that ended workers; none without one."""
+        known = [status or 0 for status in (self.statuses or {}).values()]
+        numbers = sorted({-status for status in known if status < 0})
+        if not numbers:
+            return ""
+        return f" (by {' and '.join(f'signal {n}, {strsignal(n)}' for n in numbers)})"
 
 
 def read(folder: Path) -> dict[str, World]:
@@ -228,12 +249,13 @@ def read(folder: Path) -> dict[str, World]:
         try:
             facts = json.loads(read_file(path))
             outcome, script = str(facts["outcome"]), str(facts["script"])
+            statuses = dict(facts["statuses"])
         except FileNotFoundError:
             continue
         except (ValueError, KeyError, TypeError, RecursionError):
-            outcome, script = lab.FAILED, ""
+            outcome, script, statuses = lab.FAILED, "", None
         ranks = [Rank(path.parent, n, script) for n in range(lab.WORLDS[name].size)]
-        worlds[name] = World(path.parent, name, outcome, ranks)
+        worlds[name] = World(path.parent, name, outcome, ranks, statuses)
     return worlds
 
 
