@@ -26,23 +26,12 @@ class Incident:
     """What happens to a host once so many batches of a training are done.
 
     what: it DIES (its workers are killed), LEAVES (it is to be used no more, and its
-    workers end by themselves) or COMES back. Raises CourseError for a host that there
-    isn't, and for something else than a number of batches.
+    workers end by themselves) or COMES back.
     """
 
     what: str
     after: int
     host: str = hosts.NAMES[1]
-
-    def __post_init__(self):
-        if not isinstance(self.after, int) or self.after < 0:
-            raise course.CourseError(
-                f"after is {self.after!r}: say after how many batches, 0 or more."
-            )
-        if self.host not in hosts.NAMES:
-            raise course.CourseError(
-                f"there is no host {self.host!r}: choose {' or '.join(hosts.NAMES)}."
-            )
 
     def __str__(self) -> str:
         return f"{self.host} {self.what} after {self.after} batches"
@@ -91,17 +80,30 @@ class Story:
 
 def dies(after: int, host: str = hosts.NAMES[1]) -> Incident:
     """The host loses its power after so many batches: nobody on it says goodbye."""
-    return Incident(DIES, after, host)
+    return _incident(DIES, after, host)
 
 
 def leaves(after: int, host: str = hosts.NAMES[1]) -> Incident:
     """The host is taken out of the list of hosts, as clouds do with some notice."""
-    return Incident(LEAVES, after, host)
+    return _incident(LEAVES, after, host)
 
 
 def comes(after: int, host: str = hosts.NAMES[1]) -> Incident:
     """The host is put into the list again."""
-    return Incident(COMES, after, host)
+    return _incident(COMES, after, host)
+
+
+def _incident(what: str, after: int, host: str) -> Incident:
+    """Raises CourseError for a host that there isn't, and for what is no number."""
+    if not isinstance(after, int) or after < 0:
+        raise course.CourseError(
+            f"after is {after!r}: say after how many batches, 0 or more."
+        )
+    if host not in hosts.NAMES:
+        raise course.CourseError(
+            f"there is no host {host!r}: choose {' or '.join(hosts.NAMES)}."
+        )
+    return Incident(what, after, host)
 
 
 def run(
