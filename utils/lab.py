@@ -185,7 +185,9 @@ class Lab:
         messenger += [f"{self.place}/door", key]
         command = launch.mpirun_line(world.size, messenger, threads=1)
         command[1:1] = ["--oversubscribe"]
-        environment = dict(os.environ, COURSE_RUN=str(folder))
+        # Of two that make Open MPI's folder in the same place at once, one may fail.
+        own = tempfile.mkdtemp(dir=self.place)
+        environment = dict(os.environ, COURSE_RUN=str(folder), TMPDIR=own)
         with (folder / "mpirun.txt").open("wb") as said:
             mpirun = subprocess.Popen(
                 command,
