@@ -4,9 +4,13 @@ It holds the last result of each step's check, and how many hints were shown, un
 names such as "mirrored 2".
 """
 
+import contextlib
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
+
+from filelock import FileLock
 
 from utils import course, steps
 from utils.verdict import NOT_CHECKED, RIGHT, UNDECIDED, Verdict
@@ -23,23 +27,47 @@ def load() -> dict:
     An unreadable file is put aside, with a notice.
     """
     try:
+        return _read()
+    except _UNREADABLE:
+        with _changing() as found:
+            return found
+
+
+_UNREADABLE = (ValueError, KeyError, TypeError, OSError)
+
+
+def _read() -> dict:
+    """What the file holds; nothing where there is none. Raises one of _UNREADABLE."""
+    try:
         found = json.loads(path().read_text(encoding="utf-8"))
-        return {"checks": dict(found["checks"]), "hints": dict(found["hints"])}
     except FileNotFoundError:
-        pass
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        aside = path().with_name(time.strftime("progress_kept_%Y-%m-%d_%H-%M-%S.json"))
-        path().rename(aside)
-        course.notice(
-            f"progress.json can't be read ({error}); it is kept as {aside.name}."
-        )
-    return {"checks": {}, "hints": {}}
+        return {"checks": {}, "hints": {}}
+    return {"checks": dict(found["checks"]), "hints": dict(found["hints"])}
 
 
-def _save(found: dict) -> None:
-    half = path().with_suffix(".half")
-    half.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    half.replace(path())
+@contextlib.contextmanager
+def _changing() -> Iterator[dict]:
+    """Give what the file holds, and keep what is made of it.
+
+    A notebook and a terminal may do so at once: one waits for the other. The system
+    releases the lock of a process that is killed.
+    """
+    with FileLock(path().with_suffix(".lock")):
+        try:
+            found = _read()
+        except _UNREADABLE as error:
+            name = time.strftime("progress_kept_%Y-%m-%d_%H-%M-%S.json")
+            path().rename(path().with_name(name))
+            course.notice(
+                f"progress.json can't be read ({error}); it is kept as {name}."
+            )
+            found = {"checks": {}, "hints": {}}
+        before = json.dumps(found)
+        yield found
+        if json.dumps(found) != before:
+            half = path().with_suffix(".half")
+            half.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+            half.replace(path())
 
 
 def _key(exercise: str, step: int) -> str:
@@ -48,13 +76,12 @@ def _key(exercise: str, step: int) -> str:
 
 def note(exercise: str, verdicts: list[Verdict]) -> None:
     """Keep the results of a check."""
-    found = load()
-    for verdict in verdicts:
-        if verdict.state not in (NOT_CHECKED, UNDECIDED):
-            when = time.strftime("%Y-%m-%d %H:%M")
-            facts = {"state": verdict.state, "id": verdict.id, "when": when}
-            found["checks"][_key(exercise, verdict.step)] = facts
-    _save(found)
+    with _changing() as found:
+        for verdict in verdicts:
+            if verdict.state not in (NOT_CHECKED, UNDECIDED):
+                when = time.strftime("%Y-%m-%d %H:%M")
+                facts = {"state": verdict.state, "id": verdict.id, "when": when}
+                found["checks"][_key(exercise, verdict.step)] = facts
 
 
 def hints_shown(exercise: str, step: int) -> int:
@@ -64,10 +91,9 @@ def hints_shown(exercise: str, step: int) -> int:
 
 def show_hint(exercise: str, step: int, level: int) -> None:
     """Note that hints up to `level` were shown."""
-    found = load()
-    key = _key(exercise, step)
-    found["hints"][key] = max(level, int(found["hints"].get(key, 0)))
-    _save(found)
+    with _changing() as found:
+        key = _key(exercise, step)
+        found["hints"][key] = max(level, int(found["hints"].get(key, 0)))
 
 
 class Progress:
