@@ -24,17 +24,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
+
+from utils import course
 
 TIMED_OUT = 124  # as timeout(1) has it
 STOPPED = 130  # as shells report a Ctrl-C
 
 POLL_SECONDS = 0.05
 GRACE_SECONDS = 1.0  # for the command to end by itself when asked
-END_SECONDS = 10.0  # for the supervisor to end everything
+KILL_SECONDS = 20.0  # for what is killed to be gone
+END_SECONDS = GRACE_SECONDS + KILL_SECONDS + 5.0  # for the supervisor to end
 
 # Options for `owned`, to read what the command says line by line.
 READ_LINES = {
@@ -122,18 +125,24 @@ class Supervisor:
             child.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(GRACE_SECONDS)
-        while True:
-            left = set(psutil.Process().children(recursive=True))
-            left |= {process for process in self.seen if process.is_running()}
-            alive = [process for process in left if _alive(process)]
-            if not alive:
-                _reap()
-                return
+        deadline = time.monotonic() + KILL_SECONDS
+        while alive := self._left():
             for process in alive:
-                with contextlib.suppress(psutil.NoSuchProcess):
+                with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                     process.kill()
             _reap()
+            if time.monotonic() > deadline:
+                # In the middle of a system call that never ends, or another user's.
+                _say_left(alive)
+                return
             time.sleep(0.01)
+        _reap()
+
+    def _left(self) -> list[psutil.Process]:
+        """The descendants that have not ended yet."""
+        left = set(psutil.Process().children(recursive=True))
+        left |= {process for process in self.seen if process.is_running()}
+        return [process for process in left if _alive(process)]
 
 
 @contextlib.contextmanager
@@ -191,8 +200,21 @@ def owned(command: list[str], time_limit: float, **options):
         yield process
     finally:
         process.stdin.close()
-        process.wait(END_SECONDS)
+        try:
+            process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            # Said, not raised: what happened in the block is what matters.
+            _say_left([psutil.Process(process.pid)])
         sweep()
+
+
+def _say_left(processes: Sequence[psutil.Process]) -> None:
+    """Tell the user which processes could not be ended."""
+    for process in processes:
+        name = "?"
+        with contextlib.suppress(psutil.Error):
+            name = process.name()
+        course.notice(f"process {process.pid} ({name}) could not be ended, and is left")
 
 
 def _scratch_parents() -> list[str]:
