@@ -61,6 +61,23 @@ def test_two_processes_really_add_two_numbers(report):
     assert report.line("tensorflow").found == "2.15.1"
 
 
+def test_what_is_tried_is_what_runs_use(monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", "{}")
+    monkeypatch.setenv("COURSE_TASK", "7")
+    asked = []
+
+    def facts_from(command, environment):
+        asked.append((command, environment))
+        return {"tensorflow": "of the course"}
+
+    monkeypatch.setattr(doctor, "_facts_from", facts_from)
+    assert doctor._probe() == {"tensorflow": "of the course"}
+    ((command, environment),) = asked
+    assert command[0] == launch.mpirun()
+    assert environment == launch.clean_environment()
+    assert not {"TF_CONFIG", "COURSE_TASK"} & set(environment)
+
+
 @pytest.mark.slow
 def test_a_machine_without_data_still_runs_the_course(report):
     assert report.line("data").state == LIMITED

@@ -123,6 +123,25 @@ def test_options_become_the_programs_own_flags(folder):
     assert "python options.py -v --train-images 640 --data drawn" in run.command
 
 
+KNOWS_EPOCHS = "import sys; '--epochs', '--train-images'; print(sys.argv[1:])"
+
+
+@pytest.mark.parametrize(
+    ("text", "word", "told"),
+    [
+        (KNOWS_EPOCHS, "time_limt", "Did you mean `time_limit`"),
+        (KNOWS_EPOCHS, "epoch", "Did you mean `epochs`"),
+        (KNOWS_EPOCHS, "colour", "nor program.py knows `colour`"),
+        ("", "tread", "Did you mean `threads`"),
+    ],
+)
+def test_a_word_that_nobody_knows_is_refused(folder, text, word, told):
+    program(folder, text, "program.py")
+    with pytest.raises(course.CourseError, match=told):
+        launch.run("program.py", workers=1, **{word: 3})
+    assert not (folder / "logs").exists()
+
+
 def test_at_most_ten_lines_are_shown_and_all_are_kept(folder, capsys):
     program(folder, "for i in range(500): print('line', i)", "long.py")
     run = launch.run("long.py", workers=1)
@@ -375,3 +394,48 @@ def test_the_supervisor_passes_the_commands_own_status_on():
         )
         assert done.wait(20) == status
         done.stdin.close()
+
+
+class Unkillable:
+    """A process that another user owns, or that the kernel never lets go."""
+
+    pid = 4_000_000
+
+    def name(self):
+        return "stuck"
+
+    def status(self):
+        return psutil.STATUS_DISK_SLEEP
+
+    def kill(self):
+        raise psutil.AccessDenied(self.pid)
+
+
+def test_what_can_not_be_killed_is_named_and_not_waited_for(monkeypatch, capsys):
+    supervisor = supervise.Supervisor(["true"], None)
+    monkeypatch.setattr(supervisor, "_left", lambda: [Unkillable()])
+    monkeypatch.setattr(supervise, "KILL_SECONDS", 0.2)
+    with subprocess.Popen(["true"]) as child:
+        child.wait()
+        supervisor._end_all(child)
+    assert "process 4000000 (stuck) could not be ended" in capsys.readouterr().err
+
+
+def test_a_supervisor_that_does_not_end_hides_no_error(monkeypatch, capsys):
+    monkeypatch.setattr(supervise, "END_SECONDS", 0.2)
+    processes = []
+
+    def fails_while_its_supervisor_is_stopped():
+        with supervise.owned(["sleep", "60"], 60) as process:
+            processes.append(process)
+            process.send_signal(signal.SIGSTOP)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fails_while_its_supervisor_is_stopped()
+    (process,) = processes
+    error = capsys.readouterr().err
+    assert f"process {process.pid} " in error
+    assert "could not be ended" in error
+    process.send_signal(signal.SIGCONT)
+    assert process.wait(20) == supervise.STOPPED

@@ -249,16 +249,13 @@ def _probe() -> dict:
     (the last line about an error, else the last line at all).
     """
     program = [sys.executable, "-m", "utils.probe"]
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("OMPI_", "PMIX_", "HOROVOD_RANK"))
-    }
-    folder_of_python = str(Path(sys.executable).parent)
-    environment["PATH"] = os.pathsep.join([folder_of_python, environment["PATH"]])
-    together = launch.mpirun_line(2, program, threads=None if profiles.gpus() else 1)
-    together[0] = shutil.which(together[0], path=environment["PATH"]) or "mpirun"
-    facts = _facts_from(together, environment) if _mpirun() else {}
+    environment = launch.clean_environment()  # what runs get
+    facts = {}
+    if mpirun := _mpirun():
+        together = launch.mpirun_line(
+            2, program, threads=None if profiles.gpus() else 1
+        )
+        facts = _facts_from([mpirun, *together[1:]], environment)
     if "tensorflow" in facts:
         return facts
     return {**facts, **_facts_from(program, environment), "alone": True}
@@ -321,21 +318,27 @@ def _horovod_line(facts: dict) -> Line:
 
 
 def _mpi_line() -> Line:
-    version = _mpirun()
+    version = _version_of(_mpirun())
     if version:
         return Line("mpi", "MPI", version)
     return Line("mpi", "MPI", "no mpirun", MISSING, SET_UP)
 
 
 def _mpirun() -> str:
-    """Which MPI answers to `mpirun --version`; "" if there is none."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    program = shutil.which("mpirun", path=path)
-    if not program:
+    """The mpirun that runs use; "" if there is none."""
+    try:
+        return launch.mpirun()
+    except course.CourseError:
+        return ""
+
+
+def _version_of(mpirun: str) -> str:
+    """Which MPI answers to `mpirun --version`; "" if none does."""
+    if not mpirun:
         return ""
     try:
         answer = subprocess.run(
-            [program, "--version"], capture_output=True, text=True, timeout=20
+            [mpirun, "--version"], capture_output=True, text=True, timeout=20
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""

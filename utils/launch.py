@@ -10,7 +10,9 @@ told by TF_CONFIG who it is; `utils.tasks` then stands in for mpirun.
 
 import ast
 import contextlib
+import difflib
 import errno
+import inspect
 import json
 import os
 import re
@@ -244,6 +246,32 @@ def _check(script: Path, workers: int, processes: int, horovod: bool) -> list[st
     return notices
 
 
+def _refuse_unknown(options: Mapping[str, object], script: Path) -> None:
+    """Raise CourseError for a word that is neither the program's nor `run`'s.
+
+    What a program knows is told by the texts in it that begin with `--`; one without
+    such texts may read its arguments as it likes.
+    """
+    nodes = ast.walk(steps.parse_program(script))
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant)]
+    flags = {text for text in texts if isinstance(text, str) and text.startswith("--")}
+    theirs = [flag[2:].replace("-", "_") for flag in flags]
+    ours = [
+        name
+        for name, parameter in inspect.signature(run).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    ]
+    for name in options:
+        if name in theirs:
+            continue
+        near = difflib.get_close_matches(name, [*ours, *theirs], n=1, cutoff=0.75)
+        if near or theirs:
+            hint = f" Did you mean `{near[0]}`?" if near else ""
+            raise course.CourseError(
+                f"neither `run` nor {script.name} knows `{name}`.{hint}"
+            )
+
+
 def _starts_a_library(tree: ast.Module) -> bool:
     """Does the program itself call an `init`, or import MPI, which starts itself?"""
     for node in ast.walk(tree):
@@ -298,7 +326,7 @@ def run(
     quiet: show nothing while it runs.
     environment: variables for the workers, such as {"HOROVOD_CYCLE_TIME": "5"}.
 
-    Raises CourseError for a program or a number of workers that can't run, and
+    Raises CourseError for a program, a number of workers or a word that can't be, and
     RunFailed when a worker fails, the time is up or the run is stopped; by then no
     process is left. An interrupt (Ctrl-C, the stop button) ends the run likewise.
     """
@@ -319,6 +347,7 @@ def run(
     else:
         computing = processes = workers
     notices = _check(script, computing, processes, horovod=cluster is None)
+    _refuse_unknown(options, script)
     own = words(arguments, options)
 
     if gpus():
