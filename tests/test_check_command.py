@@ -83,6 +83,24 @@ def test_a_syntax_error_is_told_with_its_line(copy):
     assert "expected ':'" in verdict.seen
 
 
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        ("x = " + "-" * 50_000 + "1", "nested too deeply"),
+        ("x = 1" + "+1" * 40_000, "nested too deeply"),
+        ("# coding: raw_unicode_escape\n", "declares the coding raw_unicode_escape"),
+    ],
+)
+def test_what_python_reads_otherwise_or_not_at_all_is_told(copy, program, told):
+    (copy / "exercises/fashion_mnist.py").write_text(program)
+    (verdict,) = checks.examine(3).verdicts
+    assert verdict.id == "step-3.syntax"
+    assert told in verdict.seen
+    answer = course_command("check", "3")
+    assert answer.returncode == 1
+    assert "Traceback" not in answer.stdout + answer.stderr
+
+
 def test_without_a_number_later_steps_read_not_checked_yet(copy):
     report = checks.examine()
     assert [v.state for v in report.verdicts] == ["wrong", *[NOT_CHECKED] * 5]

@@ -2,6 +2,7 @@
 
 import ast
 import itertools
+import random
 import re
 import shutil
 import time
@@ -359,3 +360,46 @@ def test_programs_can_be_parsed_by_several_threads_at_once():
 
     with ThreadPoolExecutor(4) as pool:
         assert set(pool.map(parse, range(40))) == {ast.Module}
+
+
+CODINGS = (
+    *(b"#", b"#", b"coding", b"coding", b":", b"=", b" ", b"\t", b"\f", b"\r", b"\n"),
+    *(b"latin-1", b"raw_unicode_escape", b"utf8", b"UTF_8", b"utf-7", b"utf-8-x"),
+    *(b"\xef\xbb\xbf", b"-*-", b"x=1", b'"', b"\\"),
+)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_text_is_read_as_python_reads_it(seed):
+    """Whatever stands in its first lines; what Python reads otherwise is refused."""
+    chance = random.Random(seed)
+    read = 0
+    for _ in range(3000):
+        head = b"".join(chance.choices(CODINGS, k=chance.randint(0, 9)))
+        program = head + '\nname = "é"\n'.encode()
+        names = {}
+        try:
+            text = steps.as_python_reads_it(program)
+            exec(compile(text.encode(), "program", "exec"), names)
+        except (SyntaxError, ValueError, NameError, TypeError):
+            continue  # it does not run
+        assert names["name"] == "é", head
+        read += 1
+    assert read > 300
+
+
+@pytest.mark.parametrize(
+    "declared", [b"latin-1", b"raw_unicode_escape", b"utf-7", b"no-such-coding"]
+)
+def test_another_coding_than_utf_8_is_not_read(declared):
+    for before in (b"", b"\n", b"#!/usr/bin/python\n", b"\f\r", b"\r"):
+        with pytest.raises(SyntaxError, match="coding"):
+            steps.as_python_reads_it(before + b"# coding: " + declared + b"\n")
+    assert steps.as_python_reads_it(b"\xef\xbb\xbfx\r\ny\rz") == "x\ny\nz"
+    assert steps.as_python_reads_it(b"# -*- coding: utf8 -*-\n")
+
+
+@pytest.mark.parametrize("text", ["-" * 50_000 + "1", "1" + "+1" * 40_000])
+def test_what_is_nested_too_deeply_is_no_python(text):
+    with pytest.raises(SyntaxError, match="nested too deeply"):
+        steps.syntax_tree(text, "program")

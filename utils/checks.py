@@ -203,7 +203,7 @@ def at_once(
 ) -> dict[int, Verdict | None]:
     """What can be seen of a program without running it: step -> verdict, or None."""
     try:
-        text = program.decode("utf-8")
+        text = steps.as_python_reads_it(program)
         steps.syntax_tree(text, "program")
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
@@ -243,7 +243,8 @@ def by_behaviour(
     # By this name the next supervisor knows the folder, should this one be killed.
     with tempfile.TemporaryDirectory(prefix=f"course-{os.getpid()}-") as name:
         folder = Path(name).resolve()
-        lab.perform(folder, [exercise.job(program.resolve(), wanted, folder)])
+        worlds = exercise.worlds(wanted)
+        lab.perform(folder, [exercise.job(program.resolve(), worlds, folder)])
         observed = judge.read(folder / "0")
         return {step: exercise.judge(step, observed) for step in wanted}
 

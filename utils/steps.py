@@ -12,11 +12,14 @@ gap. `render(source, n)` is the program as it stands after step n.
 """
 
 import ast
+import codecs
 import difflib
+import io
 import os
 import re
 import threading
 import time
+import tokenize
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -230,13 +233,34 @@ def _exercise(script: str | os.PathLike | None) -> Path:
 _parsing = threading.Lock()
 
 
+def as_python_reads_it(program: bytes) -> str:
+    """The text of a program: what Python takes for a comment is one here, too.
+
+    Raises SyntaxError for a program that declares another coding than UTF-8, and
+    ValueError for one that is no UTF-8.
+    """
+    # To Python, a return ends a line as well: a coding may be declared behind it.
+    program = program.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    coding, _ = tokenize.detect_encoding(io.BytesIO(program).readline)
+    if codecs.lookup(coding).name not in ("utf-8", "utf-8-sig"):
+        raise SyntaxError(
+            f"it declares the coding {coding}, where the course reads UTF-8; save it "
+            "as UTF-8, and take that line out"
+        )
+    return program.decode("utf-8-sig")
+
+
 def syntax_tree(content: str | bytes, name: str) -> ast.Module:
     """The syntax tree of a text, also from several threads at once.
 
-    Raises SyntaxError or ValueError, as ast.parse.
+    Raises SyntaxError or ValueError, as ast.parse, also for what is nested too deeply.
     """
     with _parsing:
-        return ast.parse(content, filename=name)
+        try:
+            return ast.parse(content, filename=name)
+        except (RecursionError, MemoryError):
+            # Python's parser has a stack of its own, and calls it memory.
+            raise SyntaxError("it is nested too deeply for Python to read") from None
 
 
 def parse_program(script: Path) -> ast.Module:
