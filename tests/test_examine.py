@@ -1,13 +1,18 @@
-"""Hostile submissions, for real: contained, called what they are, and followed by a
-normal one that is graded right.
+"""Hostile submissions, for real: two classes of them are graded to their ends, all
+contained, each called what it is, and normal ones among them graded right.
 
-Each attack is put in front of the finished program, and step 3 looked at: the other
-steps would only run it more often. What it may use up is bounded far below what this
-machine has, and by the attack itself where it could run away.
+Each attack is put around a finished program, whose later steps are marked as still to
+do: so it runs in as few worlds as can be, in one where that serves. What it may use up
+is bounded far below what this machine has, and by the attack itself where it could run
+away. Types of evidence are gone through in tests/test_evidence.py.
 """
 
+import csv
+import json
 import os
 import socket
+import subprocess
+import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -16,30 +21,87 @@ from pathlib import Path
 
 import psutil
 import pytest
+from programs import rendered
+from test_checks import FINISHED as SMALL
 
 from utils import course, examine, exercises, sandbox, steps
-from utils.gradebook import CRASHED, HUNG, OK
+from utils.gradebook import CRASHED, GRADER_ERROR, HUNG, OK
 from utils.submissions import REFUSED
 from utils.verdict import WRONG
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 SOURCE = (course.PACKAGE_ROOT / "solutions/fashion_mnist_solution.py").read_text()
-FINISHED = steps.render(SOURCE, 6)
-LIMITS = sandbox.Limits(seconds=240, memory=4e9, processes=80, file_bytes=50e6)
+LIMITS = {"seconds": 240, "memory": 4e9, "processes": 80, "file_bytes": 50e6}
 SILENCE = 15.0  # seconds of processor; enough to fill the memory
+MOST_MEMORY = 500e6  # bytes, of the process that grades
+
+# Two workers in a single world; and, in a world more, with their gradients.
+LIGHT, FULL = exercises.SURVIVE.name, exercises.HOROVOD.name
+FINISHED = {LIGHT: rendered(exercises.SURVIVE, 4), FULL: SMALL}
+LOOKED_AT = {LIGHT: 1, FULL: 3}  # so many steps
+
+
+def normal(exercise: str) -> str:
+    """A right program, which is looked at up to a step."""
+    steps = exercises.EXERCISES[exercise].steps[LOOKED_AT[exercise] :]
+    later = "\n".join(f"# TODO: Step {step}: not looked at" for step in steps)
+    return f"{FINISHED[exercise]}\n{later}\n"
 
 
 @dataclass(frozen=True)
 class Attack:
+    """code, after: put before and behind the finished program of the exercise.
+
+    status: of the submission; OK means that its first steps are right. seen: what the
+    verdict or the reason says.
+    """
+
     name: str
     code: str
     status: str
-    seen: str  # what the verdict or the reason says
+    seen: str
+    after: str = ""
+    exercise: str = LIGHT
+
+    @property
+    def program(self) -> str:
+        # Some have to be the first line.
+        return f"{self.code}\n{normal(self.exercise)}\n{self.after}\n"
 
 
 HIDDEN = ("solutions", "exercises", "tests", "utils/judge.py", "utils/grade.py")
 RANK = 'int(__import__("os").environ["OMPI_COMM_WORLD_RANK"])'
+# Where a worker's reports are; commands of the shell write to them without Python.
+PATHS = """\
+import os, pathlib
+RUN, RANK = pathlib.Path(os.environ["COURSE_RUN"]), os.environ["OMPI_COMM_WORLD_RANK"]
+os.environ["JSONL"] = str(RUN / f"rank.{RANK}.jsonl")
+"""
+# A process that outlives the program, and then says that mpirun never started it.
+FORGED_OUTCOME = """\
+import json, os, pathlib, time
+RUN = pathlib.Path(os.environ["COURSE_RUN"])
+told = {{"outcome": "failed", "script": "", "seconds": 1, "mpirun": 1}}
+told["statuses"] = {{}}
+if os.fork() == 0:
+    os.setsid()
+    os.unlink(RUN / "mpirun.txt")
+    {make}
+    while True:
+        for report in RUN.glob("rank.*"): report.unlink()
+        (RUN / "forged").write_text(json.dumps(told))
+        os.rename(RUN / "forged", RUN / "outcome.json")
+time.sleep(1)
+os._exit(0)
+"""
+
+
+def shell(command: str) -> str:
+    """A line of a program that has the shell run a command in the world's folder."""
+    return f"import subprocess\nsubprocess.run({command!r}, shell=True, cwd=RUN)\n"
+
+
 ATTACKS = [
     Attack("endless loop", "while True: pass", HUNG, "rank 0 is busy in line 1"),
     Attack(
@@ -78,6 +140,7 @@ ATTACKS = [
         "import horovod.tensorflow.keras as h\nh.rank = lambda: 0",
         REFUSED,
         "replaced horovod.tensorflow.keras.rank",
+        exercise=FULL,
     ),
     Attack(
         "patches TensorFlow",
@@ -164,10 +227,220 @@ ATTACKS = [
         OK,
         "",
     ),
+    # ---------------------------------------------- what it reports
+    Attack(
+        "forges how it ended, and links to a secret",
+        FORGED_OUTCOME.format(make="os.symlink(SECRET, RUN / 'mpirun.txt')"),
+        REFUSED,
+        "",
+        exercise=FULL,
+    ),
+    Attack(
+        "forges how it ended, with a pipe that never ends",
+        FORGED_OUTCOME.format(make="os.mkfifo(RUN / 'mpirun.txt')"),
+        REFUSED,
+        "",
+    ),
+    Attack(
+        "reports a line that is a text",
+        PATHS,
+        REFUSED,
+        "line of an event `pinned`",
+        after=shell('echo \'{"what": "pinned", "time": 1, "line": "x"}\' >> $JSONL'),
+    ),
+    Attack(
+        "reports a line that is a list",
+        PATHS,
+        REFUSED,
+        "line of an event `pinned`",
+        after=shell('echo \'{"what": "pinned", "time": 1, "line": [1]}\' >> $JSONL'),
+    ),
+    Attack(
+        "reports a name of twenty megabytes",
+        PATHS,
+        REFUSED,
+        "is larger than 2 MB",
+        after=shell("head -c 20000000 /dev/zero | tr '\\0' x >> $JSONL"),
+    ),
+    Attack(
+        "makes its report a sparse file",
+        PATHS,
+        REFUSED,
+        "is larger than 2 MB",
+        after=shell("truncate -s 40M $JSONL"),
+    ),
+    Attack(
+        "makes its report a socket",
+        PATHS,
+        REFUSED,
+        "",
+        after=shell("rm $JSONL") + "import socket\n"
+        "s = socket.socket(socket.AF_UNIX)\n"
+        "os.chdir(RUN)\n"
+        "s.bind(f'rank.{RANK}.jsonl')",
+    ),
+    Attack(
+        "keeps an array that claims ten trillion numbers",
+        PATHS,
+        REFUSED,
+        "rank.0.local.npy is no array",
+        after="header = b\"{'descr': '<f4', 'fortran_order': False, \"\n"
+        "header += b\"'shape': (10000000000000,), }\".ljust(118) + b'\\n'\n"
+        "size = len(header).to_bytes(2, 'little')\n"
+        "(RUN / 'forged').write_bytes(b'\\x93NUMPY\\x01\\x00' + size + header)\n"
+        + shell("cp forged rank.0.local.npy; cp forged rank.1.local.npy"),
+        exercise=FULL,
+    ),
+    Attack(
+        "writes over the arrays that are kept",
+        PATHS,
+        REFUSED,
+        "wrote rank.0.applied.npy",
+        after="import numpy as np\n"
+        "for r in (0, 1): np.save(RUN / f'rank.{r}.applied.npy', np.ones(9, 'f'))",
+        exercise=FULL,
+    ),
+    Attack(
+        "has a folder where the outcome goes",
+        PATHS + "os.makedirs(RUN / 'outcome.json' / 'x')",
+        REFUSED,
+        "watch over it",
+    ),
+    Attack(
+        "puts a link to the machine's settings where its folder was",
+        PATHS + "os.rename(RUN, f'{RUN}.old')\nos.symlink('/etc', RUN)",
+        REFUSED,
+        "",
+    ),
+    Attack(
+        "talks to the lab in the place of mpirun",
+        "import glob, socket\n"
+        "s = socket.socket(socket.AF_UNIX)\n"
+        "s.connect(glob.glob('/tmp/*/**/door', recursive=True)[0])\n"
+        "s.sendall(b'{}\\n')",
+        REFUSED,
+        "watch over it",
+    ),
+    # ---------------------------------------------- what it is observed with
+    Attack(
+        "gives the observer a method of its own",
+        "from utils import observe\nobserve._current.keep = lambda *a: None",
+        REFUSED,
+        "replaced Observer.keep",
+    ),
+    Attack(
+        "makes the observer forget what it remembers",
+        "from utils import observe\nobserve._current._originals = ()",
+        REFUSED,
+        "replaced what the observer knows",
+    ),
+    Attack(
+        "empties what the observer remembers",
+        "from utils import observe\nobserve._current._originals.clear()",
+        CRASHED,
+        "clear",
+    ),
+    Attack(
+        "traces the observer",
+        "import sys\nsys.settrace(lambda *a: None)",
+        REFUSED,
+        "called sys.settrace",
+    ),
+    # ---------------------------------------------- other worlds, and the machine
+    Attack(
+        "looks for the other worlds",
+        PATHS + "place = RUN.parents[1]\n"
+        "assert os.listdir(place.parent) == [place.name], os.listdir(place.parent)",
+        OK,
+        "",
+        exercise=FULL,
+    ),
+    Attack(
+        "leaves settings for later mpiruns in its home",
+        "import os\n"
+        "for f in ('.openmpi/mca-params.conf', '.keras/keras.json'):\n"
+        "    f = os.path.expanduser('~/' + f)\n"
+        "    os.makedirs(os.path.dirname(f), exist_ok=True)\n"
+        "    with open(f, 'w') as file: file.write('btl = none\\npml = none')",
+        OK,
+        "",
+        exercise=FULL,
+    ),
+    Attack(
+        "sets the environment of the check",
+        "import os\n"
+        "for name in 'COURSE_RUN TMPDIR HOME PYTHONPATH LD_PRELOAD'.split():\n"
+        "    os.environ[name] = '/etc'",
+        OK,
+        "",
+    ),
+    Attack(
+        "stops the clocks",
+        "import time\n"
+        "time.monotonic = time.perf_counter = time.time = lambda: float('nan')",
+        OK,
+        "",
+    ),
+    # ---------------------------------------------- text
+    Attack(
+        "is nested deeply, with signs",
+        "x = " + "-" * 50_000 + "1",
+        WRONG,
+        "nested too deeply",
+    ),
+    Attack("is long, with sums", "x = 1" + "+1" * 40_000, WRONG, "nested too deeply"),
+    Attack(
+        "runs what the page shows as a comment",
+        "# coding: raw_unicode_escape\n# \\u000araise SystemExit",
+        WRONG,
+        "declares the coding raw_unicode_escape",
+    ),
+    Attack(
+        "hides its coding behind a return",
+        "\f\r# coding: raw_unicode_escape\n# \\u000araise SystemExit",
+        WRONG,
+        "declares the coding raw_unicode_escape",
+    ),
+    Attack(
+        "fails with five megabytes of words",
+        "raise ValueError('x' * 5_000_000)",
+        CRASHED,
+        "ValueError: xxx",
+    ),
+    Attack("prints a number of 900,000 digits", "print('1' * 900_000)", OK, ""),
 ]
 
 
 HALF = "none: an unfinished submission"
+# Grades a class as `course grade` does, within these limits; says what it came to.
+GRADER = """
+import functools, json, os, resource, sys
+from pathlib import Path
+from utils import examine, grade, sandbox
+folder, out, exercise, limits, silence = sys.argv[1:]
+limits = sandbox.Limits(**json.loads(limits))
+look = functools.partial(examine.examine, limits=limits, silence=float(silence))
+grades = grade.grade(Path(folder), Path(out), exercise, jobs=2, examine=look)
+told = {
+    one.learner: {
+        "status": one.status,
+        "seen": [one.reason, *(verdict.seen for verdict in one.verdicts)],
+        "right": [verdict.ok for verdict in one.verdicts],
+        "isolation": one.isolation,
+    }
+    for one in grades
+}
+# Of all processes so far this one alone.
+memory = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(json.dumps({"pid": os.getpid(), "memory": memory, "grades": told}))
+"""
+
+
+@pytest.fixture(scope="module")
+def isolated():
+    isolation = sandbox.probe()
+    if not (isolation.files and isolation.network and isolation.processes):
+        pytest.skip(f"no isolation here: {isolation.how}; tests/test_sandbox.py says")
 
 
 @pytest.fixture(scope="module")
@@ -179,52 +452,113 @@ def listener():
 
 
 @pytest.fixture(scope="module")
-def examined(tmp_path_factory, listener):
-    """What examining each gave, by name; two at a time, the normal ones last."""
-    isolation = sandbox.probe()
-    if not (isolation.files and isolation.network and isolation.processes):
-        pytest.skip(f"no isolation here: {isolation.how}; tests/test_sandbox.py says")
-    folder = tmp_path_factory.mktemp("attacks")
-    port = str(listener.getsockname()[1])
+def secret(tmp_path_factory) -> Path:
+    """A file that nobody else may read."""
+    path = tmp_path_factory.mktemp("private") / "secret"
+    path.write_text("correct horse battery staple")
+    path.chmod(0o600)
+    return path
 
-    def examine_one(numbered: tuple[int, tuple]):
-        number, (exercise, text, wanted) = numbered
-        path = folder / f"{exercise}_{number}.py"
-        path.write_text(text)
-        return examine.examine(path, LIMITS, SILENCE, wanted)
 
-    programs = {
-        a.name: (
-            exercises.HOROVOD.name,
-            f"{a.code.replace('PORT', port)}\n{FINISHED}",
-            (3,),
-        )
-        for a in ATTACKS
-    }
-    programs |= {
-        name: (name, steps.render(one.source.read_text(), len(one.steps)), None)
-        for name, one in exercises.EXERCISES.items()
-    }
-    programs[HALF] = (exercises.HOROVOD.name, steps.render(SOURCE, 3), None)
-    with ThreadPoolExecutor(2) as pool:
-        found = dict(
-            zip(
-                programs,
-                pool.map(examine_one, enumerate(programs.values())),
-                strict=True,
-            )
-        )
+def grade_class(folder: Path, out: Path, exercise: str) -> dict:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-c", GRADER, str(folder), str(out), exercise),
+            *(json.dumps(LIMITS), str(SILENCE)),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=1500,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1]) | {"told": done.stderr}
+
+
+@pytest.fixture(scope="module")
+def graded(isolated, tmp_path_factory, listener, secret):
+    """Exercise -> what grading its class gave, twice, and the folder of the results."""
+    found = {}
+    for exercise in (LIGHT, FULL):
+        folder = tmp_path_factory.mktemp("class")
+        for attack in ATTACKS:
+            if attack.exercise == exercise:
+                program = attack.program.replace("SECRET", repr(str(secret)))
+                program = program.replace("PORT", str(listener.getsockname()[1]))
+                (folder / f"{attack.name}.py").write_text(program, newline="")
+        (folder / "normal.py").write_text(normal(exercise))
+        out = tmp_path_factory.mktemp("results") / "grades"
+        first, again = (grade_class(folder, out, exercise) for _ in range(2))
+        found[exercise] = first, again, out
     return found
 
 
+@pytest.fixture(scope="module")
+def examined(isolated, graded, tmp_path_factory):
+    """What examining normal submissions gave, by name, after all attacks."""
+    folder = tmp_path_factory.mktemp("normal")
+    programs = {
+        name: (name, steps.render(exercise.source.read_text(), len(exercise.steps)))
+        for name, exercise in exercises.EXERCISES.items()
+    }
+    programs[HALF] = (exercises.HOROVOD.name, steps.render(SOURCE, 3))
+
+    def examine_one(numbered: tuple[int, tuple]):
+        number, (exercise, text) = numbered
+        path = folder / f"{exercise}_{number}.py"
+        path.write_text(text)
+        return examine.examine(path)
+
+    with ThreadPoolExecutor(2) as pool:
+        found = pool.map(examine_one, enumerate(programs.values()))
+        return dict(zip(programs, found, strict=True))
+
+
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
-def test_an_attack_is_contained_and_called_what_it_is(attack, examined):
-    found = examined[attack.name]
-    told = [found.reason, *(verdict.seen for verdict in found.verdicts)]
-    assert found.status == attack.status, told
-    assert any(attack.seen in text for text in told), told
-    assert all(v.ok for v in found.verdicts) == (attack.status == OK), told
-    assert found.isolation
+def test_an_attack_is_contained_and_called_what_it_is(attack, graded):
+    grade = graded[attack.exercise][0]["grades"][attack.name]
+    # The later steps are marked as still to do.
+    status = WRONG if attack.status == OK else attack.status
+    assert grade["status"] == status, grade
+    assert any(attack.seen in text for text in grade["seen"]), grade
+    right = grade["right"][: LOOKED_AT[attack.exercise]]
+    assert all(right) == (attack.status == OK), grade
+
+
+@pytest.mark.parametrize("exercise", [LIGHT, FULL])
+def test_the_class_is_graded_to_its_end_with_every_learner_s_row(graded, exercise):
+    first, again, out = graded[exercise]
+    names = {attack.name for attack in ATTACKS if attack.exercise == exercise}
+    names.add("normal")
+    assert set(first["grades"]) == names
+    assert GRADER_ERROR not in {grade["status"] for grade in first["grades"].values()}
+    looked_at = LOOKED_AT[exercise]
+    right = first["grades"]["normal"]["right"]
+    assert right == [True] * looked_at + [False] * (len(right) - looked_at)
+    with (out / "gradebook.csv").open(newline="") as file:
+        rows = {row["learner"]: row for row in csv.DictReader(file)}
+    assert set(rows) == names
+    assert all(row["total"] for row in rows.values())
+    assert len(list((out / "reports").glob("*.html"))) == len(names)
+    # What was examined is known, and comes to the same.
+    assert again["grades"] == first["grades"]
+    assert f"{len(names)} of {len(names)} programs are known" in again["told"]
+
+
+@pytest.mark.parametrize("exercise", [LIGHT, FULL])
+def test_a_class_takes_little_memory_and_makes_small_pages(graded, exercise):
+    first, again, out = graded[exercise]
+    assert first["memory"] < MOST_MEMORY
+    assert again["memory"] < MOST_MEMORY
+    files = [path for path in out.rglob("*") if path.is_file()]
+    assert max(path.stat().st_size for path in files) < 2e6
+
+
+def test_no_secret_is_in_the_results(graded, secret):
+    words = secret.read_bytes()
+    folders = [out for _, _, out in graded.values()]
+    files = [path for out in folders for path in out.rglob("*") if path.is_file()]
+    assert len(files) > 2 * len(ATTACKS)
+    assert not [path for path in files if words in path.read_bytes()]
 
 
 @pytest.mark.parametrize("one", exercises.EXERCISES.values(), ids=lambda one: one.name)
@@ -244,17 +578,18 @@ def test_an_unfinished_submission_gets_what_it_has_earned(examined):
     assert [v.ok for v in found.verdicts] == [True] * 3 + [False] * 3
 
 
-def test_nobody_was_called(examined, listener):
+def test_nobody_was_called(graded, listener):
     with pytest.raises(TimeoutError):
         listener.accept()
 
 
-def test_nothing_is_left(examined):
-    """No process, no folder of this process, nothing where nobody may write."""
+def test_nothing_is_left(graded, examined):
+    """No process, no folder of the graders, nothing where nobody may write."""
     deadline = time.monotonic() + 5
     while children := psutil.Process().children(recursive=True):
         assert time.monotonic() < deadline, children
         time.sleep(0.05)
-    mine = f"course-{os.getpid()}-*"
-    assert not list(Path(tempfile.gettempdir()).glob(mine))
+    graders = [told["pid"] for *both, _ in graded.values() for told in both]
+    for grader in (os.getpid(), *graders):
+        assert not list(Path(tempfile.gettempdir()).glob(f"course-{grader}-*"))
     assert not Path(course.PACKAGE_ROOT, "utils", "course-was-here").exists()

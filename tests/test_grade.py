@@ -308,25 +308,83 @@ def test_what_the_machine_could_not_decide_is_tried_again(handed_in, out):
     assert kept(out) == []
 
 
+def last_verdict(**facts) -> Examined:
+    """An examination whose last verdict has other facts than it should have."""
+    right = {"step": 6, "id": "a", "state": WRONG, "expected": "", "seen": ""}
+    return Examined((*verdicts(6)[:5], Verdict(**right | facts)), "ok", (), "", 1.0)
+
+
 @pytest.mark.parametrize(
-    "found",
+    "examine",
     [
-        Examined(verdicts(6), "fine", (), "", 1.0),
-        Examined(verdicts(6)[:5], "wrong", (), "", 1.0),
-        Examined(verdicts(6)[::-1], "ok", (), "", 1.0),
-        Examined((), "ok", (), "", 1.0),
-        Examined((), "missing", (), "", 1.0),
-        Examined(verdicts(6), "ok", (), None, 1.0),
-        Examined(
-            (*verdicts(6)[:5], Verdict(6, "a", "maybe", "", "")), "ok", (), "", 1.0
-        ),
-        None,
+        lambda program: Examined(verdicts(6), "fine", (), "", 1.0),
+        lambda program: Examined(verdicts(6)[:5], "wrong", (), "", 1.0),
+        lambda program: Examined(verdicts(6)[::-1], "ok", (), "", 1.0),
+        lambda program: Examined((), "ok", (), "", 1.0),
+        lambda program: Examined((), "missing", (), "", 1.0),
+        lambda program: Examined(verdicts(6), "ok", (), None, 1.0),
+        lambda program: Examined(verdicts(6), "ok", (), "", float("nan")),
+        lambda program: last_verdict(state="maybe"),
+        lambda program: last_verdict(line="x"),
+        lambda program: last_verdict(line=[1]),
+        lambda program: last_verdict(seen=None),
+        lambda program: last_verdict(evidence=(1,)),
+        lambda program: None,
     ],
 )
-def test_an_examination_that_makes_no_sense_is_a_grader_error(handed_in, out, found):
-    one, *_ = grade(handed_in, out, examine=lambda program: found)
-    assert one.status == "grader error"
+def test_an_examination_that_makes_no_sense_is_a_grader_error(handed_in, out, examine):
+    alicia, *_ = grade(handed_in, out, examine=examine)
+    assert alicia.status == "grader error"
     assert kept(out) == []
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda facts: facts["verdicts"][0].update(line="x"),
+        lambda facts: facts["verdicts"][0].update(line=[1]),
+        lambda facts: facts["verdicts"][0].update(state="passed"),
+        lambda facts: facts.update(verdicts=[]),
+        lambda facts: facts.update(seconds="a lot"),
+        lambda facts: facts.update(log=["x"]),
+        lambda facts: facts.update(more=1),
+    ],
+)
+def test_what_was_kept_and_makes_no_sense_is_examined_again(
+    handed_in, out, examination, spoil
+):
+    grade(handed_in, out, examine=examination)
+    before = results(out)
+    for path in kept(out):
+        facts = json.loads(path.read_text())
+        spoil(facts)
+        path.write_text(json.dumps(facts))
+    kept(out)[0].write_text("[" * 100_000)
+    again = Examination()
+    assert len(grade(handed_in, out, examine=again)) == 6
+    assert len(again.programs) == 3
+    assert set(results(out)) == set(before)
+
+
+def test_a_page_that_can_not_be_made_is_nobody_else_s_trouble(
+    handed_in, out, examination, monkeypatch
+):
+    facts = module.report._facts
+
+    def fails_for_constanza(grade, ours):
+        if grade.learner == "constanza" and grade.program:
+            raise TypeError("not this one")
+        return facts(grade, ours)
+
+    monkeypatch.setattr(module.report, "_facts", fails_for_constanza)
+    for _ in range(2):
+        grades = grade(handed_in, out, examine=examination)
+        assert [one.status for one in grades if one.learner == "constanza"] == [
+            "grader error"
+        ]
+        assert [row["total"] for row in rows(out)] == ["6", "2", "", "2", "0", "0"]
+        assert "not this one" in (out / "reports/constanza.html").read_text()
+    assert len(kept(out)) == 2  # hers is not kept
 
 
 @pytest.mark.parametrize("status", ["crashed", "hung", "refused"])

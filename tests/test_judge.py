@@ -6,8 +6,16 @@ import os
 import numpy as np
 import pytest
 
-from utils import exercises, judge, lab
+from utils import evidence, exercises, judge, lab
 from utils.verdict import UNDECIDED, WRONG
+
+OUTCOME = {
+    "outcome": lab.ENDED,
+    "script": "x",
+    "seconds": 1.0,
+    "mpirun": 0,
+    "statuses": {},
+}
 
 
 @pytest.fixture
@@ -15,9 +23,7 @@ def job(tmp_path):
     """The folder of a job in which "two" has ended, with empty reports."""
     world = tmp_path / "two"
     world.mkdir()
-    (world / "outcome.json").write_text(
-        json.dumps({"outcome": lab.ENDED, "script": "x", "statuses": {}})
-    )
+    (world / "outcome.json").write_text(json.dumps(OUTCOME))
     for rank in (0, 1):
         (world / f"rank.{rank}.jsonl").write_text("")
     return tmp_path
@@ -39,7 +45,7 @@ SPOILT = {
     "no event": lambda path: path.write_text("[1]\n"),
     "no text": lambda path: path.write_bytes(b"\xff\xfe\n"),
     "nested": lambda path: path.write_text("[" * 100_000 + "\n"),
-    "endless": lambda path: os.truncate(path, judge.MOST_BYTES + 1),
+    "endless": lambda path: os.truncate(path, evidence.MOST_REPORT + 1),
 }
 
 
@@ -72,7 +78,7 @@ def test_a_silent_program_has_not_trained(job):
 
 
 def failed(job, statuses):
-    outcome = {"outcome": lab.FAILED, "script": "x", "statuses": statuses}
+    outcome = OUTCOME | {"outcome": lab.FAILED, "statuses": statuses}
     (job / "two" / "outcome.json").write_text(json.dumps(outcome))
     (job / "two" / "mpirun.txt").write_text("no room for me\n")
     return verdict(job, 3)

@@ -1,29 +1,34 @@
 """Examine a submission: run it in the sandbox, and judge it by what its workers did.
 
 The same lab and the same judge as for a learner's own check; only that nothing the
-program says is believed, and that it runs where it can do no harm. A program shares
-its process with the observer. Who knows the observer's source could forge the reports
-of all workers so that they agree in every number; a program that replaces what it is
-observed with, or spoils a report, is refused.
+program says is believed, and that it runs where it can do no harm: in each world (one
+worker, two, ...) in a sandbox and a folder of their own, so that no world can touch
+what another one left behind.
+
+A program shares its process with the observer. One that replaces what it is observed
+with, traces itself, or writes to its report is refused where Python or the observer
+sees it; who knows the observer's source could still forge the reports of a world.
 """
 
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from utils import checks, course, exercises, judge, lab, sandbox
 from utils.grade import Examined
 from utils.gradebook import CRASHED, GRADER_ERROR, HUNG, OK
+from utils.steps import as_python_reads_it
 from utils.submissions import REFUSED
 from utils.verdict import UNDECIDED, WRONG, Verdict
 
 NAME = "submission.py"
 # What a program and the lab need of this package; the grader is none of it.
 SHOWN = (
-    *("__init__", "course", "data", "devices", "display", "drawn", "fetch", "hosts"),
-    *("lab", "launch", "logs", "messenger", "networks", "observe", "profiles"),
-    *("observe_replicas", "observe_scaled", "observe_survive", "stacks", "steps"),
-    *("supervise", "survival", "tasks", "watch", "worker"),
+    *("__init__", "course", "data", "devices", "display", "drawn", "evidence"),
+    *("fetch", "files", "hosts", "lab", "launch", "logs", "messenger", "networks"),
+    *("observe", "observe_replicas", "observe_scaled", "observe_survive", "profiles"),
+    *("stacks", "steps", "supervise", "survival", "tasks", "watch", "worker"),
 )
 LIMITS = sandbox.Limits(seconds=lab.START + lab.LIMIT)
 LOG = 8_000  # bytes of what each worker printed
@@ -60,40 +65,82 @@ def examine(
         return _result(known, told, "", 0.0)
     # By this name the next supervisor knows the folder, should this one be killed.
     folder = Path(tempfile.mkdtemp(prefix=f"course-{os.getpid()}-")).resolve()
+    folder.chmod(0o711)  # an unprivileged user, too, has to come to what is in it
+    text = as_python_reads_it(content)
+    observed: dict[str, judge.World] = {}
+    seconds, stopped = 0.0, None
     try:
-        script = folder / NAME
-        script.write_bytes(content)
-        lab.prepare(folder, [exercise.job(script, wanted, folder)], silence)
-        ended = sandbox.run(
-            lab.command(folder),
-            folder,
-            readable=[Path(__file__).with_name(f"{name}.py") for name in SHOWN],
-            environment=lab.environment(),
-            limits=limits,
-            isolation=isolation,
-        )
-        observed = judge.read(folder / "0")
+        for name in exercise.worlds(wanted):
+            world, ended, stopped = _perform(
+                name, text, exercise, folder, silence, limits, isolation
+            )
+            observed |= world
+            seconds += ended.seconds
+            if stopped:
+                break
         log = _log(observed) or ended.output
-        if ended.breach:
-            status, reason = _BREACHES[ended.breach]
-            stopped = (status, f"{reason.format(limits)}, and was ended")
-        elif ended.status and not any((folder / "0").glob("*/rank.*.jsonl")):
-            raise course.CourseError(f"the lab failed: {ended.output[-2000:]}")
-        elif ended.status:
-            stopped = (REFUSED, "it ended the processes that watch over it")
-        else:
-            stopped = None
         if not stopped:
             try:
                 known |= {step: exercise.judge(step, observed) for step in wanted}
-            except (AttributeError, IndexError, KeyError, TypeError, ValueError):
-                # No worker reports what the judge can't even read.
-                stopped = (REFUSED, "it spoilt the reports of what it did")
+            except Exception as error:
+                # Each record is what a worker reports; together they are no training.
+                kind = type(error).__name__
+                stopped = (REFUSED, f"what it reported does not fit together ({kind})")
         if stopped:
             known |= {step: _stopped(exercise, step, *stopped) for step in wanted}
-        return _result(known, told, log, ended.seconds, stopped)
+        return _result(known, told, log, seconds, stopped)
     finally:
         sandbox.remove(folder)
+
+
+def _perform(
+    name: str,
+    program: str,
+    exercise: exercises.Exercise,
+    folder: Path,
+    silence: float,
+    limits: sandbox.Limits,
+    isolation: sandbox.Isolation,
+) -> tuple[dict[str, judge.World], sandbox.Ended, tuple[str, str] | None]:
+    """Run a program in one world, in a sandbox and a folder of its own.
+
+    Gives the world by its name, how the sandbox ended, and status and reason where the
+    program was ended. Raises CourseError for what is no program's fault.
+    """
+    world, place = lab.WORLDS[name], _place(folder, name)
+    place.mkdir()
+    script = place / NAME
+    if not world.reference:  # it is compared with what this program can't touch
+        script.write_text(program, encoding="utf-8", newline="\n")
+    job = exercise.job(script, (name,), place)
+    readable = [Path(__file__).with_name(f"{module}.py") for module in SHOWN]
+    if world.after:
+        earlier = _place(folder, world.after) / "0" / world.after
+        job = replace(job, earlier=str(earlier))
+        readable.append(earlier)
+    lab.prepare(place, [job], silence)
+    ended = sandbox.run(
+        lab.command(place),
+        place,
+        readable=readable,
+        environment=lab.environment(),
+        limits=limits,
+        isolation=isolation,
+    )
+    observed = judge.read(place / "0")
+    if ended.breach:
+        status, reason = _BREACHES[ended.breach]
+        return observed, ended, (status, f"{reason.format(limits)}, and was ended")
+    if lab.BEGINS not in ended.output:
+        raise course.CourseError(f"the lab failed: {ended.output[-2000:]}")
+    if ended.status or name not in observed or observed[name].statuses == {}:
+        stopped = (REFUSED, "it ended the processes that watch over it")
+        return observed, ended, stopped
+    return observed, ended, None
+
+
+def _place(folder: Path, world: str) -> Path:
+    return folder / world.replace(" ", "-")
 
 
 def _stopped(

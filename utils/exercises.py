@@ -54,12 +54,12 @@ class Exercise:
             needed.discard("pair")
         return tuple(name for name in lab.WORLDS if name in needed)
 
-    def job(self, script: Path, steps: Iterable[int], folder: Path) -> lab.Job:
-        """What the lab has to do with a program, so that these steps can be judged.
+    def job(self, script: Path, worlds: tuple[str, ...], folder: Path) -> lab.Job:
+        """What the lab has to do with a program, to observe it in these worlds.
 
-        folder: where the program for one device is written, if a step needs it.
+        folder: where the program for one device is written, if a world runs that.
         """
-        worlds, reference = self.worlds(steps), ""
+        reference = ""
         if any(lab.WORLDS[name].reference for name in worlds):
             path = folder / "reference.py"
             path.write_text(render(self.source.read_text(encoding="utf-8"), 0))

@@ -10,6 +10,7 @@ at the end, all of them: there is no half gradebook.
 import contextlib
 import hashlib
 import json
+import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from pathlib import Path
 from utils import course, gradebook, report, steps, supervise
 from utils.gradebook import CRASHED, GRADER_ERROR, HUNG, OK, Grade
 from utils.submissions import REFUSED, Submission, collect, slugs
-from utils.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG, Verdict
+from utils.verdict import MOST_SEEN, UNDECIDED, WRONG, Verdict, cut
 
 CACHE = ".cache"
 MARKER = f"{CACHE}/grading"  # no .json: it is no examination
@@ -28,7 +29,6 @@ LEARNERS = "learners.csv"
 # What an examination may come to; without verdicts, only some.
 _STATUSES = (OK, WRONG, CRASHED, HUNG, REFUSED, GRADER_ERROR)
 _WITHOUT_VERDICTS = (CRASHED, HUNG, REFUSED, GRADER_ERROR)
-_STATES = (RIGHT, WRONG, NOT_CHECKED, UNDECIDED)
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,8 @@ class Examined:
     log: what it printed, however long.
     seconds: how long it took.
     reason: for crashed, hung, refused and grader error, one sentence.
+
+    Raises ValueError for what can be neither kept nor shown.
     """
 
     verdicts: tuple[Verdict, ...]
@@ -49,6 +51,14 @@ class Examined:
     log: str
     seconds: float
     reason: str = ""
+
+    def __post_init__(self):
+        texts = (self.log, self.reason, *self.isolation)
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError("a text of an examination is none")
+        if type(self.seconds) not in (int, float) or not 0 <= self.seconds < math.inf:
+            raise ValueError(f"no examination takes {self.seconds!r:.100} seconds")
+        object.__setattr__(self, "reason", cut(self.reason, MOST_SEEN))  # it is frozen
 
     @property
     def settled(self) -> bool:
@@ -120,8 +130,7 @@ def grade(
         grades.append(_grade(one, found, name, files[name], worth, anonymous))
     # In the order of the ids, which tells nothing of the names, when anonymous.
     grades.sort(key=lambda grade: (grade.learner.casefold(), grade.learner))
-    _write_all(grades, out, exercise)
-    return grades
+    return _write_all(grades, out, exercise)
 
 
 def _same_steps(exercise: str, worth: int) -> None:
@@ -237,8 +246,6 @@ def _breach(found: Examined, step_count: int) -> str | None:
     numbers = [verdict.step for verdict in found.verdicts]
     if found.status not in _STATUSES:
         return f"the unknown status {found.status!r}"
-    if states := {verdict.state for verdict in found.verdicts} - set(_STATES):
-        return f"the unknown states {sorted(states)}"
     if not numbers and found.status in _WITHOUT_VERDICTS:
         return None
     if numbers != list(range(1, step_count + 1)):
@@ -256,7 +263,7 @@ def _recall(path: Path, step_count: int) -> Examined | None:
     """What was kept, if it was and is whole."""
     try:
         found = _from_json(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
     return None if _breach(found, step_count) else found
 
@@ -347,9 +354,25 @@ def _grade(
     )
 
 
-def _write_all(grades: list[Grade], out: Path, exercise: str) -> None:
-    """Write all results: first beside their places, then, in one go, into them."""
-    texts = report.pages(grades, exercise, VERSION)
+def _write_all(grades: list[Grade], out: Path, exercise: str) -> list[Grade]:
+    """Write all results: first beside their places, then, in one go, into them.
+
+    Gives the grades that were written: one that can't be shown is a grader error.
+    """
+    texts: dict[str, str] = {}
+    while not texts:
+        try:
+            texts = report.pages(grades, exercise, VERSION)
+        except report.PageError as failed:
+            # One learner's page, whatever is in it, is not to keep the class from
+            # theirs; and what was kept of it is not to do so again.
+            bad = failed.grade
+            if bad.program is None:  # nothing of the learner's is on it
+                raise
+            _cached(out / CACHE, bad.program.encode(), exercise).unlink(missing_ok=True)
+            reason = f"The grader failed, not the program: {failed}"
+            instead = Grade(bad.learner, bad.slug, GRADER_ERROR, bad.worth, (), reason)
+            grades = [instead if grade is bad else grade for grade in grades]
     texts["nbgrader.csv"] = gradebook.nbgrader(grades, exercise)
     texts["gradebook.csv"] = gradebook.gradebook(grades, VERSION)
     (out / "reports").mkdir(exist_ok=True)
@@ -364,6 +387,7 @@ def _write_all(grades: list[Grade], out: Path, exercise: str) -> None:
             f"nobody in this grading has these pages of a former one, which were left "
             f"in {course.shown(out / 'reports')}: {', '.join(sorted(left))}"
         )
+    return grades
 
 
 def _write(path: Path, text: str, private: bool = False) -> None:

@@ -7,10 +7,7 @@ program that hangs at its broadcast may well have a right step 1.
 """
 
 import itertools
-import json
-import os
 import re
-import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,19 +16,15 @@ from signal import strsignal
 
 import numpy as np
 
-from utils import lab
+from utils import evidence, lab
+from utils.evidence import Unreadable
 from utils.verdict import RIGHT, UNDECIDED, WRONG, Verdict
 
-MOST_BYTES = 50_000_000  # of a report or an array; a right one has a fiftieth
 EVIDENCE_LINES = 6
 
-TAMPERED, CRASHED, DEADLOCK, HUNG, FLOOD = (
-    *("tampered", "crashed", "deadlock", "hung", "flood"),
+TAMPERED, CRASHED, DEADLOCK, HUNG, FLOOD, NO_MPIRUN = (
+    *("tampered", "crashed", "deadlock", "hung", "flood", "no-mpirun"),
 )
-
-
-class Unreadable(Exception):
-    """A report is not what a worker writes."""
 
 
 class Missing(Exception):
@@ -50,45 +43,25 @@ class Problem(Exception):
 # ------------------------------------------------------------ reading the reports
 
 
-def read_file(path: Path) -> bytes:
-    """A file that a program may have tampered with: no links, devices, endless files.
-
-    Raises FileNotFoundError and Unreadable.
-    """
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise Unreadable(f"{path.name}: {error.strerror}") from None
-    with os.fdopen(file, "rb") as stream:
-        facts = os.fstat(file)
-        if not stat.S_ISREG(facts.st_mode) or facts.st_size > MOST_BYTES:
-            raise Unreadable(f"{path.name} is not a report")
-        return stream.read(MOST_BYTES)
-
-
 @dataclass
 class Rank:
-    """The report of one worker."""
+    """The report of one worker.
+
+    kind: of what was observed, see `evidence.SCHEMAS`.
+    """
 
     folder: Path
     number: int
     script: str = ""
+    kind: str = "horovod"
 
     @cached_property
     def events(self) -> list[dict]:
-        try:
-            lines = read_file(self.folder / f"rank.{self.number}.jsonl").split(b"\n")
-            # The last line is whole only if a newline follows it.
-            events = [json.loads(line) for line in lines[:-1]]
-        except FileNotFoundError:
-            return []
-        except (ValueError, RecursionError):
-            raise Unreadable(f"the report of rank {self.number}") from None
-        if not all(isinstance(e, dict) and "what" in e for e in events):
-            raise Unreadable(f"the report of rank {self.number}")
-        return events
+        """All that it reported. Raises Unreadable."""
+        return evidence.events(self._file("jsonl"), self.kind)
+
+    def _file(self, name: str) -> Path:
+        return self.folder / f"rank.{self.number}.{name}"
 
     def all(self, what: str) -> list[dict]:
         return [event for event in self.events if event["what"] == what]
@@ -101,27 +74,30 @@ class Rank:
         return found[0]
 
     def array(self, name: str) -> np.ndarray:
-        """float32, one axis. Raises Missing, Unreadable."""
-        import io
-
+        """float32, one axis. Raises Missing, Unreadable, and a Problem where its
+        numbers can't be compared."""
         try:
-            content = read_file(self.folder / f"rank.{self.number}.{name}.npy")
-            array = np.load(io.BytesIO(content), allow_pickle=False)
+            array = evidence.array(self._file(f"{name}.npy"))
         except FileNotFoundError:
             raise Missing from None
-        except (ValueError, EOFError):
-            raise Unreadable(f"{name} of rank {self.number}") from None
-        if array.dtype != np.float32 or array.ndim != 1:
-            raise Unreadable(f"{name} of rank {self.number}")
+        except evidence.TooLarge:
+            raise Problem(
+                "too-large",
+                "Its network is too large for a check, which compares up to "
+                f"{evidence.MOST_ARRAY // 4:,} weights. Leave the network as it was.",
+            ) from None
+        if not np.isfinite(array).all():
+            raise Problem(
+                "not-finite",
+                f"Rank {self.number} computed weights or gradients that are no finite "
+                "numbers: its training has diverged.",
+            )
         return array
 
     def text(self, name: str) -> str:
-        """What it printed ("out", "err"), or where it was ("stack")."""
-        try:
-            content = read_file(self.folder / f"rank.{self.number}.{name}")
-        except FileNotFoundError:
-            return ""
-        return content.decode("utf-8", errors="replace")
+        """What it printed ("out", "err"), or where it was ("stack"). Raises
+        Unreadable."""
+        return evidence.text(self._file(name))
 
     @property
     def state(self) -> str:
@@ -214,10 +190,11 @@ class World:
                 line,
             )
         if self.outcome == lab.FAILED and self.statuses == {}:
-            said = (self.folder / "mpirun.txt").read_text(errors="replace")
+            output = evidence.text(self.folder / "mpirun.txt")
             raise Problem(
-                "no-mpirun",
-                f"mpirun ended before it had started a worker. It said: {short(said)}",
+                NO_MPIRUN,
+                "mpirun ended before it had started a worker. It said: "
+                f"{short(output)}",
                 state=UNDECIDED,
             )
         if self.outcome == lab.FAILED:
@@ -242,20 +219,21 @@ class World:
 
 
 def read(folder: Path) -> dict[str, World]:
-    """The worlds of one job of the lab, by name."""
+    """The worlds of one job of the lab, by name. folder: resolved."""
     worlds = {}
-    for name in lab.WORLDS:
-        path = folder / name / "outcome.json"
+    for name, observed in lab.WORLDS.items():
+        place = folder / name
         try:
-            facts = json.loads(read_file(path))
-            outcome, script = str(facts["outcome"]), str(facts["script"])
-            statuses = dict(facts["statuses"])
+            facts = evidence.outcome(place / "outcome.json")
         except FileNotFoundError:
             continue
-        except (ValueError, KeyError, TypeError, RecursionError):
-            outcome, script, statuses = lab.FAILED, "", None
-        ranks = [Rank(path.parent, n, script) for n in range(lab.WORLDS[name].size)]
-        worlds[name] = World(path.parent, name, outcome, ranks, statuses)
+        except Unreadable:
+            facts = {"outcome": lab.FAILED, "script": "", "statuses": None}
+        ranks = [
+            Rank(place, number, facts["script"], observed.kind)
+            for number in range(observed.size)
+        ]
+        worlds[name] = World(place, name, facts["outcome"], ranks, facts["statuses"])
     return worlds
 
 
@@ -288,11 +266,11 @@ def verdict(
 
 def _raise_tampering(world: World) -> None:
     for rank in world.ranks:
-        for event in rank.all("replaced"):
+        for event in rank.all("tampered"):
             raise Problem(
                 TAMPERED,
-                f"Rank {rank.number} replaced {event['name']}, on which the check "
-                "relies. Programs may use and subclass the libraries, not change them.",
+                f"Rank {rank.number} {event['how']}, on which the check relies. "
+                "Programs may use and subclass the libraries, not change them.",
             )
 
 

@@ -11,8 +11,9 @@ from utils.verdict import UNDECIDED
 
 CLOSE = 0.01  # relative: what compression to 16 bits may cost
 
+# So many digits at most: a long row of them would be read again from each of them.
 _PROGRESS = re.compile(
-    r"Epoch \d+/\d+|\d+/\d+ \[[=>.]|\d(ms|s|us)/step"
+    r"Epoch \d+/\d+|\d{1,9}/\d{1,9} \[[=>.]|\d(ms|s|us)/step"
     r"|\b(val_)?(loss|accuracy)\b\W{0,3}\d",
     re.IGNORECASE,
 )

@@ -1,13 +1,12 @@
 """Judge the steps of the programs with tf.distribute, by what their replicas did."""
 
-import csv
-import io
 import math
 from collections import defaultdict
 
 import numpy as np
 
-from utils.judge import Missing, Problem, World, read_file
+from utils import evidence
+from utils.judge import Missing, Problem, World, short
 from utils.lab import WORLDS
 
 REPLICAS = WORLDS["replicas"].replicas
@@ -228,11 +227,13 @@ def _loss_scale(worlds: dict[str, World]) -> None:
 def _every_image_once(worlds: dict[str, World]) -> None:
     world = worlds["replicas"]
     truth = world.ranks[0].first("truth")
-    said = _last_row(world).get("val_loss", "")
+    written = _last_row(world).get("val_loss", "")
     try:
-        loss = float(said)
+        loss = float(written)
     except ValueError:
-        raise Problem("no-score", f"history.csv says val_loss {said!r}.") from None
+        raise Problem(
+            "no-score", f"history.csv says val_loss {short(written)!r}."
+        ) from None
     if math.isnan(loss):
         raise Problem(
             "not-a-number",
@@ -250,13 +251,12 @@ def _every_image_once(worlds: dict[str, World]) -> None:
 def _last_row(world: World) -> dict[str, str]:
     """Of history.csv. Raises Missing."""
     try:
-        text = read_file(world.folder / "history.csv").decode("utf-8", "replace")
+        row = evidence.last_row(world.folder / "history.csv")
     except FileNotFoundError:
         raise Missing from None
-    rows = list(csv.DictReader(io.StringIO(text)))
-    if not rows:
+    if not row:
         raise Missing
-    return rows[-1]
+    return row
 
 
 LOOP_JUDGES = {

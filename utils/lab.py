@@ -32,6 +32,8 @@ import psutil
 
 from utils import (
     course,
+    evidence,
+    files,
     launch,
     observe,
     observe_replicas,
@@ -77,6 +79,15 @@ class World:
     more: tuple[str, ...] = ()
     failing: int | None = None
 
+    @property
+    def kind(self) -> str:
+        """What is observed of it: see `evidence.SCHEMAS`."""
+        if self.replicas:
+            return "replicas"
+        if self.lives:
+            return "survive"
+        return "scaled" if self.machines else "horovod"
+
 
 def _machines(size: int, **more) -> World:
     return World(size, local_ranks=(0,) * size, gpus=1, machines=True, **more)
@@ -110,6 +121,9 @@ OUTPUT = 1_000_000  # bytes that a worker may print
 
 ENDED, FAILED, DEADLOCK, HUNG, FLOOD = "ended", "failed", "deadlock", "hung", "flood"
 
+# Printed before the first worker is there; what fails before that, no program did.
+BEGINS = "The first worker begins."
+
 
 @dataclass
 class _Worker:
@@ -124,6 +138,7 @@ class _Running:
 
     world: World
     folder: Path
+    earlier: Path
     script: str
     options: list[str]
     mpirun: subprocess.Popen
@@ -147,6 +162,7 @@ class Lab:
         self.door.listen()
         self.door.setblocking(False)
         self.running: dict[str, _Running] = {}
+        self.begun = False
 
     def serve(self) -> None:
         """Do all jobs, in order; as many worlds at a time as the cores bear."""
@@ -196,7 +212,8 @@ class Lab:
                 stderr=said,
                 env=environment,
             )
-        self.running[key] = _Running(world, folder, script, options, mpirun)
+        earlier = Path(job["earlier"] or folder.parent / world.after)
+        self.running[key] = _Running(world, folder, earlier, script, options, mpirun)
 
     def _beat(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -219,6 +236,9 @@ class Lab:
         if running is None:  # ended while mpirun was still starting workers
             messenger.close()
             return
+        if not self.begun:
+            print(BEGINS, flush=True)
+            self.begun = True
         pid = os.fork()
         if pid == 0:
             status = 1
@@ -268,7 +288,7 @@ class Lab:
                 return FAILED
         size = 0
         for path in running.folder.glob("rank.*"):
-            bytes_there = path.stat().st_size
+            bytes_there = path.lstat().st_size
             if path.suffix in (".out", ".err") and bytes_there > OUTPUT:
                 return FLOOD
             if path.suffix == ".jsonl":
@@ -294,7 +314,8 @@ class Lab:
         """What each worker waits for, "ended" if for nothing more; None: it works."""
         found: dict[int, str | None] = {}
         for rank in running.workers:
-            last = last_event(running.folder / f"rank.{rank}.jsonl")
+            report = running.folder / f"rank.{rank}.jsonl"
+            last = last_event(report, running.world.kind)
             found[rank] = None
             if last.get("what") == "enter":
                 found[rank] = f"{last['op']} {last['name']} {last['elements']}"
@@ -326,9 +347,11 @@ class Lab:
             "mpirun": running.mpirun.returncode,
             "statuses": {rank: one.status for rank, one in running.workers.items()},
         }
-        half = running.folder / "outcome.half"
-        half.write_text(json.dumps(facts))
-        half.replace(running.folder / "outcome.json")
+        # In a file that nobody else can have made, a pipe for example.
+        number, half = tempfile.mkstemp(dir=running.folder)
+        with os.fdopen(number, "w") as file:
+            json.dump(facts, file)
+        os.replace(half, running.folder / "outcome.json")
 
 
 def _used(running: _Running) -> dict[int, float]:
@@ -361,19 +384,19 @@ def _work(running: _Running, environment: dict[str, str]) -> int:
     faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
     home = running.folder / f"rank.{rank}.home" if world.machines else running.folder
     if world.after:
-        shutil.copytree(running.folder.parent / world.after / home.name, home)
+        shutil.copytree(running.earlier / home.name, home)
     home.mkdir(exist_ok=True)
     os.chdir(home)
     sys.argv = [running.script, *running.options]
     sys.path[0] = str(Path(running.script).parent)
     where = (running.folder, rank, running.script)
-    if world.replicas:
+    if world.kind == "replicas":
         observer = observe_replicas.ReplicaObserver(*where)
-    elif world.lives:
+    elif world.kind == "survive":
         observer = observe_survive.SurviveObserver(
             *where, local_rank, world.gpus, failing=world.failing
         )
-    elif world.machines:
+    elif world.kind == "scaled":
         observer = observe_scaled.ScaledObserver(*where, local_rank, world.gpus)
     else:
         observer = observe.Observer(*where, local_rank, world.gpus, world.count_only)
@@ -383,8 +406,9 @@ def _work(running: _Running, environment: dict[str, str]) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     if failure:
+        failure["status"] = failure["status"] & 0xFF or 1  # as the system has it
         observer.event("failed", **failure)
-        os._exit(failure["status"] & 0xFF or 1)
+        os._exit(failure["status"])
     observer.event("ended", cpu=os.times()[:2])
     # The goodbyes of Horovod and MPI would take a second; the lab ends the world when
     # all workers are here.
@@ -392,14 +416,15 @@ def _work(running: _Running, environment: dict[str, str]) -> int:
         signal.pause()
 
 
-def last_event(path: Path) -> dict:
-    """The last whole line of a report; {} if there is none."""
+def last_event(path: Path, kind: str) -> dict:
+    """The last whole line of a report; {} if there is none, or none that a worker
+    reports."""
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - 20_000))
-            lines = file.read().split(b"\n")
-        return json.loads(lines[-2]) if len(lines) > 1 else {}
-    except (FileNotFoundError, ValueError):
+        with files.open_regular(path) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - evidence.MOST_LINE))
+            lines = file.read(evidence.MOST_LINE).split(b"\n")
+        return evidence.event(lines[-2], kind) if len(lines) > 1 else {}
+    except (OSError, files.Unfit, evidence.Unreadable):
         return {}
 
 
@@ -411,12 +436,15 @@ class Job:
     """A program to run, the names of the worlds to run it in, and its options.
 
     reference: the program for one device, where a world compares with it.
+    earlier: the folder of the world that another one of these comes after, where that
+        is not run in this job.
     """
 
     script: str
     worlds: tuple[str, ...]
     options: tuple[str, ...] = OPTIONS
     reference: str = ""
+    earlier: str = ""
 
 
 def command(folder: Path) -> list[str]:

@@ -12,10 +12,13 @@ graphs is not waited for in every check.
 import contextlib
 import json
 import os
+import re
 import sys
 import time
 from collections import Counter
 from pathlib import Path
+
+from utils.evidence import MOST_TEXT
 
 # As they are now: a program that replaces them later doesn't change what is reported.
 _dumps, _write, _clock, _frame = json.dumps, os.write, time.monotonic, sys._getframe
@@ -82,12 +85,17 @@ class Reporter:
         self._file = os.open(
             folder / f"rank.{rank}.jsonl", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600
         )
-        self._originals: list[tuple] = []
+        self._originals: tuple[tuple, ...] = ()
+        self._keeping = False
 
     def event(self, what: str, **facts) -> None:
         """Report that something happened, with the line of the program, if any."""
         facts = {"what": what, "time": _clock(), "line": self.line(), **facts}
-        _write(self._file, (_dumps(facts, default=repr) + "\n").encode())
+        facts = {
+            name: fact[:MOST_TEXT] if isinstance(fact, str) else fact
+            for name, fact in facts.items()
+        }
+        _write(self._file, (_dumps(facts, default=_as_json) + "\n").encode())
 
     def line(self) -> int | None:
         """The innermost line of the program that is being executed."""
@@ -104,7 +112,11 @@ class Reporter:
 
         flat = [np.asarray(a, np.float32).ravel() for a in arrays]
         joined = np.concatenate(flat) if flat else np.zeros(0, np.float32)
-        np.save(self.folder / f"rank.{self.rank}.{name}.npy", joined)
+        self._keeping = True
+        try:
+            np.save(self.folder / f"rank.{self.rank}.{name}.npy", joined)
+        finally:
+            self._keeping = False
 
     def replace(self, owner, name: str, make) -> None:
         """Replace a method by `make(original)`."""
@@ -112,29 +124,98 @@ class Reporter:
         setattr(owner, name, make(original))
 
     def remember(self, *owners) -> None:
-        """Note what a program could replace to make its report look right."""
-        own = type(self).__mro__[:-1]  # down to Reporter, without object
-        inherited = {name for base in own for name in vars(base)}
-        for name in sorted(inherited - set(vars(type(self)))):
-            self._originals.append((type(self), name, None))
-        for owner in (*owners, *own, json, sys.modules[__name__], os):
+        """Note what a program could replace to make its report look right, and
+        report from now on when it traces itself or writes into its report."""
+        classes = type(self).__mro__[:-1]  # down to Reporter, without object
+        inherited = {name for base in classes for name in vars(base)}
+        # What the reporter, or a class, has for itself hides what it inherits.
+        originals = [
+            (owner, name, None)
+            for owner in (self, *classes)
+            for name in sorted(inherited - set(vars(owner)))
+        ]
+        for owner in (*owners, *classes, json, sys.modules[__name__], os):
             for name, value in list(vars(owner).items()):
                 if callable(value) and not name.startswith("__"):
-                    self._originals.append((owner, name, value))
+                    originals.append((owner, name, value))
+        self._originals = tuple(originals)
+        self._watch_for_tampering()
 
     def report_replaced(self) -> None:
         """Report what the program has replaced of it."""
         replaced = []
         for owner, name, value in self._originals:
             if vars(owner).get(name) is not value:
-                replaced.append(f"{getattr(owner, '__name__', owner)}.{name}")
+                owner_name = getattr(owner, "__name__", type(owner).__name__)
+                replaced.append(f"{owner_name}.{name}")
                 # Or this report, too, would be wrong.
                 delattr(owner, name) if value is None else setattr(owner, name, value)
         for name in replaced:
-            self.event("replaced", name=name)
+            self.event("tampered", how=f"replaced {name}")
+
+    def _watch_for_tampering(self) -> None:
+        """Report what Python audits: a hook for that can't be taken away again.
+
+        See sys.addaudithook and the table of audit events in Python's documentation.
+        """
+        folder, event = str(self.folder), self.event
+        originals, told = self._originals, set()
+
+        def tell(how: str) -> None:
+            if how not in told:
+                told.add(how)
+                event("tampered", how=how)
+
+        def audit(name: str, arguments: tuple) -> None:
+            if name in _TRACING:
+                tell(f"called {name}")
+            elif name in _WRITING and not self._keeping:
+                if name == "open" and not _writes(*arguments[1:3]):
+                    return
+                for file in filter(_is_report, arguments):
+                    with contextlib.suppress(OSError):
+                        if os.path.realpath(os.path.dirname(file) or ".") == folder:
+                            tell(f"wrote {os.path.basename(file)}")
+            if self._originals is not originals:
+                self._originals = originals
+                tell("replaced what the observer knows of the libraries")
+
+        sys.addaudithook(audit)
 
 
 _report_replaced = Reporter.report_replaced
+
+# Audit events, by what a program may do with them to its report.
+_TRACING = frozenset(
+    ("sys.settrace", "sys.setprofile", "sys.monitoring.register_callback")
+)
+_WRITING = frozenset(
+    ("open", "os.remove", "os.rename", "os.link", "os.symlink", "os.truncate")
+)
+_REPORT = re.compile(
+    r"rank\.\d+\.(jsonl|out|err|stack|[a-z0-9.]+\.npy)|outcome\.json|mpirun\.txt"
+)
+
+
+def _is_report(argument) -> bool:
+    """Is it the path of a file that is called as those of a check are?"""
+    return isinstance(argument, str | os.PathLike) and bool(
+        _REPORT.fullmatch(os.path.basename(os.fspath(argument)))
+    )
+
+
+def _writes(mode: str | None, flags: int | None) -> bool:
+    """Is a file opened so as to write to it? What `open` and `os.open` audit."""
+    if mode is not None:
+        return not set(mode).isdisjoint("wax+")
+    return bool((flags or 0) & (os.O_WRONLY | os.O_RDWR | os.O_TRUNC | os.O_CREAT))
+
+
+def _as_json(value):
+    """What stands for a value that JSON has no form for."""
+    if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:  # of NumPy
+        return value.item()
+    return repr(value)[:MOST_TEXT]
 
 
 class Observer(Reporter):
@@ -177,7 +258,7 @@ class Observer(Reporter):
             try:
                 answer = function(*args, **kwargs)
             except ValueError:
-                self.event("asked", name=name, too_early=True)
+                self.event("asked", name=name, too_early=True, answer=None)
                 raise
             if name.startswith("local") and self.local_rank is not None:
                 answer = self.local_rank if name == "local_rank" else self.gpus

@@ -53,8 +53,16 @@ class Row(NamedTuple):
     right: str = ""
 
 
+class PageError(Exception):
+    """The page of a learner can't be made. grade: of whom."""
+
+    def __init__(self, grade: Grade, error: Exception):
+        super().__init__(f"{type(error).__name__}: {error}")
+        self.grade = grade
+
+
 def pages(grades: Sequence[Grade], exercise: str, version: str) -> dict[str, str]:
-    """All pages: path below the folder of the grading -> text."""
+    """All pages: path below the folder of the grading -> text. Raises PageError."""
     hints = steps.hints(exercise)
     ours = solution(exercise)
     style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
@@ -87,21 +95,30 @@ def pages(grades: Sequence[Grade], exercise: str, version: str) -> dict[str, str
 
     made = {"index.html": html.get_template("index.html").render(_class(grades))}
     for grade in grades:
-        theirs = None if grade.program is None else _text(grade.program)
-        facts = {
-            "grade": grade,
-            "line": lambda n, text=theirs: _line(text, n),
-            "rows": None,
-            "difference": None,
-        }
-        if theirs is not None and _comparable(theirs):
-            facts["rows"] = compare(theirs, ours)
-            facts["difference"] = steps.difference(
-                theirs, ours, "handed in", "the course's"
-            )
-        made[f"reports/{grade.slug}.html"] = html_report.render(facts)
-        made[f"reports/{grade.slug}.md"] = markdown_report.render(facts)
+        try:
+            facts = _facts(grade, ours)
+            made[f"reports/{grade.slug}.html"] = html_report.render(facts)
+            made[f"reports/{grade.slug}.md"] = markdown_report.render(facts)
+        except Exception as error:
+            raise PageError(grade, error) from error
     return made
+
+
+def _facts(grade: Grade, ours: str) -> dict:
+    """What the pages of a learner show."""
+    theirs = None if grade.program is None else _text(grade.program)
+    facts = {
+        "grade": grade,
+        "line": lambda n, text=theirs: _line(text, n),
+        "rows": None,
+        "difference": None,
+    }
+    if theirs is not None and _comparable(theirs):
+        facts["rows"] = compare(theirs, ours)
+        facts["difference"] = steps.difference(
+            theirs, ours, "handed in", "the course's"
+        )
+    return facts
 
 
 def solution(exercise: str) -> str:

@@ -43,6 +43,7 @@ LATER = 5.0  # seconds after which the supervisor ends it should the watcher be 
 HELPERS = 2  # processes that stand between the supervisor and the command
 TASKS_PER_PROCESS = 16  # the kernel's limit counts threads, too
 OPEN_FILES = 1024
+_NOWHERE = subprocess.DEVNULL
 BLOCK = 4096  # bytes that even an empty file or folder counts for
 SHOWN_OUTPUT = 20_000  # bytes
 
@@ -139,7 +140,8 @@ def run(
     isolation: by default the best that this machine has.
 
     Whatever is in `folder` afterwards is the command's doing: links may point anywhere
-    and a pipe never ends. `remove` gets rid of it.
+    and a pipe never ends. It belongs to the caller then, so that no later command can
+    change it. `remove` gets rid of it.
     Raises CourseError if the isolation could not be set up; then nothing has run.
     """
     isolation = isolation or probe()
@@ -171,8 +173,7 @@ def run(
     ):
         watcher = _Watcher(supervisor, folder, limits)
         breach = watcher.watch()
-    if os.geteuid() != 0:
-        _make_accessible(folder)
+    _take_back(folder)
     if not breach and not watcher.said.ready:
         raise course.CourseError(
             f"the sandbox ({isolation.how}) could not be set up, so nothing was run: "
@@ -220,19 +221,22 @@ def _specification(folder, readable, environment, limits, isolation) -> str:
 
 def remove(folder: Path) -> None:
     """Delete a folder that a command ran in, however deeply it is nested."""
-    _make_accessible(folder)
+    _take_back(folder)
     subprocess.run(["rm", "-rf", "--", str(folder)], check=True)
-
-
-def _make_accessible(folder: Path) -> None:
-    """Undo it if the command took the right to look at its files from their owner."""
-    subprocess.run(["chmod", "-R", "u+rwX", str(folder)], stderr=subprocess.DEVNULL)
 
 
 def _give_away(folder: Path) -> None:
     """Make the unprivileged user own the folder."""
     for path in (folder, *folder.rglob("*")):
         os.chown(path, UNPRIVILEGED, UNPRIVILEGED, follow_symlinks=False)
+
+
+def _take_back(folder: Path) -> None:
+    """Undo that, and let nobody write there any more but this user, who can read it
+    all, whatever rights the command took away. No link is followed."""
+    if os.geteuid() == 0:
+        subprocess.run(["chown", "-hR", "0:0", "--", str(folder)], stderr=_NOWHERE)
+    subprocess.run(["chmod", "-R", "u+rwX,go-w", "--", folder], stderr=_NOWHERE)
 
 
 class _Said:

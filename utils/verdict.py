@@ -5,6 +5,15 @@ from dataclasses import asdict, dataclass
 RIGHT, WRONG = "right", "wrong"
 NOT_CHECKED = "not checked yet"  # an earlier step is wrong
 UNDECIDED = "could not be checked"  # the checker's fault or the machine's
+STATES = (RIGHT, WRONG, NOT_CHECKED, UNDECIDED)
+
+# Characters and lines that anybody shows of a verdict; programs have a say in it.
+MOST_SEEN, MOST_EVIDENCE, MOST_EVIDENCE_LINE = 2_000, 20, 300
+
+
+def cut(text: str, most: int) -> str:
+    """`text`, with its end left out where it has more than so many characters."""
+    return text if len(text) <= most else f"{text[: most - 6]} [...]"
 
 
 @dataclass(frozen=True)
@@ -19,6 +28,8 @@ class Verdict:
     expected, seen: one sentence each; `seen` names the ranks that it is about.
     line: of the learner's program, from 1, if the finding has one.
     evidence: further lines that show it (the end of an error, what each rank did).
+
+    Raises ValueError for what is no verdict. Texts are cut to a bound.
     """
 
     step: int
@@ -28,6 +39,23 @@ class Verdict:
     seen: str
     line: int | None = None
     evidence: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        texts = (self.id, self.expected, self.seen, *self.evidence)
+        whole = type(self.step) is int and self.step > 0
+        line = self.line is None or (type(self.line) is int and self.line >= 0)
+        if not whole or not line or not all(isinstance(text, str) for text in texts):
+            raise ValueError(f"no verdict: {self!r:.500}")
+        if self.state not in STATES:
+            raise ValueError(f"no verdict has the state {self.state!r:.100}")
+        lines = [cut(text, MOST_EVIDENCE_LINE) for text in self.evidence]
+        for name, value in (
+            ("id", cut(self.id, MOST_EVIDENCE_LINE)),
+            ("expected", cut(self.expected, MOST_SEEN)),
+            ("seen", cut(self.seen, MOST_SEEN)),
+            ("evidence", tuple(lines[:MOST_EVIDENCE])),
+        ):
+            object.__setattr__(self, name, value)  # it is frozen
 
     @property
     def ok(self) -> bool:

@@ -1,0 +1,339 @@
+"""Evidence of every type and size, as an enemy would leave it: all of it unreadable."""
+
+import json
+import os
+import re
+import socket
+import time
+
+import numpy as np
+import pytest
+
+from utils import evidence, judge_horovod
+from utils.evidence import Unreadable
+
+PLACE = {"weights": "0a", "state": "1b"}
+OF_ALL = {
+    "started": {"pid": 7},
+    "tampered": {"how": "replaced json.dumps"},
+    "failed": {"error": "ValueError: no", "status": 1},
+    "ended": {"cpu": [1.5, 0.25]},
+}
+HOROVOD = OF_ALL | {
+    "asked": {"name": "rank", "too_early": False, "answer": 1},
+    "enter": {
+        "op": "allreduce",
+        "name": None,
+        "root": 0,
+        "elements": 3,
+        "given": [1.0, 2, float("nan")],
+    },
+    "leave": {"op": "allreduce", "got": None},
+    "wrapped": {},
+    "devices": {"visible": [3], "growth": []},
+    "pinned": {},
+    "fit": {
+        "verbose": "auto",
+        "steps_per_epoch": 3.5,
+        "validation_steps": None,
+        "epochs": 1,
+    },
+    "fitted": {},
+    "forward": {"training": True, "fit": True},
+    "update": {"wrapped": True, "optimizer": "SGD"},
+    "callback": {
+        "name": "CSVLogger",
+        "made": 12,
+        "before": {"val_loss": 1.5},
+        "after": {"val_loss": float("inf")},
+        "read": ["val_loss"],
+    },
+}
+SCALED = HOROVOD | {
+    "fit": {},
+    "update": {"epoch": 0, "rate": 0.01},
+    "validated": {"epoch": 0, "images": [1, 2], "right": [True, False]},
+    "epoch": {"epoch": 0, "files": {"kept/ckpt-1.index": [17, 1_700_000_000_000]}},
+    "kept": {"files": ["a"], "weights": 1.0, "state": 0.5, "epoch": 2},
+}
+SURVIVE = SCALED | {
+    "reset": {},
+    "lost": {},
+    "rest": {"epoch": 1, "done": 20, "size": 2, "rank": 0, "seed": None},
+    "begins": {"epoch": 1, "statistics": "2c", **PLACE},
+    "before": {"epoch": 1, **PLACE},
+    "after": PLACE,
+}
+REPLICAS = OF_ALL | {
+    "strategy": {"kind": "MirroredStrategy", "replicas": 2},
+    "fit": {"kind": "MirroredStrategy", "replicas": 2, "learning_rate": 0.02},
+    "trains": {"replica": 1, "step": 0, "images": ["3d", "4e"]},
+    "model": {"weights": 2, "state": 2, "apart": 0.0, "learning_rate": None},
+    "truth": {"loss": 2.25, "accuracy": 0.5},
+}
+REPORTED = {
+    "horovod": HOROVOD,
+    "scaled": SCALED,
+    "survive": SURVIVE,
+    "replicas": REPLICAS,
+}
+EVENTS = [
+    (kind, {"what": what, "time": 1.5, "line": 3, **facts})
+    for kind, events in REPORTED.items()
+    for what, facts in events.items()
+]
+# Nothing that is reported may be any of these.
+NEVER = [
+    {"a": {"b": 1}},
+    [[1]],
+    [None],
+    "x" * (evidence.MOST_TEXT + 1),
+    ["x" * (evidence.MOST_TEXT + 1)],
+    [1] * (evidence.MOST_ITEMS + 1),
+    {str(n): 1 for n in range(evidence.MOST_ITEMS + 1)},
+    2**70,
+    -(2**70),
+    [2**70],
+]
+
+
+def line(event: object) -> bytes:
+    return json.dumps(event).encode()
+
+
+def test_the_events_here_are_all_that_there_are():
+    assert {kind: set(events) for kind, events in REPORTED.items()} == {
+        kind: set(schema) for kind, schema in evidence.SCHEMAS.items()
+    }
+
+
+@pytest.mark.parametrize(("kind", "event"), EVENTS)
+def test_an_event_that_a_worker_reports_is_read(kind, event):
+    # Not a number is not equal to itself.
+    assert repr(evidence.event(line(event), kind)) == repr(event)
+
+
+@pytest.mark.parametrize(("kind", "event"), EVENTS)
+def test_an_event_with_a_field_of_another_kind_is_unreadable(kind, event):
+    for field in event:
+        for value in NEVER:
+            with pytest.raises(Unreadable):
+                evidence.event(line(event | {field: value}), kind)
+
+
+@pytest.mark.parametrize(("kind", "event"), EVENTS)
+def test_an_event_with_other_fields_is_unreadable(kind, event):
+    with pytest.raises(Unreadable):
+        evidence.event(line(event | {"more": 1}), kind)
+    for field in event:
+        left = {name: value for name, value in event.items() if name != field}
+        with pytest.raises(Unreadable):
+            evidence.event(line(left), kind)
+
+
+@pytest.mark.parametrize("value", ["x", [1], 1.5, True, float("inf"), {}])
+def test_a_line_is_a_whole_number_or_none(value):
+    event = {"what": "pinned", "time": 1.0, "line": value}
+    with pytest.raises(Unreadable, match="line of an event"):
+        evidence.event(line(event), "horovod")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400, "1", None])
+def test_a_time_is_a_finite_number(value):
+    event = {"what": "pinned", "time": value, "line": None}
+    with pytest.raises(Unreadable):
+        evidence.event(line(event), "horovod")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[1]",
+        b'"pinned"',
+        b"\xff\xfe",
+        b"[" * 40_000,
+        b'{"a":' * 9_000,
+        b'{"what": "pinned", "time": ' + b"9" * 40_000 + b', "line": 1}',
+        b'{"what": ["pinned"], "time": 1, "line": 1}',
+        b'{"what": "strategy", "time": 1, "line": 1, "kind": "a", "replicas": 2}',
+        b'{"what": "pinned", "time": 1, "line": 1, "x": "' + b"x" * 60_000 + b'"}',
+    ],
+)
+def test_a_line_that_is_no_event_of_a_worker_is_unreadable(content):
+    with pytest.raises(Unreadable):
+        evidence.event(content, "horovod")
+
+
+# -------------------------------------------------------------- files
+
+
+def _link(path):
+    (path.parent / "secret").write_text("secret\n")
+    path.symlink_to(path.parent / "secret")
+
+
+def _socket(path):
+    before = os.getcwd()
+    os.chdir(path.parent)  # the path of a socket has to be short
+    try:
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(path.name)
+    finally:
+        os.chdir(before)
+
+
+def _sparse(path):
+    path.touch()
+    os.truncate(path, 10**12)
+
+
+SPOILT = {
+    "a link": _link,
+    "a link to nothing": lambda path: path.symlink_to("nowhere"),
+    "a link to itself": lambda path: path.symlink_to(path.name),
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+    "a pipe": os.mkfifo,
+    "a socket": _socket,
+    "a folder": os.mkdir,
+    "a sparse file": _sparse,
+    "too much": lambda path: path.write_bytes(bytes(evidence.MOST_ARRAY + 1)),
+}
+READERS = {
+    "events": lambda path: evidence.events(path, "horovod"),
+    "array": evidence.array,
+    "text": evidence.text,
+    "outcome": evidence.outcome,
+    "last_row": evidence.last_row,
+}
+
+
+@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+@pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
+def test_what_is_no_file_of_a_worker_is_unreadable(tmp_path, reader, spoil):
+    spoil(tmp_path / "file")
+    before = time.process_time()
+    with pytest.raises(Unreadable):
+        reader(tmp_path / "file")
+    assert time.process_time() - before < 5  # a bound for nothing but endless reading
+
+
+@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+def test_a_file_behind_a_link_is_unreadable(tmp_path, reader):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "file").write_text("{}\n")
+    (tmp_path / "world").symlink_to("elsewhere")
+    with pytest.raises(Unreadable, match="behind a link"):
+        reader(tmp_path / "world" / "file")
+
+
+def test_events_without_end_are_unreadable(tmp_path):
+    event = line({"what": "pinned", "time": 1, "line": 1})
+    path = tmp_path / "rank.0.jsonl"
+    path.write_bytes(b"\n".join([event] * evidence.MOST_EVENTS) + b"\n")
+    assert len(evidence.events(path, "horovod")) == evidence.MOST_EVENTS
+    with path.open("ab") as file:
+        file.write(event + b"\n")
+    with pytest.raises(Unreadable, match="more than"):
+        evidence.events(path, "horovod")
+
+
+def test_half_an_event_at_the_end_is_not_looked_at(tmp_path):
+    path = tmp_path / "rank.0.jsonl"
+    path.write_bytes(line({"what": "pinned", "time": 1, "line": 1}) + b'\n{"what"')
+    assert [event["what"] for event in evidence.events(path, "horovod")] == ["pinned"]
+    assert evidence.events(tmp_path / "rank.1.jsonl", "horovod") == []
+
+
+# -------------------------------------------------------------- arrays
+
+
+def header(shape: str, dtype: str = "'<f4'", version: bytes = b"\x01\x00") -> bytes:
+    text = f"{{'descr': {dtype}, 'fortran_order': False, 'shape': {shape}, }}"
+    text = text.ljust(117) + "\n"
+    return b"\x93NUMPY" + version + len(text).to_bytes(2, "little") + text.encode()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"PK\x03\x04",
+        b"\x80\x04N.",
+        header("(10000000000000,)"),
+        header("(10000000000000,)") + bytes(4),
+        header("(-1,)") + bytes(4),
+        header("(99999999999,)"),
+        header("(1, 1)") + bytes(4),
+        header("()") + bytes(4),
+        header("(True,)") + bytes(4),
+        header("(2,)") + bytes(4),
+        header("(1,)", "'<f8'") + bytes(8),
+        header("(1,)", "'|O'") + b"\x80\x04N.",
+        header("(1,)", "[('a', '<f4')]") + bytes(4),
+        header("(1,)", version=b"\x02\x00") + bytes(4),
+        header("(1,)", version=b"\x09\x00") + bytes(4),
+        header("__import__('os').abort()") + bytes(4),
+        header("(" * 5000),
+        header("-" * 9000 + "1"),
+    ],
+)
+def test_an_array_that_no_worker_keeps_is_unreadable(tmp_path, content):
+    path = tmp_path / "rank.0.local.npy"
+    path.write_bytes(content)
+    with pytest.raises(Unreadable):
+        evidence.array(path)
+
+
+def test_an_array_that_a_worker_keeps_is_read(tmp_path):
+    path = tmp_path / "rank.0.local.npy"
+    for kept in (np.arange(5, dtype=np.float32), np.zeros(0, np.float32)):
+        np.save(path, kept)
+        assert np.array_equal(evidence.array(path), kept)
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        evidence.array(path)
+
+
+# -------------------------------------------------------------- the rest
+
+OUTCOME = {
+    "outcome": "ended",
+    "script": "x.py",
+    "seconds": 1.5,
+    "mpirun": -9,
+    "statuses": {"0": 0, "1": None},
+}
+
+
+def test_the_outcome_that_the_lab_writes_is_read(tmp_path):
+    (tmp_path / "outcome.json").write_text(json.dumps(OUTCOME))
+    assert evidence.outcome(tmp_path / "outcome.json") == OUTCOME
+
+
+@pytest.mark.parametrize("field", OUTCOME)
+@pytest.mark.parametrize("value", [*NEVER, [], True, "x" * 90_000])
+def test_an_outcome_that_is_forged_is_unreadable(tmp_path, field, value):
+    if field == "statuses" and value == []:
+        value = [0, 1]
+    path = tmp_path / "outcome.json"
+    path.write_text(json.dumps(OUTCOME | {field: value}))
+    with pytest.raises(Unreadable):
+        evidence.outcome(path)
+
+
+@pytest.mark.parametrize("content", ["a,b\n1\n", "a\n1,2\n", "a\n" + "x" * 200_000])
+def test_a_table_that_no_program_of_the_course_writes_is_unreadable(tmp_path, content):
+    path = tmp_path / "history.csv"
+    path.write_text(content)
+    with pytest.raises(Unreadable):
+        evidence.last_row(path)
+
+
+def test_a_long_row_of_digits_is_looked_through_in_no_time():
+    before = time.process_time()
+    assert judge_horovod._PROGRESS.search("1" * 1_000_000 + "/") is None
+    assert time.process_time() - before < 5  # it took hours
+    assert re.search(judge_horovod._PROGRESS, "12/345 [==")
