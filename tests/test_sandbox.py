@@ -257,6 +257,24 @@ def test_results_can_be_read_whatever_was_done_to_their_folder(folder):
     assert (folder / "a" / "b").read_text() == "kept\n"
 
 
+def test_results_belong_to_the_caller_and_no_link_in_them_is_followed(
+    folder, tmp_path_factory
+):
+    secret = tmp_path_factory.mktemp("private") / "secret"
+    secret.write_text("secret")
+    secret.chmod(0o640)
+    before = secret.stat()
+    run(folder, ["sh", "-c", f"ln -s {secret} link; echo > file; chmod 777 . file"])
+    for path in (folder, folder / "file"):
+        assert path.stat().st_uid == os.geteuid()
+        assert not path.stat().st_mode & 0o022
+    assert os.readlink(folder / "link") == str(secret)
+    assert (secret.stat().st_mode, secret.stat().st_uid) == (
+        before.st_mode,
+        before.st_uid,
+    )
+
+
 @isolations
 def test_the_environment_is_its_own(folder, monkeypatch, isolation):
     monkeypatch.setenv("COURSE_SECRET", "password")
