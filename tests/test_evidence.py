@@ -4,7 +4,6 @@ import json
 import os
 import re
 import socket
-import time
 
 import numpy as np
 import pytest
@@ -201,23 +200,35 @@ SPOILT = {
     "a sparse file": _sparse,
     "too much": lambda path: path.write_bytes(bytes(evidence.MOST_ARRAY + 1)),
 }
+TOO_MUCH = {"a sparse file", "too much"}
 READERS = {
+    "text": evidence.text,
     "events": lambda path: evidence.events(path, "horovod"),
     "array": evidence.array,
-    "text": evidence.text,
     "outcome": evidence.outcome,
     "last_row": evidence.last_row,
 }
 
 
-@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
-@pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
-def test_what_is_no_file_of_a_worker_is_unreadable(tmp_path, reader, spoil):
-    spoil(tmp_path / "file")
-    before = time.process_time()
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("kind", SPOILT)
+def test_what_is_no_file_of_a_worker_is_unreadable(tmp_path, reader, kind):
+    path = tmp_path / "file"
+    SPOILT[kind](path)
+    if reader == "text" and kind in TOO_MUCH:
+        assert len(evidence.text(path)) == evidence.MOST_OUTPUT  # both its ends
+        return
     with pytest.raises(Unreadable):
-        reader(tmp_path / "file")
-    assert time.process_time() - before < 5  # a bound for nothing but endless reading
+        READERS[reader](path)
+
+
+def test_of_a_long_output_both_ends_are_read(tmp_path):
+    path = tmp_path / "rank.0.err"
+    half = evidence.MOST_OUTPUT // 2
+    for length in (0, 1, half, half + 1, 2 * half - 1, 2 * half):
+        path.write_text("a" + "x" * length + "z")
+        assert evidence.text(path)[:1] + evidence.text(path)[-1:] == "az"
+        assert len(evidence.text(path)) == min(length + 2, 2 * half)
 
 
 @pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
@@ -333,7 +344,5 @@ def test_a_table_that_no_program_of_the_course_writes_is_unreadable(tmp_path, co
 
 
 def test_a_long_row_of_digits_is_looked_through_in_no_time():
-    before = time.process_time()
-    assert judge_horovod._PROGRESS.search("1" * 1_000_000 + "/") is None
-    assert time.process_time() - before < 5  # it took hours
+    assert judge_horovod._PROGRESS.search("1" * 1_000_000 + "/") is None  # not in hours
     assert re.search(judge_horovod._PROGRESS, "12/345 [==")

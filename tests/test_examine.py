@@ -326,7 +326,7 @@ ATTACKS = [
         "gives the observer a method of its own",
         "from utils import observe\nobserve._current.keep = lambda *a: None",
         REFUSED,
-        "replaced Observer.keep",
+        "replaced SurviveObserver.keep",
     ),
     Attack(
         "makes the observer forget what it remembers",
@@ -369,7 +369,7 @@ ATTACKS = [
     Attack(
         "sets the environment of the check",
         "import os\n"
-        "for name in 'COURSE_RUN TMPDIR HOME PYTHONPATH LD_PRELOAD'.split():\n"
+        "for name in 'HOME PYTHONPATH LD_PRELOAD OMPI_MCA_btl'.split():\n"
         "    os.environ[name] = '/etc'",
         OK,
         "",

@@ -215,14 +215,19 @@ def event(line: bytes, kind: str) -> dict:
 
 
 def read(path: Path, most: int) -> bytes:
-    """The bytes of a file that a worker left. Raises FileNotFoundError, Unreadable.
+    """The bytes of a file that a worker left. Raises FileNotFoundError, Unreadable;
+    TooLarge for more than `most`.
 
     path: below a folder that is resolved, so that a link on the way is seen.
     """
+    return _read(path, lambda path: files.read_regular(path, most))
+
+
+def _read(path: Path, how: Callable[[Path], bytes]) -> bytes:
     if os.path.realpath(path.parent) != str(path.parent):
         raise Unreadable(f"{path.name} lies behind a link")
     try:
-        return files.read_regular(path, most)
+        return how(path)
     except FileNotFoundError:
         raise
     except files.TooLarge as error:
@@ -267,11 +272,21 @@ def array(path: Path) -> np.ndarray:
 
 
 def text(path: Path) -> str:
-    """What was printed; "" without a file. Raises Unreadable."""
+    """What was printed; "" without a file. Of very much, both ends. Raises
+    Unreadable."""
     try:
-        return read(path, MOST_OUTPUT).decode("utf-8", errors="replace")
+        return _read(path, _both_ends).decode("utf-8", errors="replace")
     except FileNotFoundError:
         return ""
+
+
+def _both_ends(path: Path) -> bytes:
+    half = MOST_OUTPUT // 2
+    with files.open_regular(path) as file:
+        start = file.read(half)
+        size = os.fstat(file.fileno()).st_size
+        file.seek(max(half, size - half))
+        return start + file.read(half)
 
 
 def outcome(path: Path) -> dict:
