@@ -192,7 +192,17 @@ def _average_gradients(worlds: dict[str, World]) -> None:
             )
         return
     if all(_same(gradient, mine) for gradient, mine in zip(used, own, strict=True)):
-        if wrapped:
+        by_wrapped = [update["wrapped"] for update in updates]
+        if all(by_wrapped) and not _reduced_elements(world.ranks[0]):
+            raise Problem(
+                "applied-directly",
+                "The wrapped optimizer applied each rank's own gradient"
+                f"{in_line(line)}: its apply_gradients does not average. Only its "
+                "minimize does, which fit calls; in a loop of your own, "
+                "horovod.tensorflow.DistributedGradientTape averages.",
+                line,
+            )
+        if wrapped and not any(by_wrapped):
             raise Problem(
                 "not-used",
                 f"The optimizer wrapped in line {wrapped[0]} is not the one that "
