@@ -72,3 +72,56 @@ def test_which_optimizer_trained_decides_what_is_said(report, wrapped, reduced, 
     events = [{"what": "wrapped", "line": 3}, forward(True), *reduced, update(wrapped)]
     report([events] * 2, local=GRADIENTS, applied=GRADIENTS)
     assert verdict(report, 3).id == f"step-3.{caught}"
+
+
+# ------------------------------------------------------------ step 5
+
+
+def steps(report, world, counts, more=()):
+    """Each rank does so many training and validation steps in fit, and then more."""
+    fit = {"what": "fit", "line": 4, "steps_per_epoch": 1, "validation_steps": 1}
+    ranks = []
+    for train, val in counts:
+        forwards = [forward(True, True)] * train + [forward(False, True)] * val
+        ranks.append([fit, *forwards, {"what": "fitted"}, *more])
+    report(ranks, world)
+
+
+TOTAL, ROUNDS = lab.STEPS, 3 * lab.VAL_STEPS
+RIGHT_STEPS = {n: (TOTAL // n, ROUNDS // n) for n in (1, 2, 3)}
+
+
+def test_the_ranks_that_validate_differently_are_named(report):
+    steps(report, "pair", [(3, 4), (3, 0)])
+    found = verdict(report, 5)
+    assert found.id == "step-5.validation-steps"
+    assert "rank 0 did 4, rank 1 did 0 validation steps" in found.seen
+    assert found.evidence == (
+        "2 workers: 3 training, 4 (rank 0) and 0 (rank 1) validation steps",
+    )
+
+
+def test_different_numbers_of_training_steps_are_a_deadlock(report):
+    # Each number alone is right: 7 / 2 may be rounded up or down, but not both.
+    steps(report, "pair", [(3, 4), (4, 4)])
+    found = verdict(report, 5)
+    assert found.id == "step-5.deadlock"
+    assert "On 2 workers rank 0 did 3, rank 1 did 4 training steps" in found.seen
+    assert "this is a deadlock: rank 1, which does more, waits for ever" in found.seen
+
+
+def test_with_three_workers_all_of_them_are_named(report):
+    steps(report, "pair", [RIGHT_STEPS[2]] * 2)
+    steps(report, "three", [(3, 3), (2, 3), (2, 3)])
+    assert "rank 0 did 3, rank 1 did 2, rank 2 did 2" in verdict(report, 5).seen
+
+
+def test_who_joins_does_not_wait_for_ever(report):
+    steps(report, "pair", [(4, 4), (3, 4)], exchange("join", None, None, elements=1))
+    assert verdict(report, 5).id == "step-5.right"
+
+
+def test_training_steps_are_not_taken_for_the_test_at_the_end(report):
+    # A loop of its own, without fit and without a test.
+    report([[forward(True)] * 3, [forward(True)] * 3], "pair")
+    assert verdict(report, 5).id == "step-5.validation-steps"

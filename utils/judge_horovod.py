@@ -6,7 +6,16 @@ from collections.abc import Callable
 import numpy as np
 
 from utils import lab
-from utils.judge import Missing, Problem, Rank, Unreadable, World, in_line, short
+from utils.judge import (
+    DEADLOCK,
+    Missing,
+    Problem,
+    Rank,
+    Unreadable,
+    World,
+    in_line,
+    short,
+)
 from utils.verdict import UNDECIDED
 
 CLOSE = 0.01  # relative: what compression to 16 bits may cost
@@ -314,11 +323,11 @@ def _fewer_steps(worlds: dict[str, World]) -> None:
     lines = [f["line"] for w in used for r in w.ranks for f in r.all("fit")]
     line = lines[0] if lines else None
     sizes = sorted(counts)
+    trained = {n: [train for train, _ in counts[n]] for n in sizes}
+    validated = {n: [val for _, val in counts[n]] for n in sizes}
     evidence = [
-        f"{size} worker{'s' * (size > 1)}: "
-        f"{' and '.join(sorted({str(train) for train, _ in counts[size]}))} training, "
-        f"{' and '.join(sorted({str(val) for _, val in counts[size]}))} validation "
-        "steps"
+        f"{_workers(size)}: {_listed(trained[size])} training, "
+        f"{_listed(validated[size])} validation steps"
         for size in sizes
     ]
 
@@ -326,15 +335,11 @@ def _fewer_steps(worlds: dict[str, World]) -> None:
         return Problem(name, seen, line, evidence)
 
     total, rounds = lab.STEPS, 3 * lab.VAL_STEPS
+    if not any(e["op"] == "join" for w in used for e in w.ranks[0].all("enter")):
+        _raise_unequal(trained, problem)
+    _compare(trained, total, "training", {}, problem)
     _compare(
-        {n: {t for t, _ in counts[n]} for n in sizes},
-        total,
-        "training",
-        {},
-        problem,
-    )
-    _compare(
-        {n: {v for _, v in counts[n]} for n in sizes},
+        validated,
         rounds,
         "validation",
         {
@@ -352,6 +357,38 @@ def _fewer_steps(worlds: dict[str, World]) -> None:
     )
 
 
+def _workers(size: int) -> str:
+    return f"{size} worker{'s' * (size > 1)}"
+
+
+def _listed(done: list[int]) -> str:
+    """Steps by rank: "3", or "4 (rank 0) and 3 (rank 1)" where they differ."""
+    if len(set(done)) == 1:
+        return str(done[0])
+    return " and ".join(f"{steps} (rank {rank})" for rank, steps in enumerate(done))
+
+
+def _who_did(done: list[int]) -> str:
+    if len(set(done)) == 1:
+        return f"each did {done[0]}"
+    return ", ".join(f"rank {rank} did {steps}" for rank, steps in enumerate(done))
+
+
+def _raise_unequal(
+    trained: dict[int, list[int]], problem: Callable[[str, str], Problem]
+) -> None:
+    """Raise the Problem of ranks that do not train equally many steps."""
+    for size, done in trained.items():
+        if len(set(done)) > 1:
+            raise problem(
+                DEADLOCK,
+                f"On {_workers(size)} {_who_did(done)} training steps. Every step "
+                "averages the gradients of all ranks, so this is a deadlock: rank "
+                f"{done.index(max(done))}, which does more, waits for ever for the "
+                "others.",
+            )
+
+
 def _steps(rank: Rank) -> tuple[int, int]:
     """Training and validation steps that the rank has done."""
     forwards = rank.all("forward")
@@ -360,25 +397,27 @@ def _steps(rank: Rank) -> tuple[int, int]:
     elif rank.number == 0:
         # In a loop of its own, nothing but its place tells the test at the end, of
         # all images once, from the validation.
-        forwards = forwards[: -lab.VAL_STEPS]
+        test = forwards[-lab.VAL_STEPS :]
+        if not any(event["training"] for event in test):
+            forwards = forwards[: -lab.VAL_STEPS]
     train = sum(event["training"] for event in forwards)
     return train, len(forwards) - train
 
 
 def _compare(
-    counts: dict[int, set[int]],
+    counts: dict[int, list[int]],
     total: int,
     kind: str,
     special: dict[str, tuple[Callable[[int], int], str]],
     problem: Callable[[str, str], Problem],
 ) -> None:
-    """Compare the steps done, by number of workers, with total // N.
+    """Compare the steps that each rank did, by number of workers, with total // N.
 
     Rounding to the nearest whole number, as Python's round() does, is as good.
     special: faults that have names of their own, as what they would give.
     """
     allowed = {n: {total // n, round(total / n)} for n in counts}
-    if all(done <= allowed[n] for n, done in counts.items()):
+    if all(set(done) <= allowed[n] for n, done in counts.items()):
         return
     faults = {
         "not-divided": (
@@ -397,14 +436,13 @@ def _compare(
         ),
     }
     for name, (steps, seen) in faults.items():
-        if all(done == {steps(n)} for n, done in counts.items()):
+        if all(set(done) == {steps(n)} for n, done in counts.items()):
             raise problem(name, seen)
-    wrong = next(n for n, done in counts.items() if not done <= allowed[n])
-    done = " and ".join(map(str, sorted(counts[wrong])))
+    wrong = next(n for n, done in counts.items() if not set(done) <= allowed[n])
     raise problem(
         f"{kind}-steps",
-        f"On {wrong} worker{'s' * (wrong > 1)} each did {done} {kind} steps, not "
-        f"{total // wrong}.",
+        f"On {_workers(wrong)} {_who_did(counts[wrong])} {kind} steps, where each has "
+        f"{total // wrong} to do.",
     )
 
 
