@@ -23,15 +23,17 @@ from utils import exercises, judge, lab, steps
 
 @dataclass(frozen=True)
 class Program:
-    """worlds: that it is run in; caught: the id of the verdict on a wrong one; done:
-    steps done, of one in the triangle; unjudged: checks that its worlds don't serve;
-    ends_early: other checks, too, may see no more than that it crashed or hung."""
+    """worlds: that it is run in; caught: the id of the verdict on a wrong one; says:
+    words in it; done: steps done, of one in the triangle; unjudged: checks that its
+    worlds don't serve; ends_early: other checks, too, may see no more than that it
+    crashed or hung."""
 
     exercise: str
     name: str
     text: str
     worlds: tuple[str, ...]
     caught: str = ""
+    says: str = ""
     done: int = 0
     unjudged: tuple[int, ...] = ()
     ends_early: bool = False
@@ -104,6 +106,7 @@ def assert_caught(program: Program, worlds: dict[str, judge.World]) -> None:
     """The right check catches it, with the right id, and no check before that."""
     found = program.its.judge(program.step, worlds)
     assert (found.id, found.ok) == (program.caught, False), found
+    assert program.says in found.seen
     earlier = [
         program.its.judge(step, worlds)
         for step in range(1, program.step)

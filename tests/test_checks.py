@@ -38,6 +38,7 @@ def wrong(row: dict) -> Program:
         edited(FINISHED, row),
         worlds,
         row["caught"],
+        row.get("says", ""),
         unjudged=(5,) if "two" in worlds else EXERCISE.steps,
         ends_early=row.get("ends_early", False),
     )

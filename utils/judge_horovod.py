@@ -6,10 +6,21 @@ from collections.abc import Callable
 import numpy as np
 
 from utils import lab
-from utils.judge import Missing, Problem, Rank, Unreadable, World, in_line, short
+from utils.judge import (
+    DEADLOCK,
+    Missing,
+    Problem,
+    Rank,
+    Unreadable,
+    World,
+    in_line,
+    short,
+)
+from utils.observe import SMALL
 from utils.verdict import UNDECIDED
 
 CLOSE = 0.01  # relative: what compression to 16 bits may cost
+ROUNDED = 1e-3  # relative: weights sent in 16 bits; those of two ranks differ by more
 
 # So many digits at most: a long row of them would be read again from each of them.
 _PROGRESS = re.compile(
@@ -193,7 +204,17 @@ def _average_gradients(worlds: dict[str, World]) -> None:
             )
         return
     if all(_same(gradient, mine) for gradient, mine in zip(used, own, strict=True)):
-        if wrapped:
+        by_wrapped = [update["wrapped"] for update in updates]
+        if all(by_wrapped) and not _reduced_elements(world.ranks[0]):
+            raise Problem(
+                "applied-directly",
+                "The wrapped optimizer applied each rank's own gradient"
+                f"{in_line(line)}: its apply_gradients does not average. Only its "
+                "minimize does, which fit calls; in a loop of your own, "
+                "horovod.tensorflow.DistributedGradientTape averages.",
+                line,
+            )
+        if wrapped and not any(by_wrapped):
             raise Problem(
                 "not-used",
                 f"The optimizer wrapped in line {wrapped[0]} is not the one that "
@@ -238,6 +259,9 @@ def _broadcast(worlds: dict[str, World]) -> None:
     second, state = world.arrays("second"), [r.array("state") for r in world.ranks]
     sent = [e for e in world.ranks[0].all("enter") if e["op"] == "broadcast"]
     line = sent[0]["line"] if sent else None
+    together = np.array_equal(start[0], start[1])
+    if together:
+        _from_rank_0(world, start[0], world.arrays("made"), "started")
     apart = _distance(second[0], second[1])
     if apart > 0:
         if not sent:
@@ -254,17 +278,12 @@ def _broadcast(worlds: dict[str, World]) -> None:
             f"weights of rank 0 and rank 1 are {apart:.1%} apart.",
             line,
         )
-    roots = {e["root"] for e in sent if e["root"] is not None} - {0}
-    before = np.array_equal(start[0], start[1])
-    if roots or not (before or np.array_equal(second[0], updated[0])):
-        whose = f"rank {roots.pop()}" if roots else "another rank"
-        raise Problem(
-            "wrong-root", f"All ranks got the weights of {whose}, not of rank 0.", line
-        )
+    if not together:
+        _from_rank_0(world, second[0], updated, "update")
     if state[0].shape != state[1].shape or _distance(state[0], state[1]) > 0:
         raise Problem(
             "optimizer-state",
-            "All ranks have rank 0's weights, but not its optimizer state.",
+            "All ranks have the same weights, but not rank 0's optimizer state.",
             line,
         )
     if world.outcome == lab.ENDED:
@@ -276,6 +295,66 @@ def _broadcast(worlds: dict[str, World]) -> None:
                 f"those of rank 0 and rank 1 were {apart:.1%} apart.",
                 line,
             )
+
+
+def _from_rank_0(
+    world: World, weights: np.ndarray, before: np.ndarray, since: str
+) -> None:
+    """Raise a Problem if `weights`, which all ranks have now, are not those of rank 0.
+
+    before: what each rank had before that; since: the event since which they may have
+    become the same.
+    """
+    owners = [n for n, its in enumerate(before) if _distance(its, weights) < ROUNDED]
+    line = _first_exchange(world.ranks[0], since)
+    if not owners and _distance(before.mean(axis=0), weights) < ROUNDED:
+        raise Problem(
+            "mean-of-starts",
+            f"All ranks got the mean of the ranks' weights{in_line(line)}, not those "
+            "of rank 0: a checkpoint that only rank 0 had read would be blurred by "
+            "the random weights of the others.",
+            line,
+        )
+    foreign = _foreign_broadcasts(world.ranks[0], weights.size)
+    if foreign:
+        line = foreign[0]["line"]
+    if len(owners) in (0, world.size):  # then only broadcasts tell whose they are
+        whose = [event["root"] for event in foreign]
+    else:
+        whose = owners
+    if whose and 0 not in whose:
+        raise Problem(
+            "wrong-root",
+            f"All ranks got the weights of rank {whose[0]}, not of rank 0.",
+            line,
+        )
+    if not owners and since == "update":
+        raise Problem(
+            "another-start",
+            "After the first batch all ranks have the same weights, but not those that "
+            "rank 0 had.",
+            line,
+        )
+
+
+def _foreign_broadcasts(rank: Rank, numbers: int) -> list[dict]:
+    """The broadcasts from other ranks than 0, if they carried so many numbers in all:
+    with fewer, they were about something else than the weights."""
+    sent = [e for e in rank.all("enter") if e["op"] == "broadcast" and e["root"]]
+    return sent if sum(event["elements"] for event in sent) >= numbers else []
+
+
+def _first_exchange(rank: Rank, since: str) -> int | None:
+    """The line of the first collective, other than a broadcast, that carried more than
+    a few numbers between the first such event and the next batch."""
+    what = [event["what"] for event in rank.events]
+    for event in rank.events[what.index(since) :]:
+        if event["what"] == "forward":
+            break
+        large = event["what"] == "enter" and event["elements"] > SMALL
+        if large and event["op"] != "broadcast":
+            return event["line"]
+    return None
 
 
 # ------------------------------------------------------------ step 5
@@ -305,11 +384,11 @@ def _fewer_steps(worlds: dict[str, World]) -> None:
     lines = [f["line"] for w in used for r in w.ranks for f in r.all("fit")]
     line = lines[0] if lines else None
     sizes = sorted(counts)
+    trained = {n: [train for train, _ in counts[n]] for n in sizes}
+    validated = {n: [val for _, val in counts[n]] for n in sizes}
     evidence = [
-        f"{size} worker{'s' * (size > 1)}: "
-        f"{' and '.join(sorted({str(train) for train, _ in counts[size]}))} training, "
-        f"{' and '.join(sorted({str(val) for _, val in counts[size]}))} validation "
-        "steps"
+        f"{_workers(size)}: {_listed(trained[size])} training, "
+        f"{_listed(validated[size])} validation steps"
         for size in sizes
     ]
 
@@ -317,15 +396,11 @@ def _fewer_steps(worlds: dict[str, World]) -> None:
         return Problem(name, seen, line, evidence)
 
     total, rounds = lab.STEPS, 3 * lab.VAL_STEPS
+    if not any(e["op"] == "join" for w in used for e in w.ranks[0].all("enter")):
+        _raise_unequal(trained, problem)
+    _compare(trained, total, "training", {}, problem)
     _compare(
-        {n: {t for t, _ in counts[n]} for n in sizes},
-        total,
-        "training",
-        {},
-        problem,
-    )
-    _compare(
-        {n: {v for _, v in counts[n]} for n in sizes},
+        validated,
         rounds,
         "validation",
         {
@@ -343,6 +418,38 @@ def _fewer_steps(worlds: dict[str, World]) -> None:
     )
 
 
+def _workers(size: int) -> str:
+    return f"{size} worker{'s' * (size > 1)}"
+
+
+def _listed(done: list[int]) -> str:
+    """Steps by rank: "3", or "4 (rank 0) and 3 (rank 1)" where they differ."""
+    if len(set(done)) == 1:
+        return str(done[0])
+    return " and ".join(f"{steps} (rank {rank})" for rank, steps in enumerate(done))
+
+
+def _who_did(done: list[int]) -> str:
+    if len(set(done)) == 1:
+        return f"each did {done[0]}"
+    return ", ".join(f"rank {rank} did {steps}" for rank, steps in enumerate(done))
+
+
+def _raise_unequal(
+    trained: dict[int, list[int]], problem: Callable[[str, str], Problem]
+) -> None:
+    """Raise the Problem of ranks that do not train equally many steps."""
+    for size, done in trained.items():
+        if len(set(done)) > 1:
+            raise problem(
+                DEADLOCK,
+                f"On {_workers(size)} {_who_did(done)} training steps. Every step "
+                "averages the gradients of all ranks, so this is a deadlock: rank "
+                f"{done.index(max(done))}, which does more, waits for ever for the "
+                "others.",
+            )
+
+
 def _steps(rank: Rank) -> tuple[int, int]:
     """Training and validation steps that the rank has done."""
     forwards = rank.all("forward")
@@ -351,25 +458,27 @@ def _steps(rank: Rank) -> tuple[int, int]:
     elif rank.number == 0:
         # In a loop of its own, nothing but its place tells the test at the end, of
         # all images once, from the validation.
-        forwards = forwards[: -lab.VAL_STEPS]
+        test = forwards[-lab.VAL_STEPS :]
+        if not any(event["training"] for event in test):
+            forwards = forwards[: -lab.VAL_STEPS]
     train = sum(event["training"] for event in forwards)
     return train, len(forwards) - train
 
 
 def _compare(
-    counts: dict[int, set[int]],
+    counts: dict[int, list[int]],
     total: int,
     kind: str,
     special: dict[str, tuple[Callable[[int], int], str]],
     problem: Callable[[str, str], Problem],
 ) -> None:
-    """Compare the steps done, by number of workers, with total // N.
+    """Compare the steps that each rank did, by number of workers, with total // N.
 
     Rounding to the nearest whole number, as Python's round() does, is as good.
     special: faults that have names of their own, as what they would give.
     """
     allowed = {n: {total // n, round(total / n)} for n in counts}
-    if all(done <= allowed[n] for n, done in counts.items()):
+    if all(set(done) <= allowed[n] for n, done in counts.items()):
         return
     faults = {
         "not-divided": (
@@ -388,14 +497,13 @@ def _compare(
         ),
     }
     for name, (steps, seen) in faults.items():
-        if all(done == {steps(n)} for n, done in counts.items()):
+        if all(set(done) == {steps(n)} for n, done in counts.items()):
             raise problem(name, seen)
-    wrong = next(n for n, done in counts.items() if not done <= allowed[n])
-    done = " and ".join(map(str, sorted(counts[wrong])))
+    wrong = next(n for n, done in counts.items() if not set(done) <= allowed[n])
     raise problem(
         f"{kind}-steps",
-        f"On {wrong} worker{'s' * (wrong > 1)} each did {done} {kind} steps, not "
-        f"{total // wrong}.",
+        f"On {_workers(wrong)} {_who_did(counts[wrong])} {kind} steps, where each has "
+        f"{total // wrong} to do.",
     )
 
 
@@ -410,84 +518,205 @@ def _average_metrics(worlds: dict[str, World]) -> None:
     calls = [rank.all("callback") for rank in world.ranks]
     if not all(calls):
         raise Missing
-    own = [
+    computed = [
         {k: v for k, v in call[0]["before"].items() if k.startswith("val_")}
         for call in calls
     ]
-    if not all(own):
+    if not all(computed):
         raise Problem("no-validation", "The program did not validate.")
-    mean = {k: float(np.mean([metrics[k] for metrics in own])) for k in own[0]}
-    if all(_near(own[0][k], own[1][k]) for k in mean):
+    mean = {k: float(np.mean([each[k] for each in computed])) for k in computed[0]}
+    if all(_near(computed[0][k], computed[1][k]) for k in mean):
         raise Problem(
             "no-difference",
             "All ranks computed the same validation metrics, so whether they were "
             "averaged can't be seen.",
             state=UNDECIDED,
         )
-    world_ended = world.outcome == lab.ENDED
+    for together in _side_by_side(calls):
+        _raise_combined(world, together, computed)
     averaged = any(_all_near(c["after"], mean) for call in calls for c in call)
     for rank, call in enumerate(calls):
-        for one in call:
-            changes = any(one["after"].get(k) != one["before"].get(k) for k in mean)
-            reads = set(one["read"]) & set(mean)
-            if changes:
-                sums = {k: world.size * v for k, v in mean.items()}
-                if _all_near(one["after"], sums):
-                    raise Problem(
-                        "sum",
-                        f"{one['name']} gives the sum over the workers, not the mean.",
-                        one["made"],
-                    )
+        for callback in call:
+            before, after = callback["before"], callback["after"]
+            changes = any(after.get(k) != before.get(k) for k in mean)
+            reads = set(callback["read"]) & set(mean)
+            wrong = sorted(k for k in reads if not _near(before[k], mean[k]))
+            if changes or not wrong:
                 continue
-            if not reads or all(_near(one["before"][k], mean[k]) for k in reads):
-                continue
-            if not world_ended:
+            if world.outcome != lab.ENDED:
                 raise Missing
-            key = sorted(k for k in reads if not _near(one["before"][k], mean[k]))[0]
             told = (
-                f"{one['name']} read {key} = {one['before'][key]:.4f} on rank {rank}; "
-                f"the mean over the workers is {mean[key]:.4f}"
+                f"{callback['name']} read {wrong[0]} = {before[wrong[0]]:.4f} on rank "
+                f"{rank}; the mean over the workers is {mean[wrong[0]]:.4f}"
             )
             if averaged:
                 raise Problem(
                     "too-late",
                     f"{told}. It is averaged only after that: callbacks act in the "
                     "order of the list.",
-                    one["made"],
+                    callback["made"],
                 )
-            raise Problem("not-averaged", f"{told}.", one["made"])
+            raise Problem("not-averaged", f"{told}.", callback["made"])
     if not averaged:
         raise Missing
+
+
+def _side_by_side(calls: list[list[dict]]):
+    """Each callback that all ranks have, as what it did on each; in rank 0's order."""
+    rest = [list(call) for call in calls[1:]]
+    for callback in calls[0]:
+        likes = [
+            next((c for c in others if c["name"] == callback["name"]), None)
+            for others in rest
+        ]
+        if None not in likes:
+            for others, like in zip(rest, likes, strict=True):
+                others.remove(like)
+            yield callback, *likes
+
+
+def _raise_combined(world: World, together: tuple, computed: list[dict]) -> None:
+    """Raise the Problem of a callback that replaces metrics by something known.
+
+    together: what it did on each rank; computed: the metrics that each computed.
+    """
+    changed = sorted(
+        k
+        for k in computed[0]
+        if any(c["after"].get(k) != c["before"].get(k) for c in together)
+    )
+    if not changed or not all(set(changed) <= set(c["after"]) for c in together):
+        return
+    handed_out = _broadcasts_in(world.ranks[0], together[0])
+    for keys in (changed, *([key] for key in changed)):
+        given = np.array([[metrics[k] for k in keys] for metrics in computed])
+        got = np.array([[c["after"][k] for k in keys] for c in together])
+        name, words = _combination(given, got, handed_out)
+        if name not in ("", "mean"):
+            raise Problem(
+                name,
+                f"{together[0]['name']} replaces {' and '.join(keys)} by {words}, not "
+                "by the mean.",
+                together[0]["made"],
+            )
+
+
+def _broadcasts_in(rank: Rank, callback: dict) -> bool:
+    """Did a broadcast take place in this callback, at the end of the epoch?"""
+    for event in reversed(rank.events[: rank.events.index(callback)]):
+        if event["what"] in ("callback", "forward"):
+            break
+        if event["what"] == "enter" and event["op"] == "broadcast":
+            return True
+    return False
+
+
+def _combination(
+    given: np.ndarray, got: np.ndarray, handed_out: bool
+) -> tuple[str, str]:
+    """What was made of the numbers that the ranks gave: its name, "mean" or that of a
+    Problem, and words for it; both empty for nothing known.
+
+    given, got: (ranks, numbers). handed_out: by a broadcast; the numbers alone do not
+    always tell what rank 0 gave from a maximum or minimum.
+    """
+    mean = given.mean(axis=0)
+    computed = [
+        ("mean", "the mean", mean),
+        ("sum", "the sum over the workers", given.sum(axis=0)),
+        (
+            "divided-twice",
+            "the mean divided by the number of workers once more",
+            mean / len(given),
+        ),
+        ("maximum", "the maximum over the workers", given.max(axis=0)),
+        ("minimum", "the minimum over the workers", given.min(axis=0)),
+    ]
+    taken = [
+        ("broadcast", f"what rank {rank} computed", numbers)
+        for rank, numbers in enumerate(given)
+    ]
+    known = [*taken, *computed] if handed_out else [*computed, *taken]
+    return next(
+        ((name, words) for name, words, numbers in known if _near(got, numbers)),
+        ("", ""),
+    )
 
 
 def _averaged_by_hand(world: World) -> None:
     """A training loop of its own has no callbacks: look at what it lets reduce."""
     if world.outcome != lab.ENDED or not all(r.all("forward") for r in world.ranks):
         raise Missing
-    reductions = [list(_small_reductions(rank)) for rank in world.ranks]
-    for together in zip(*reductions, strict=False):
-        given = np.array([given for given, _ in together])
-        got = np.array([got for _, got in together])
-        differ = not np.allclose(given[0], given[1], rtol=1e-6)
-        mean = given.mean(axis=0)
-        wanted = (mean, world.size * mean)  # the program may divide by itself
-        if differ and any(np.allclose(got, one, rtol=1e-4) for one in wanted):
-            return
+    exchanges = zip(*(_small_exchanges(rank) for rank in world.ranks), strict=False)
+    outcomes = [(*_outcome(together), together[0]["line"]) for together in exchanges]
+    if any(name == "mean" for name, _, _ in outcomes):
+        return
+    # What leaves it open comes first: a rank may exchange more than metrics.
+    for name, words, line in sorted(outcomes, key=lambda o: o[0] not in _OPEN):
+        if name in _OPEN:
+            raise Problem(name, _OPEN[name], line, state=UNDECIDED)
+        if name:
+            raise Problem(
+                name,
+                "No number that the ranks computed in validation was averaged: what "
+                f"they get{in_line(line)} is {words}.",
+                line,
+            )
     raise Problem(
         "not-averaged", "No number that the ranks computed in validation was averaged."
     )
 
 
-def _small_reductions(rank: Rank):
-    """What the rank gave to each allreduce of a few numbers after training, and got."""
-    last = max(i for i, e in enumerate(rank.events) if e["what"] == "update")
+_EXCHANGES = ("allreduce", "allgather", "broadcast")  # and the grouped ones
+_OPEN = {
+    "no-difference": "All ranks gave the same numbers to be reduced, so whether they "
+    "were averaged can't be seen.",
+    "gathered": "All ranks gathered their numbers, and whether each then took the mean "
+    "can't be seen.",
+}
+
+
+def _outcome(together: tuple[dict, ...]) -> tuple[str, str]:
+    """What a collective made of a few numbers of each rank: as _combination, or a name
+    in _OPEN."""
+    op = together[0]["op"]
+    if "allgather" in op:
+        return "gathered", ""
+    given = np.array([exchange["given"] for exchange in together])
+    got = np.array([exchange["got"] for exchange in together])
+    name, words = _combination(given, got, handed_out=op == "broadcast")
+    # Numbers as good as equal are their mean, their maximum, what rank 0 gave.
+    if np.allclose(given, given[0], rtol=1e-4) and name != "divided-twice":
+        return ("", "") if op == "broadcast" else ("no-difference", "")
+    # The program may divide the sum by itself.
+    return ("mean", "") if name == "sum" else (name, words)
+
+
+def _small_exchanges(rank: Rank):
+    """The collectives that exchanged a few numbers after validating, as dicts with
+    what the rank gave and got.
+
+    What comes before the validation, such as the mean of the training loss, does not
+    tell whether its metrics are averaged.
+    """
+    what = [event["what"] for event in rank.events]
+    if "update" not in what:
+        raise Missing
+    last = len(what) - what[::-1].index("update")
+    validated = next(
+        (
+            i
+            for i, event in enumerate(rank.events[last:], last)
+            if event["what"] == "forward" and not event["training"]
+        ),
+        last,
+    )
     entered = None
-    for event in rank.events[last:]:
-        if event["what"] == "enter" and "allreduce" in event["op"]:
-            entered = event["given"]
-        elif event["what"] == "leave" and entered and event["got"]:
-            yield entered, event["got"]
-            entered = None
+    for event in rank.events[validated:]:
+        if event["what"] == "enter":
+            entered = event if event["op"].endswith(_EXCHANGES) else None
+        elif event["what"] == "leave" and entered and entered["given"] and event["got"]:
+            yield {**entered, "got": event["got"]}
 
 
 # ------------------------------------------------------------ small things
@@ -502,8 +731,9 @@ def _distance(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.linalg.norm(a - b) / (np.linalg.norm(a) or 1.0))
 
 
-def _near(a: float, b: float) -> bool:
-    return bool(np.isclose(a, b, rtol=1e-5, atol=1e-7))
+def _near(a, b) -> bool:
+    """Two numbers, or all of two arrays."""
+    return bool(np.allclose(a, b, rtol=1e-5, atol=1e-7))
 
 
 def _all_near(metrics: dict, wanted: dict) -> bool:

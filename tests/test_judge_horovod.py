@@ -1,0 +1,355 @@
+"""Verdicts on the six Horovod steps, from reports that no program has to be run for:
+what real programs show only now and then, and cases that lie close together.
+"""
+
+import json
+
+import numpy as np
+import pytest
+
+from utils import exercises, judge, lab
+from utils.verdict import UNDECIDED, WRONG
+
+
+@pytest.fixture
+def report(tmp_path):
+    """Writes down what the ranks of a world did, as lists of events and arrays."""
+
+    def write(ranks, world="two", **arrays):
+        folder = tmp_path / world
+        folder.mkdir()
+        outcome = {"outcome": lab.ENDED, "script": "x", "statuses": {}}
+        (folder / "outcome.json").write_text(json.dumps(outcome))
+        for rank, events in enumerate(ranks):
+            events = [{"what": "started"}, *events, {"what": "ended"}]
+            lines = [json.dumps({"line": None} | event) for event in events]
+            (folder / f"rank.{rank}.jsonl").write_text("\n".join(lines) + "\n")
+        for name, values in arrays.items():
+            for rank, value in enumerate(values):
+                np.save(folder / f"rank.{rank}.{name}.npy", np.float32(value))
+
+    write.folder = tmp_path
+    return write
+
+
+def verdict(report, step):
+    return exercises.HOROVOD.judge(step, judge.read(report.folder))
+
+
+def forward(training, fit=False):
+    return {"what": "forward", "training": training, "fit": fit}
+
+
+def update(wrapped=True):
+    return {"what": "update", "wrapped": wrapped, "line": 5}
+
+
+def exchange(op, given, got, line=7, elements=None, root=None):
+    """The two events of a collective."""
+    numbers = elements or len(given)
+    entered = {"op": op, "given": given, "elements": numbers, "root": root}
+    return [
+        {"what": "enter", "name": None, "line": line, **entered},
+        {"what": "leave", "op": op, "got": got},
+    ]
+
+
+# ------------------------------------------------------------ step 3
+
+GRADIENTS = np.array([[1.0, 2.0, 3.0], [3.0, 2.0, -1.0]])
+
+
+@pytest.mark.parametrize(
+    ("wrapped", "reduced", "caught"),
+    [
+        (True, [], "applied-directly"),
+        (True, exchange("allreduce", None, None, elements=3), "not-averaged"),
+        (False, [], "not-used"),
+    ],
+    ids=["nothing averaged", "averaged in vain", "another optimizer"],
+)
+def test_which_optimizer_trained_decides_what_is_said(report, wrapped, reduced, caught):
+    events = [{"what": "wrapped", "line": 3}, forward(True), *reduced, update(wrapped)]
+    report([events] * 2, local=GRADIENTS, applied=GRADIENTS)
+    assert verdict(report, 3).id == f"step-3.{caught}"
+
+
+# ------------------------------------------------------------ step 4
+
+MADE = np.random.default_rng(1).normal(0, 1, (2, 1000))
+MADE[1] = MADE[0] + 0.05 * MADE[1]  # as far apart as utils.observe makes them
+MEAN = MADE.mean(axis=0)
+SENT = exchange("broadcast", None, None, elements=1000, root=0)
+GREETING = exchange("broadcast", None, None, elements=9, root=1)
+FOREIGN = exchange("broadcast", None, None, line=8, elements=1000, root=1)
+REDUCED = exchange("allreduce", None, None, line=9, elements=1000)
+
+
+def start_together(report, weights, made, before=()):
+    """All ranks begin the first batch with `weights`."""
+    events = [*before, forward(True), update(), forward(True)]
+    same = [weights] * 2
+    state = [[0.0] * 9] * 2
+    arrays = dict.fromkeys(("start", "updated", "second", "end"), same)
+    report([events] * 2, made=made, state=state, **arrays)
+
+
+@pytest.mark.parametrize(
+    ("weights", "before", "made", "caught"),
+    [
+        (MADE[0], SENT, MADE, "right"),
+        (MEAN, REDUCED, MADE, "mean-of-starts"),
+        (np.float16(MEAN), REDUCED, MADE, "mean-of-starts"),
+        (MEAN, REDUCED + SENT, MADE, "mean-of-starts"),
+        (MADE[1], REDUCED, MADE, "wrong-root"),
+        (MADE[0], REDUCED, MADE[[0, 0]], "right"),
+        (2 * MADE[0], SENT, MADE, "right"),
+        (MADE[0], SENT + GREETING, MADE, "right"),
+        (MADE[0], FOREIGN, MADE[[0, 0]], "wrong-root"),
+        (MADE[0], GREETING, MADE[[0, 0]], "right"),
+        (2 * MADE[0], FOREIGN, MADE, "wrong-root"),
+    ],
+    ids=[
+        "rank 0's",
+        "the mean",
+        "the mean in 16 bits",
+        "the mean, handed out",
+        "rank 1's",
+        "the mean of what was equal",
+        "read from a file",
+        "rank 0's, and something of rank 1",
+        "equal before a broadcast from rank 1",
+        "equal before something of rank 1",
+        "read by rank 1, which handed it out",
+    ],
+)
+def test_whose_weights_all_ranks_start_with(report, weights, before, made, caught):
+    start_together(report, weights, made, before)
+    assert verdict(report, 4).id == f"step-4.{caught}"
+
+
+def test_weights_that_are_averaged_later_do_not_matter_at_the_start(report):
+    """Rank 0's weights, then updates with gradients that nobody averages."""
+    events = [*SENT, forward(True), update(), *REDUCED, forward(True)]
+    arrays = dict(made=MADE, start=MADE[[0, 0]], updated=MADE, second=[MEAN] * 2)
+    report([events] * 2, **arrays, state=[[0.0] * 9] * 2, end=[MEAN] * 2)
+    assert verdict(report, 4).id == "step-4.right"
+
+
+def test_the_line_that_took_the_mean_is_named(report):
+    start_together(report, MEAN, MADE, GREETING + REDUCED)
+    found = verdict(report, 4)
+    assert found.line == 9
+    assert "the mean of the ranks' weights in line 9, not those of rank 0" in found.seen
+
+
+@pytest.mark.parametrize(
+    ("weights", "caught"),
+    [
+        (MADE[0], "right"),
+        (MEAN, "mean-of-starts"),
+        (MADE[1], "wrong-root"),
+        (MADE.max(axis=0), "another-start"),
+    ],
+    ids=["rank 0's", "the mean", "rank 1's", "the maximum"],
+)
+def test_whose_weights_all_ranks_get_after_the_first_batch(report, weights, caught):
+    events = [forward(True), *REDUCED, update(), *REDUCED, forward(True)]
+    arrays = dict(made=MADE, start=MADE, updated=MADE, second=[weights] * 2)
+    report([events] * 2, **arrays, state=[[0.0] * 9] * 2, end=[weights] * 2)
+    assert verdict(report, 4).id == f"step-4.{caught}"
+
+
+def test_weights_that_differ_by_rounding_alone_are_not_another_rank_s(report):
+    rounded = [MADE[0], np.float16(MADE[0])]
+    arrays = dict(made=MADE, start=rounded, updated=rounded, second=[MADE[0]] * 2)
+    events = [forward(True), update(), forward(True)]
+    report([events] * 2, **arrays, state=[[0.0] * 9] * 2, end=[MADE[0]] * 2)
+    assert verdict(report, 4).id == "step-4.right"
+
+
+def test_the_line_that_took_another_rank_s_weights_is_named(report):
+    start_together(report, MADE[1], MADE, SENT + FOREIGN)
+    assert verdict(report, 4).line == 8
+
+
+def test_a_line_that_only_averages_gradients_is_not_blamed(report):
+    events = [forward(True), *REDUCED, update(), forward(True), *REDUCED, update()]
+    arrays = dict(made=MADE, start=MADE, updated=MADE, second=[2 * MADE[0]] * 2)
+    report([events] * 2, **arrays, state=[[0.0] * 9] * 2)
+    found = verdict(report, 4)
+    assert (found.id, found.line) == ("step-4.another-start", None)
+
+
+def test_a_missing_optimizer_state_says_nothing_of_whose_the_weights_are(report):
+    events = [forward(True), update(), forward(True)]
+    same = [2 * MADE[0]] * 2
+    arrays = dict(made=MADE, start=same, updated=same, second=same)
+    report([events] * 2, **arrays, state=[[0.0] * 9, [1.0] * 9])
+    found = verdict(report, 4)
+    assert found.id == "step-4.optimizer-state"
+    assert "All ranks have the same weights" in found.seen
+
+
+# ------------------------------------------------------------ step 5
+
+
+def steps(report, world, counts, more=()):
+    """Each rank does so many training and validation steps in fit, and then more."""
+    fit = {"what": "fit", "line": 4, "steps_per_epoch": 1, "validation_steps": 1}
+    ranks = []
+    for train, val in counts:
+        forwards = [forward(True, True)] * train + [forward(False, True)] * val
+        ranks.append([fit, *forwards, {"what": "fitted"}, *more])
+    report(ranks, world)
+
+
+TOTAL, ROUNDS = lab.STEPS, 3 * lab.VAL_STEPS
+RIGHT_STEPS = {n: (TOTAL // n, ROUNDS // n) for n in (1, 2, 3)}
+
+
+def test_the_ranks_that_validate_differently_are_named(report):
+    steps(report, "pair", [(3, 4), (3, 0)])
+    found = verdict(report, 5)
+    assert found.id == "step-5.validation-steps"
+    assert "rank 0 did 4, rank 1 did 0 validation steps" in found.seen
+    assert found.evidence == (
+        "2 workers: 3 training, 4 (rank 0) and 0 (rank 1) validation steps",
+    )
+
+
+def test_different_numbers_of_training_steps_are_a_deadlock(report):
+    # Each number alone is right: 7 / 2 may be rounded up or down, but not both.
+    steps(report, "pair", [(3, 4), (4, 4)])
+    found = verdict(report, 5)
+    assert found.id == "step-5.deadlock"
+    assert "On 2 workers rank 0 did 3, rank 1 did 4 training steps" in found.seen
+    assert "this is a deadlock: rank 1, which does more, waits for ever" in found.seen
+
+
+def test_with_three_workers_all_of_them_are_named(report):
+    steps(report, "pair", [RIGHT_STEPS[2]] * 2)
+    steps(report, "three", [(3, 3), (2, 3), (2, 3)])
+    assert "rank 0 did 3, rank 1 did 2, rank 2 did 2" in verdict(report, 5).seen
+
+
+def test_who_joins_does_not_wait_for_ever(report):
+    steps(report, "pair", [(4, 4), (3, 4)], exchange("join", None, None, elements=1))
+    assert verdict(report, 5).id == "step-5.right"
+
+
+def test_training_steps_are_not_taken_for_the_test_at_the_end(report):
+    # A loop of its own, without fit and without a test.
+    report([[forward(True)] * 3, [forward(True)] * 3], "pair")
+    assert verdict(report, 5).id == "step-5.validation-steps"
+
+
+# ------------------------------------------------------------ step 6
+
+OWN = [{"val_loss": 2.25, "val_accuracy": 0.25}, {"val_loss": 2.0, "val_accuracy": 0.5}]
+
+
+def callback(name, before, after, line, read=()):
+    facts = {"before": before, "after": after, "made": line, "read": list(read)}
+    return {"what": "callback", "name": name, **facts}
+
+
+def combined(loss, accuracy):
+    return {"val_loss": loss, "val_accuracy": accuracy}
+
+
+FIT = {"what": "fit", "verbose": 0}
+SHARED = exchange("broadcast", [1.0], [1.0])
+
+
+@pytest.mark.parametrize(
+    ("after", "entered", "caught", "words"),
+    [
+        (combined(2.125, 0.375), [], "right", ""),
+        (combined(4.25, 0.75), [], "sum", "val_accuracy and val_loss by the sum"),
+        (combined(1.0625, 0.1875), [], "divided-twice", "once more"),
+        (combined(2.25, 0.5), [], "maximum", "val_accuracy and val_loss by the max"),
+        (combined(2.0, 0.25), [], "minimum", "the minimum over the workers"),
+        (combined(2.0, 0.5), [], "broadcast", "what rank 1 computed"),
+        (combined(2.25, 0.25), SHARED, "broadcast", "what rank 0 computed"),
+        (combined(2.125, 0.5), [], "maximum", "replaces val_accuracy by the maximum"),
+        (combined(3.0, 3.0), [], "not-averaged", "History read val_accuracy = 3.0000"),
+    ],
+)
+def test_what_a_callback_makes_of_the_metrics_is_named(
+    report, after, entered, caught, words
+):
+    # Rank 0 alone has one more callback, and before the others.
+    extra = callback("Logger", OWN[0], OWN[0], 10)
+    history = callback("History", after, after, None, after)
+    ranks = []
+    for own, more in zip(OWN, ([extra], []), strict=True):
+        mine = callback("Mine", own, after, 11)
+        ranks.append([FIT, forward(False), *more, *entered, mine, history])
+    report(ranks)
+    found = verdict(report, 6)
+    assert found.id == f"step-6.{caught}"
+    assert words in found.seen
+
+
+@pytest.mark.parametrize(
+    ("entered", "caught"), [([], "maximum"), (SHARED, "broadcast")]
+)
+def test_a_broadcast_in_the_callback_tells_it_from_a_maximum(report, entered, caught):
+    metrics = [{"val_accuracy": 0.5}, {"val_accuracy": 0.25}]
+    events = [FIT, *SHARED, forward(False), *entered]
+    report([[*events, callback("Mine", own, metrics[0], 11)] for own in metrics])
+    assert verdict(report, 6).id == f"step-6.{caught}"
+
+
+def by_hand(report, exchanges, between=()):
+    """A loop of its own, with these exchanges after the validation: for each the op,
+    what each rank gave, and what all got."""
+    ranks = [[forward(True), update(), *between, forward(False)] for _ in range(2)]
+    for op, given, got in exchanges:
+        for rank, events in enumerate(ranks):
+            events += exchange(op, given[rank], got)
+    report(ranks)
+    return verdict(report, 6)
+
+
+DIFFERENT, EQUAL = ([1.0, 0.25], [2.0, 0.5]), ([0.5, 2.0], [0.5, 2.0])
+SECONDS = ("allreduce", ([9.0], [8.0]), [9.0])  # of the slowest
+
+
+@pytest.mark.parametrize(
+    ("exchanges", "caught", "state"),
+    [
+        ([("allreduce", DIFFERENT, [1.5, 0.375])], "right", None),
+        ([("allreduce", DIFFERENT, [3.0, 0.75])], "right", None),
+        ([SECONDS, ("allreduce", DIFFERENT, [1.5, 0.375])], "right", None),
+        ([("allreduce", EQUAL, [0.5, 2.0])], "no-difference", UNDECIDED),
+        ([("allreduce", EQUAL, [1.0, 4.0])], "no-difference", UNDECIDED),
+        ([("allreduce", ([0.0], [0.0]), [0.0])], "no-difference", UNDECIDED),
+        ([SECONDS, ("allreduce", EQUAL, [0.5, 2.0])], "no-difference", UNDECIDED),
+        ([("allreduce", EQUAL, [0.25, 1.0])], "divided-twice", WRONG),
+        ([("allreduce", DIFFERENT, [0.75, 0.1875])], "divided-twice", WRONG),
+        ([("allreduce", DIFFERENT, [2.0, 0.5])], "maximum", WRONG),
+        ([("allreduce", DIFFERENT, [1.0, 0.25])], "minimum", WRONG),
+        ([("broadcast", DIFFERENT, [1.0, 0.25])], "broadcast", WRONG),
+        ([("broadcast", EQUAL, [0.5, 2.0])], "not-averaged", WRONG),
+        ([("allgather", DIFFERENT, [1.0, 0.25, 2.0, 0.5])], "gathered", UNDECIDED),
+        ([("alltoall", DIFFERENT, [1.0, 2.0, 2.0])], "not-averaged", WRONG),
+        ([("allreduce", DIFFERENT, [7.0, 7.0])], "not-averaged", WRONG),
+        ([], "not-averaged", WRONG),
+    ],
+)
+def test_what_a_loop_of_its_own_makes_of_the_metrics(report, exchanges, caught, state):
+    found = by_hand(report, exchanges)
+    assert found.id == f"step-6.{caught}"
+    assert found.ok if state is None else found.state == state
+
+
+def test_the_mean_of_the_training_loss_is_not_that_of_the_validation(report):
+    between = exchange("allreduce", [1.0], [1.0])
+    assert by_hand(report, [], between).id == "step-6.not-averaged"
+
+
+def test_a_loop_that_never_updates_has_not_trained(report):
+    report([[forward(True)]] * 2)
+    assert verdict(report, 6).id == "step-6.never-trained"
