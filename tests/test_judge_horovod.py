@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from test_evidence import HOROVOD, OUTCOME
 
 from utils import exercises, judge, lab
 from utils.verdict import UNDECIDED, WRONG
@@ -18,11 +19,14 @@ def report(tmp_path):
     def write(ranks, world="two", **arrays):
         folder = tmp_path / world
         folder.mkdir()
-        outcome = {"outcome": lab.ENDED, "script": "x", "statuses": {}}
-        (folder / "outcome.json").write_text(json.dumps(outcome))
+        (folder / "outcome.json").write_text(json.dumps(OUTCOME))
         for rank, events in enumerate(ranks):
             events = [{"what": "started"}, *events, {"what": "ended"}]
-            lines = [json.dumps({"line": None} | event) for event in events]
+            # What a case doesn't say is as a worker reports it.
+            lines = [
+                json.dumps({"time": 1.0, "line": None} | HOROVOD[event["what"]] | event)
+                for event in events
+            ]
             (folder / f"rank.{rank}.jsonl").write_text("\n".join(lines) + "\n")
         for name, values in arrays.items():
             for rank, value in enumerate(values):
