@@ -22,8 +22,8 @@ NAME = "submission.py"
 SHOWN = (
     *("__init__", "course", "data", "devices", "display", "drawn", "fetch", "hosts"),
     *("lab", "launch", "logs", "messenger", "networks", "observe", "profiles"),
-    *("observe_replicas", "observe_scaled", "observe_survive", "stacks", "steps"),
-    *("supervise", "survival", "tasks", "watch", "worker"),
+    *("observe_graphs", "observe_replicas", "observe_scaled", "observe_survive"),
+    *("stacks", "steps", "supervise", "survival", "tasks", "watch", "worker"),
 )
 LIMITS = sandbox.Limits(seconds=lab.START + lab.LIMIT)
 LOG = 8_000  # bytes of what each worker printed

@@ -7,6 +7,7 @@ import numpy as np
 
 from utils import lab
 from utils.judge import Missing, Problem, Rank, Unreadable, World, in_line, short
+from utils.judge_graphs import trains, validates
 from utils.verdict import UNDECIDED
 
 CLOSE = 0.01  # relative: what compression to 16 bits may cost
@@ -512,8 +513,8 @@ def _all_near(metrics: dict, wanted: dict) -> bool:
 JUDGES = {
     1: _start_and_pin,
     2: _one_voice,
-    3: _average_gradients,
-    4: _broadcast,
-    5: _fewer_steps,
-    6: _average_metrics,
+    3: trains(_average_gradients),
+    4: trains(_broadcast),
+    5: trains(_fewer_steps),
+    6: validates(_average_metrics),
 }

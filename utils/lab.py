@@ -34,6 +34,7 @@ from utils import (
     course,
     launch,
     observe,
+    observe_graphs,
     observe_replicas,
     observe_scaled,
     observe_survive,
@@ -62,7 +63,8 @@ class World:
     machine of its own, with one GPU and a disk (see utils.observe_scaled).
     lives: it may be started again (see utils.observe_survive): `after` the world so
     called, with what that has left on the disks, and with `more` options. failing: the
-    update in which a worker seems to die.
+    update in which a worker seems to die. graphs: rank 0 builds in the end what would
+    have been compiled (see utils.observe_graphs).
     """
 
     size: int
@@ -76,6 +78,7 @@ class World:
     after: str = ""
     more: tuple[str, ...] = ()
     failing: int | None = None
+    graphs: bool = False
 
 
 def _machines(size: int, **more) -> World:
@@ -85,18 +88,18 @@ def _machines(size: int, **more) -> World:
 # Two workers of a machine with four GPUs, on which others work, too; and machines
 # without a GPU.
 WORLDS = {
-    "two": World(2, local_ranks=(3, 2), gpus=4),
-    "pair": World(2, count_only=True),
+    "two": World(2, local_ranks=(3, 2), gpus=4, graphs=True),
+    "pair": World(2, count_only=True, graphs=True),
     "three": World(3, count_only=True),
     "one": World(1, count_only=True),
     "replicas": World(1, replicas=2),
     "reference": World(1, replicas=1, reference=True),
     "machine": _machines(1),
-    "two machines": _machines(2),
+    "two machines": _machines(2, graphs=True),
     "three machines": _machines(3),
-    "first life": _machines(2, lives=True),
+    "first life": _machines(2, lives=True, graphs=True),
     "second life": _machines(2, lives=True, after="first life", more=("--epochs", "4")),
-    "shaken": _machines(2, lives=True, failing=8),
+    "shaken": _machines(2, lives=True, failing=8, graphs=True),
 }
 
 BEAT = 0.05  # seconds between two looks at the workers
@@ -378,6 +381,9 @@ def _work(running: _Running, environment: dict[str, str]) -> int:
     else:
         observer = observe.Observer(*where, local_rank, world.gpus, world.count_only)
     observer.event("started", pid=os.getpid())
+    graphs = None
+    if world.graphs and rank == 0:
+        graphs = observer.graphs = observe_graphs.Graphs(observer)
     with observer.at_work():
         failure = worker.run_program(running.script)
     sys.stdout.flush()
@@ -385,6 +391,8 @@ def _work(running: _Running, environment: dict[str, str]) -> int:
     if failure:
         observer.event("failed", **failure)
         os._exit(failure["status"] & 0xFF or 1)
+    if graphs:
+        graphs.build()
     observer.event("ended", cpu=os.times()[:2])
     # The goodbyes of Horovod and MPI would take a second; the lab ends the world when
     # all workers are here.
