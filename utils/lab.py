@@ -174,7 +174,13 @@ class Lab:
 
         Two may: half of the time, a worker waits for mpirun or for another worker.
         """
-        now = sum(running.world.size for running in self.running.values())
+        ended = [
+            waits == "ended"
+            for running in self.running.values()
+            for waits in self._waits(running).values()
+        ]
+        size = sum(running.world.size for running in self.running.values())
+        now = size - sum(ended)
         return bool(now) and now + more > 2 * launch.cores()
 
     def _start(self, key: str, name: str, folder: Path, job: dict) -> None:
