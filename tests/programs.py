@@ -78,9 +78,15 @@ def given(programs: Iterable[Program]):
     return pytest.mark.parametrize("program", programs, ids=name_of)
 
 
-def observe(request, folder: Path, alone: lab.Job | None = None) -> dict:
+def observe(
+    request,
+    folder: Path,
+    alone: lab.Job | None = None,
+    silence: float = lab.SILENCE,
+) -> dict:
     """What each program did, that a selected test of the module asks for: program ->
-    its worlds. alone: a job whose worlds all of them get as well."""
+    its worlds. alone: a job whose worlds all of them get as well. silence: after which
+    one is hung (see `lab.prepare`)."""
     asked = (
         item.callspec.params.get("program")
         for item in request.session.items
@@ -94,7 +100,7 @@ def observe(request, folder: Path, alone: lab.Job | None = None) -> dict:
         jobs.append(lab.Job(str(path), program.worlds, program.its.options))
     seen = folder / "seen"
     seen.mkdir()
-    lab.perform(seen, jobs + ([alone] if alone else []))
+    lab.perform(seen, jobs + ([alone] if alone else []), silence)
     shared = judge.read(seen / str(len(wanted))) if alone else {}
     return {
         program: judge.read(seen / str(number)) | shared

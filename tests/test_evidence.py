@@ -47,6 +47,8 @@ HOROVOD = OF_ALL | {
         "after": {"val_loss": float("inf")},
         "read": ["val_loss"],
     },
+    "graphs": {"count": 1},
+    "graph": {"error": "TypeError: no", "function": None, "training": True},
 }
 SCALED = HOROVOD | {
     "fit": {},

@@ -21,7 +21,8 @@ def report(tmp_path):
         folder.mkdir()
         (folder / "outcome.json").write_text(json.dumps(OUTCOME))
         for rank, events in enumerate(ranks):
-            events = [{"what": "started"}, *events, {"what": "ended"}]
+            graphs = [] if rank else [{"what": "graphs", "count": 0}]
+            events = [{"what": "started"}, *events, *graphs, {"what": "ended"}]
             # What a case doesn't say is as a worker reports it.
             lines = [
                 json.dumps({"time": 1.0, "line": None} | HOROVOD[event["what"]] | event)

@@ -68,6 +68,25 @@ def test_only_who_says_nothing_for_long_is_hung(tmp_path):
     assert ends[2]["seconds"] > SILENCE
 
 
+def test_a_world_without_reports_ends_as_its_mpirun_does(tmp_path):
+    programs = {
+        "ends": "print('here')",
+        "fails": "raise SystemExit(3)",
+        "asleep": "import time; time.sleep(1000)",
+    }
+    for name, code in programs.items():
+        (tmp_path / f"{name}.py").write_text(code)
+    jobs = [lab.Job(str(tmp_path / f"{name}.py"), ("plain",)) for name in programs]
+    lab.perform(tmp_path, jobs, SILENCE)
+    ends = [
+        json.loads((tmp_path / str(number) / "plain" / "outcome.json").read_text())
+        for number in range(len(jobs))
+    ]
+    assert [end["outcome"] for end in ends] == [lab.ENDED, lab.FAILED, lab.HUNG]
+    assert set(ends[0]["statuses"].values()) == {0}
+    assert 3 in ends[1]["statuses"].values()
+
+
 def test_odd_numbers_tell_every_way_of_dividing_apart():
     """What the checks of step 5 rest on."""
     rounds = 3 * lab.VAL_STEPS

@@ -137,6 +137,12 @@ _HOROVOD: Schema = _OF_EVERY_PROGRAM | {
         "after": _table(_metric),
         "read": _list(_text),
     },
+    "graphs": {"count": _whole},
+    "graph": {
+        "error": _optional(_text),
+        "function": _optional(_text),
+        "training": _flag,
+    },
 }
 _SCALED: Schema = _HOROVOD | {
     "fit": {},

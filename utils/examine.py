@@ -29,7 +29,8 @@ NAME = "submission.py"
 SHOWN = (
     *("__init__", "course", "data", "devices", "display", "drawn", "evidence"),
     *("fetch", "files", "hosts", "lab", "launch", "logs", "messenger", "networks"),
-    *("observe", "observe_replicas", "observe_scaled", "observe_survive", "profiles"),
+    *("observe", "observe_graphs", "observe_replicas", "observe_scaled"),
+    *("observe_survive", "profiles"),
     *("stacks", "steps", "supervise", "survival", "tasks", "watch", "worker"),
 )
 LIMITS = sandbox.Limits(seconds=lab.START + lab.LIMIT)

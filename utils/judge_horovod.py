@@ -16,6 +16,7 @@ from utils.judge import (
     in_line,
     short,
 )
+from utils.judge_graphs import trains, validates
 from utils.observe import SMALL
 from utils.verdict import UNDECIDED
 
@@ -743,8 +744,8 @@ def _all_near(metrics: dict, wanted: dict) -> bool:
 JUDGES = {
     1: _start_and_pin,
     2: _one_voice,
-    3: _average_gradients,
-    4: _broadcast,
-    5: _fewer_steps,
-    6: _average_metrics,
+    3: trains(_average_gradients),
+    4: trains(_broadcast),
+    5: trains(_fewer_steps),
+    6: validates(_average_metrics),
 }

@@ -11,6 +11,7 @@ import numpy as np
 
 from utils import lab
 from utils.judge import Missing, Problem, Rank, World
+from utils.judge_graphs import trains, validates
 
 BASE_LR, WARMUP_EPOCHS, EPOCHS, VAL_BATCH = 0.01, 2, 3, 3
 TRAIN_IMAGES = 54  # four batches in an epoch; and nine images to validate on ...
@@ -327,4 +328,9 @@ def _kept(worlds: dict[str, World]) -> None:
     kept(worlds["two machines"])
 
 
-JUDGES = {1: _scaled, 2: _warms_up, 3: _exactly_validated, 4: _kept}
+JUDGES = {
+    1: trains(_scaled),
+    2: trains(_warms_up),
+    3: validates(_exactly_validated),
+    4: validates(_kept),
+}

@@ -6,6 +6,7 @@ to train and the same folders. In another world, a worker seems to die in the mi
 
 from utils import judge_scaled, lab
 from utils.judge import Missing, Problem, Rank, World, in_line
+from utils.judge_graphs import validates
 
 EPOCHS, BATCH, COMMIT_EVERY, WORKERS = 3, 5, 2, 2
 TRAIN_IMAGES = 54  # five steps of two batches in an epoch, and four images left over
@@ -187,4 +188,9 @@ def _shown(place: tuple[int, int]) -> str:
     return f"after {place[1]} images of epoch {place[0] + 1}"
 
 
-JUDGES = {1: _kept, 2: _taken_up, 3: _agreed, 4: _survived}
+JUDGES = {
+    1: validates(_kept),
+    2: validates(_taken_up),
+    3: validates(_agreed),
+    4: validates(_survived),
+}

@@ -36,6 +36,7 @@ from utils import (
     files,
     launch,
     observe,
+    observe_graphs,
     observe_replicas,
     observe_scaled,
     observe_survive,
@@ -64,7 +65,9 @@ class World:
     machine of its own, with one GPU and a disk (see utils.observe_scaled).
     lives: it may be started again (see utils.observe_survive): `after` the world so
     called, with what that has left on the disks, and with `more` options. failing: the
-    update in which a worker seems to die.
+    update in which a worker seems to die. graphs: rank 0 builds in the end what would
+    have been compiled (see utils.observe_graphs). Not `observed`, the program does what
+    it does for a learner: it is compiled, and nothing but its end is known.
     """
 
     size: int
@@ -78,6 +81,8 @@ class World:
     after: str = ""
     more: tuple[str, ...] = ()
     failing: int | None = None
+    graphs: bool = False
+    observed: bool = True
 
     @property
     def kind(self) -> str:
@@ -96,18 +101,20 @@ def _machines(size: int, **more) -> World:
 # Two workers of a machine with four GPUs, on which others work, too; and machines
 # without a GPU.
 WORLDS = {
-    "two": World(2, local_ranks=(3, 2), gpus=4),
-    "pair": World(2, count_only=True),
+    "two": World(2, local_ranks=(3, 2), gpus=4, graphs=True),
+    "pair": World(2, count_only=True, graphs=True),
     "three": World(3, count_only=True),
     "one": World(1, count_only=True),
     "replicas": World(1, replicas=2),
     "reference": World(1, replicas=1, reference=True),
     "machine": _machines(1),
-    "two machines": _machines(2),
+    "two machines": _machines(2, graphs=True),
     "three machines": _machines(3),
-    "first life": _machines(2, lives=True),
+    "first life": _machines(2, lives=True, graphs=True),
     "second life": _machines(2, lives=True, after="first life", more=("--epochs", "4")),
-    "shaken": _machines(2, lives=True, failing=8),
+    "shaken": _machines(2, lives=True, failing=8, graphs=True),
+    "plain": World(2, observed=False),
+    "plain replicas": World(1, replicas=2, observed=False),
 }
 
 BEAT = 0.05  # seconds between two looks at the workers
@@ -187,7 +194,13 @@ class Lab:
 
         Two may: half of the time, a worker waits for mpirun or for another worker.
         """
-        now = sum(running.world.size for running in self.running.values())
+        ended = [
+            waits == "ended"
+            for running in self.running.values()
+            for waits in self._waits(running).values()
+        ]
+        size = sum(running.world.size for running in self.running.values())
+        now = size - sum(ended)
         return bool(now) and now + more > 2 * launch.cores()
 
     def _start(self, key: str, name: str, folder: Path, job: dict) -> None:
@@ -276,6 +289,8 @@ class Lab:
 
     def _verdict(self, running: _Running) -> str | None:
         """How the world has ended; None while it goes on."""
+        if not running.world.observed:
+            return self._plain_verdict(running)
         now = time.monotonic()
         waits = self._waits(running)
         if len(waits) == running.world.size and set(waits.values()) == {"ended"}:
@@ -302,13 +317,24 @@ class Lab:
             return DEADLOCK
         if now - running.started > LIMIT:
             return HUNG
-        if quiet > self.silence:
-            # On a busy machine, a worker gets little of the seconds that pass.
-            before, used = running.used, _used(running)
-            most = max((used[r] - before.get(r, 0.0) for r in used), default=0.0)
-            if most > self.silence or quiet > PATIENCE * self.silence:
-                return HUNG
-        return None
+        return HUNG if self._hangs(running) else None
+
+    def _plain_verdict(self, running: _Running) -> str | None:
+        """The same for a world that reports nothing but what mpirun ends with."""
+        status = running.mpirun.poll()
+        if status is not None:
+            return FAILED if status else ENDED
+        return HUNG if self._hangs(running) else None
+
+    def _hangs(self, running: _Running) -> bool:
+        """Was there no word from it for too long?"""
+        quiet = time.monotonic() - running.heard
+        if quiet <= self.silence:
+            return False
+        # On a busy machine, a worker gets little of the seconds that pass.
+        before, used = running.used, _used(running)
+        most = max((used[r] - before.get(r, 0.0) for r in used), default=0.0)
+        return most > self.silence or quiet > PATIENCE * self.silence
 
     def _waits(self, running: _Running) -> dict[int, str | None]:
         """What each worker waits for, "ended" if for nothing more; None: it works."""
@@ -366,14 +392,15 @@ def _used(running: _Running) -> dict[int, float]:
 
 
 def _work(running: _Running, environment: dict[str, str]) -> int:
-    """Be a worker: run the program, observed; return the exit status."""
+    """Be a worker: run the program, mostly observed; return the exit status."""
     supervise.die_with_parent(signal.SIGKILL)
     os.setsid()
     os.environ.clear()
     os.environ.update(environment)
-    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     rank = course.worker_rank()
     world = running.world
+    if world.observed:  # which pretends what GPUs there are
+        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     local_rank = world.local_ranks[rank] if world.local_ranks else None
     if local_rank is not None:
         os.environ["OMPI_COMM_WORLD_LOCAL_RANK"] = str(local_rank)
@@ -389,6 +416,8 @@ def _work(running: _Running, environment: dict[str, str]) -> int:
     os.chdir(home)
     sys.argv = [running.script, *running.options]
     sys.path[0] = str(Path(running.script).parent)
+    if not world.observed:
+        return _run_plainly(running.script)
     where = (running.folder, rank, running.script)
     if world.kind == "replicas":
         observer = observe_replicas.ReplicaObserver(*where)
@@ -401,6 +430,9 @@ def _work(running: _Running, environment: dict[str, str]) -> int:
     else:
         observer = observe.Observer(*where, local_rank, world.gpus, world.count_only)
     observer.event("started", pid=os.getpid())
+    graphs = None
+    if world.graphs and rank == 0:
+        graphs = observer.graphs = observe_graphs.Graphs(observer)
     with observer.at_work():
         failure = worker.run_program(running.script)
     sys.stdout.flush()
@@ -409,11 +441,27 @@ def _work(running: _Running, environment: dict[str, str]) -> int:
         failure["status"] = failure["status"] & 0xFF or 1  # as the system has it
         observer.event("failed", **failure)
         os._exit(failure["status"])
+    if graphs:
+        graphs.build()
     observer.event("ended", cpu=os.times()[:2])
     # The goodbyes of Horovod and MPI would take a second; the lab ends the world when
     # all workers are here.
     while True:
         signal.pause()
+
+
+def _run_plainly(script: str) -> int:
+    """Run a program as it is; return its exit status."""
+    import horovod.tensorflow as hvd
+
+    failure = worker.run_program(script)
+    sys.stdout.flush()
+    if failure:
+        return failure["status"] & 0xFF or 1
+    # As Python does when it ends: mpirun takes who leaves without a word for failed.
+    if hvd.is_initialized():
+        hvd.shutdown()
+    return 0
 
 
 def last_event(path: Path, kind: str) -> dict:

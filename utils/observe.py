@@ -6,10 +6,12 @@ which collectives were called from which line, what each callback read. Arrays g
 .npy files beside it. Nothing is decided here; utils.judge compares the workers.
 
 Functions run eagerly, so that every value can be seen, and the same building of
-graphs is not waited for in every check.
+graphs is not waited for on every worker. Whether they can be built, one worker tries in
+the end (utils.observe_graphs).
 """
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -18,6 +20,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from utils import observe_graphs
 from utils.evidence import MOST_TEXT
 
 # As they are now: a program that replaces them later doesn't change what is reported.
@@ -67,7 +70,8 @@ def _wrap(owner, name: str, handler) -> None:
         if _current is None:
             return original(*args, **kwargs)
         # Not only at the end: who silences the reports would be taken for hung.
-        _report_replaced(_current)
+        if not _current.building:
+            _report_replaced(_current)
         return handler(_current, original, name)(*args, **kwargs)
 
     observed.__name__ = name
@@ -86,6 +90,7 @@ class Reporter:
             folder / f"rank.{rank}.jsonl", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600
         )
         self._originals: tuple[tuple, ...] = ()
+        self._methods: list[tuple] = []  # as they were before this replaced them
         self._keeping = False
 
     def event(self, what: str, **facts) -> None:
@@ -121,6 +126,7 @@ class Reporter:
     def replace(self, owner, name: str, make) -> None:
         """Replace a method by `make(original)`."""
         original = getattr(owner, name)
+        self._methods.append((owner, name, original))
         setattr(owner, name, make(original))
 
     def remember(self, *owners) -> None:
@@ -226,6 +232,7 @@ class Observer(Reporter):
     """
 
     metrics_apart = APART
+    graphs: observe_graphs.Graphs | None = None  # to be built in the end
 
     def __init__(
         self,
@@ -247,6 +254,7 @@ class Observer(Reporter):
         self._trainable: list = []  # all such variables, of whatever model
         self._made: dict[int, object] | None = None  # see _note_made
         self._inside: list[str] = []
+        self.building = False  # are only graphs built by now?
 
     # ------------------------------------------------------------ Horovod
 
@@ -278,6 +286,8 @@ class Observer(Reporter):
             tensors = tensor if isinstance(tensor, list | tuple) else [tensor]
             if any(hasattr(t, "op") and not hasattr(t, "numpy") for t in tensors):
                 return function(*args, **kwargs)  # a graph that is being built
+            if self.building:
+                return tensor  # the others have ended
             self._note_made(tensors)
             root = kwargs.get("root_rank")
             small = _values(tensors)
@@ -311,12 +321,14 @@ class Observer(Reporter):
         global _current
         import tensorflow as tf
 
-        tf.config.run_functions_eagerly(True)
+        observe_graphs.eagerly()
         _current = self
         self._hook_devices()
         self._hook_training(tf)
         self._hook_steps(tf)
         self._hook_callbacks(tf)
+        if self.graphs:
+            self.graphs.watch()
         self._remember(tf)
         # As they are before the program can replace them.
         report_replaced, report_end = self.report_replaced, self._report_end
@@ -519,8 +531,12 @@ class Observer(Reporter):
         # With a second step, a rank that others leave alone after the first one waits
         # where it would wait in a whole training.
         trained, validated = (0, 0) if self.count_only else (2, 1)
-        tf.keras.Model.train_step = step(tf.keras.Model.train_step, True, trained)
-        tf.keras.Model.test_step = step(tf.keras.Model.test_step, False, validated)
+        for name, training, computed in (
+            ("train_step", True, trained),
+            ("test_step", False, validated),
+        ):
+            make = functools.partial(step, training=training, computed=computed)
+            self.replace(tf.keras.Model, name, make)
 
     def _apart(self, next_creator, **kwargs):
         """Let each rank but the first start from other weights, whatever the seed."""
@@ -642,12 +658,22 @@ class Observer(Reporter):
         self.remember(
             *(hvd, hvd.callbacks, hvd_tf, mpi_ops, mpi_ops.MPI_LIB, tf.GradientTape),
             *(tf.keras.Model, tf.keras.optimizers.Optimizer),
-            tf.keras.callbacks.Callback,
+            *(tf.keras.callbacks.Callback, *observe_graphs.relied_on()),
         )
 
     def _report_end(self) -> None:
         if self._model is not None:
             self.keep("end", self._weights())
+
+    def work_done(self) -> int:
+        """Grows whenever the program trains."""
+        return self._forwards + self._updates
+
+    def only_building(self) -> None:
+        """Observe no more: let TensorFlow and Keras do what they do without this."""
+        self.building = True
+        for owner, name, original in reversed(self._methods):
+            setattr(owner, name, original)
 
 
 class Watched(dict):

@@ -69,6 +69,7 @@ class ScaledObserver(Observer):
             finally:
                 self._inside.remove("update")
             self._optimizer = optimizer
+            self._updates += 1
             self.event("update", epoch=self._epoch, rate=_rate(optimizer))
             return result
 

@@ -1,0 +1,76 @@
+"""What was not compiled, or can't be, is not right: reports of rank 0, made by hand."""
+
+import json
+
+import pytest
+from test_evidence import OUTCOME
+
+from utils import judge, judge_graphs, lab
+
+TIME = {"time": 1.5}
+
+
+@pytest.fixture
+def job(tmp_path):
+    """The folder of a job in which "two" has ended, with empty reports."""
+    (tmp_path / "two").mkdir()
+    for rank in (0, 1):
+        (tmp_path / "two" / f"rank.{rank}.jsonl").write_text("")
+    return ends(tmp_path, lab.ENDED)
+
+
+def ends(job, outcome):
+    facts = OUTCOME | {"outcome": outcome}
+    (job / "two" / "outcome.json").write_text(json.dumps(facts))
+    return job
+
+
+def built(job, *graphs, count):
+    """The worlds once rank 0 has built graphs: each for training?, with this error."""
+    events = [{"what": "graphs", "line": None, "count": count, **TIME}]
+    for training, error in graphs:
+        facts = {"function": None, "training": training, "error": error}
+        events.append({"what": "graph", "line": 7, **facts, **TIME})
+    text = "".join(json.dumps(event) + "\n" for event in events)
+    (job / "two" / "rank.0.jsonl").write_text(text)
+    return judge.read(job)
+
+
+def passes(worlds):
+    """A judge that finds all right."""
+
+
+def test_what_fails_in_training_is_wrong(job):
+    worlds = built(job, (True, "TypeError: no value"), (False, None), count=2)
+    for judged in (judge_graphs.trains, judge_graphs.validates):
+        with pytest.raises(judge.Problem) as problem:
+            judged(passes)(worlds)
+        assert (problem.value.name, problem.value.line) == ("eager-only", 7)
+        assert "training step" in problem.value.seen
+        assert "rank 0 in line 7: TypeError: no value" in problem.value.seen
+
+
+def test_what_fails_in_validation_is_wrong_where_that_matters(job):
+    worlds = built(job, (True, None), (False, "TypeError: no value"), count=2)
+    judge_graphs.trains(passes)(worlds)
+    with pytest.raises(judge.Problem, match="validation step"):
+        judge_graphs.validates(passes)(worlds)
+
+
+def test_what_the_evidence_says_comes_first(job):
+    def finds_fault(worlds):
+        raise judge.Problem("sum", "They are added up.")
+
+    worlds = built(job, (True, "TypeError: no value"), count=1)
+    with pytest.raises(judge.Problem, match="added up"):
+        judge_graphs.trains(finds_fault)(worlds)
+
+
+def test_graphs_that_were_not_all_built_prove_nothing(job):
+    for worlds in (judge.read(job), built(job, (True, None), count=2)):
+        with pytest.raises(judge.Unreadable):
+            judge_graphs.trains(passes)(worlds)
+
+
+def test_a_program_that_does_not_end_has_built_none(job):
+    judge_graphs.trains(passes)(judge.read(ends(job, lab.FAILED)))

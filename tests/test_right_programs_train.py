@@ -1,0 +1,84 @@
+"""What the checks find right, trains: compiled, and with nobody watching.
+
+The checks run functions eagerly, and change what they observe. Here every program of
+the four tables of right ones runs as it does for a learner, under a real mpirun, those
+with tf.distribute in one process with two replicas. It has to end well, and to leave
+a loss for every epoch.
+
+All train on the few images of a check. As in the checks, the course's large network
+gives way to a small one: of the network in fashion_mnist.py the first convolution is
+left; in the others it is the observer's, by two lines before the program.
+"""
+
+import csv
+import dataclasses
+import math
+import re
+
+import pytest
+import test_checks
+import test_replica_checks
+import test_scaled_checks
+import test_survive_checks
+from programs import Program, given, observe
+
+from utils import exercises, judge, lab
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+
+TINY = "from utils import networks, observe_scaled as tiny\n"
+TINY += "networks.wide_resnet = tiny._tiny\n"
+SMALL = "from utils import networks\n"
+SMALL += "networks.wide_resnet = lambda *_, **__: networks.small_cnn((28, 28, 1))\n"
+SILENCE = 50.0  # seconds of processor that no program needs, as nothing is reported
+REPLICAS = (exercises.MIRRORED.name, exercises.CUSTOM_LOOP.name)
+
+
+def plain(program: Program, network: str = "") -> Program:
+    """The same, to be run by itself."""
+    world = "plain replicas" if program.exercise in REPLICAS else "plain"
+    text = network + program.text.replace("x = cbr(x, filters)", "pass")
+    return dataclasses.replace(program, text=text, worlds=(world,))
+
+
+PROGRAMS = [
+    *(plain(program) for program in test_checks.RIGHT),
+    *(plain(program, TINY) for program in test_scaled_checks.RIGHT),
+    *(plain(program, TINY) for program in test_survive_checks.RIGHT),
+    *(plain(program, SMALL) for program in test_replica_checks.RIGHT),
+]
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory, request):
+    return observe(request, tmp_path_factory.mktemp("programs"), silence=SILENCE)
+
+
+@given(PROGRAMS)
+def test_a_right_program_trains_by_itself(program, ran):
+    (world,) = ran[program].values()
+    printed = [rank.text("out") + rank.text("err") for rank in world.ranks]
+    told = "\n".join([f"{world.statuses}", *(text[-3000:] for text in printed)])
+    assert world.outcome == lab.ENDED, told
+    assert set(world.statuses.values()) == {0}, told
+    losses = losses_of(world)
+    assert len(losses) == epochs_of(program), told
+    assert all(math.isfinite(loss) and loss > 0 for loss in losses), losses
+
+
+def epochs_of(program: Program) -> int:
+    options = program.its.options
+    return int(options[options.index("--epochs") + 1])
+
+
+def losses_of(world: judge.World) -> list[float]:
+    """The loss of each epoch: from history.csv, or as a loop of its own prints it."""
+    path = world.folder / "history.csv"
+    rows = list(csv.DictReader(path.open())) if path.exists() else []
+    if rows:
+        return [float(row["loss"]) for row in rows]
+    printed = world.ranks[0].text("out")
+    return [
+        float(loss)
+        for loss in re.findall(r"^Epoch \d+/\d+: loss (\S+)$", printed, re.M)
+    ]

@@ -1,0 +1,191 @@
+"""Build the graphs that training would have run, of a program observed eagerly.
+
+The checks let functions run eagerly, so what no graph can do passes there, and fails
+as soon as the learner trains. When the program has ended, one worker builds what Keras
+and tf.function had compiled, for the arguments that were seen, and reports what fails.
+
+Nothing that is built is executed, and no other worker is waited for.
+"""
+
+import functools
+import sys
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+OBSERVED = 1  # true like the True of a program that wants to run eagerly, but not it
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What Keras compiles to train or to validate a model.
+
+    iterator: the specification of the one that it takes its batches from.
+    """
+
+    model: Any
+    training: bool
+    iterator: Any
+    function = None
+
+    def build(self) -> None:
+        kind = "train" if self.training else "test"
+        setattr(self.model, f"{kind}_function", None)
+        made = getattr(self.model, f"make_{kind}_function")(force=True)
+        # It is no function of TensorFlow where the model is to run eagerly.
+        if hasattr(made, "get_concrete_function"):
+            made.get_concrete_function(self.iterator)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """The first call of a function that the program itself has compiled."""
+
+    compiled: Any
+    training: bool
+    args: tuple
+    kwargs: dict
+
+    @property
+    def function(self) -> str:
+        return getattr(_plain(self.compiled), "__name__", "a function")
+
+    def build(self) -> None:
+        self.compiled.get_concrete_function(*self.args, **self.kwargs)
+
+
+class Graphs:
+    """The functions of an observed program that would have been compiled."""
+
+    def __init__(self, observer):
+        self._observer = observer
+        self._called: dict[tuple, _Step | _Call] = {}
+        self._instances: list = []  # a method doesn't keep its own alive
+
+    def watch(self) -> None:
+        """Note from now on what is called."""
+        import tensorflow as tf
+        from tensorflow.python.eager.polymorphic_function import polymorphic_function
+
+        replace = self._observer.replace
+        for kind in ("train", "test"):
+            made = functools.partial(self._keras, kind == "train")
+            replace(tf.keras.Model, f"make_{kind}_function", made)
+        replace(polymorphic_function.Function, "__call__", self._call)
+        replace(polymorphic_function.Function, "__get__", self._method)
+
+    def _keras(self, training: bool, original):
+        import tensorflow as tf
+
+        def observed(model, *args, **kwargs):
+            made = original(model, *args, **kwargs)
+            if isinstance(made, _Noting):  # Keras had it still
+                return made
+
+            def note(iterator):
+                specification = tf.type_spec_from_value(iterator)
+                step = _Step(model, training, specification)
+                self._called.setdefault((id(model), training), step)
+
+            return _Noting(made, note)
+
+        return observed
+
+    def _call(self, original):
+        def observed(compiled, *args, **kwargs):
+            before = self._observer.work_done()
+            result = original(compiled, *args, **kwargs)
+            code = getattr(_plain(compiled), "__code__", None)
+            if code and code.co_filename == self._observer.script and not chosen():
+                training = self._observer.work_done() > before
+                call = _Call(compiled, training, args, kwargs)
+                self._called.setdefault((id(compiled),), call)
+            return result
+
+        return observed
+
+    def _method(self, original):
+        def observed(compiled, instance, owner):
+            self._instances.append(instance)
+            return original(compiled, instance, owner)
+
+        return observed
+
+    def build(self) -> None:
+        """Build all of them, and report how that went."""
+        import tensorflow as tf
+
+        self._observer.event("graphs", count=len(self._called))
+        self._observer.only_building()
+        tf.config.run_functions_eagerly(False)
+        for called in self._called.values():
+            error = line = None
+            try:
+                called.build()
+            except Exception as raised:
+                error, line = _told(raised, self._observer.script)
+            facts = {"function": called.function, "training": called.training}
+            self._observer.event("graph", error=error, line=line, **facts)
+
+
+class _Noting:
+    """A function of Keras whose calls that return are noted."""
+
+    def __init__(self, made, note):
+        self.made, self.note = made, note
+
+    def __call__(self, iterator):
+        result = self.made(iterator)
+        if not chosen():
+            self.note(iterator)
+        return result
+
+
+def relied_on() -> tuple:
+    """What a program could replace to make its graphs look right."""
+    from tensorflow.python.eager.polymorphic_function import polymorphic_function
+
+    here = (sys.modules[__name__], Graphs, _Step, _Call, _Noting)
+    return (*here, polymorphic_function.Function)
+
+
+def eagerly() -> None:
+    """Let functions run eagerly, for the sake of who observes them."""
+    from tensorflow.python.eager.polymorphic_function import eager_function_run
+
+    # TensorFlow's own setter makes it a bool.
+    eager_function_run.RUN_FUNCTIONS_EAGERLY = OBSERVED
+
+
+def chosen() -> bool:
+    """Does the program itself want its functions to run eagerly?"""
+    from tensorflow.python.eager.polymorphic_function import eager_function_run
+
+    return eager_function_run.RUN_FUNCTIONS_EAGERLY is True
+
+
+def _plain(compiled):
+    """The Python function in one that tf.function has made."""
+    from tensorflow.python.util import tf_decorator
+
+    plain = tf_decorator.unwrap(compiled.python_function)[1]
+    while isinstance(plain, functools.partial):
+        plain = plain.func
+    return plain
+
+
+def _told(error: Exception, script: str) -> tuple[str, int | None]:
+    """The error in words, and the innermost line of `script` that led to it."""
+    frames = [
+        (frame.filename, frame.lineno)
+        for frame in traceback.extract_tb(error.__traceback__)
+    ]
+    told = f"{type(error).__name__}: {error}"
+    # AutoGraph runs a translation of the program; it knows what that stands for.
+    translated = getattr(error, "ag_error_metadata", None)
+    if translated is not None:
+        told = translated.cause_message
+        stack = reversed(translated.translated_stack)
+        frames += [(frame.filename, frame.lineno) for frame in stack]
+    lines = [line for filename, line in frames if filename == script]
+    return told, lines[-1] if lines else None
