@@ -15,7 +15,7 @@ from programs import (
     table,
 )
 
-from utils import exercises
+from utils import exercises, lab
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -71,6 +71,7 @@ def test_a_wrong_program_is_caught_by_the_right_check(program, observed):
 @given(RIGHT)
 def test_a_program_that_is_right_in_another_way_passes(program, observed):
     assert passed(program, observed[program]) == set(EXERCISE.steps)
+    assert {world.outcome for world in observed[program].values()} == {lab.ENDED}
 
 
 @given(TRIANGLE)
