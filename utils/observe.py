@@ -543,7 +543,7 @@ class Observer(Reporter):
         import numpy as np
 
         variable = next_creator(**kwargs)
-        if variable.trainable:
+        if variable.trainable and variable.shape.rank:  # optimizers have single numbers
             self._trainable.append(variable)
         if self.rank and variable.trainable and variable.dtype.is_floating:
             shape = tuple(variable.shape)
