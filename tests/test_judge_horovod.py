@@ -74,6 +74,123 @@ def test_which_optimizer_trained_decides_what_is_said(report, wrapped, reduced, 
     assert verdict(report, 3).id == f"step-3.{caught}"
 
 
+# ------------------------------------------------------------ step 4
+
+MADE = np.random.default_rng(1).normal(0, 1, (2, 1000))
+MADE[1] = MADE[0] + 0.05 * MADE[1]  # as far apart as utils.observe makes them
+MEAN = MADE.mean(axis=0)
+SENT = exchange("broadcast", None, None, elements=1000, root=0)
+GREETING = exchange("broadcast", None, None, elements=9, root=1)
+FOREIGN = exchange("broadcast", None, None, line=8, elements=1000, root=1)
+REDUCED = exchange("allreduce", None, None, line=9, elements=1000)
+
+
+def start_together(report, weights, made, before=()):
+    """All ranks begin the first batch with `weights`."""
+    events = [*before, forward(True), update(), forward(True)]
+    same = [weights] * 2
+    state = [[0.0] * 9] * 2
+    arrays = dict.fromkeys(("start", "updated", "second", "end"), same)
+    report([events] * 2, made=made, state=state, **arrays)
+
+
+@pytest.mark.parametrize(
+    ("weights", "before", "made", "caught"),
+    [
+        (MADE[0], SENT, MADE, "right"),
+        (MEAN, REDUCED, MADE, "mean-of-starts"),
+        (np.float16(MEAN), REDUCED, MADE, "mean-of-starts"),
+        (MEAN, REDUCED + SENT, MADE, "mean-of-starts"),
+        (MADE[1], REDUCED, MADE, "wrong-root"),
+        (MADE[0], REDUCED, MADE[[0, 0]], "right"),
+        (2 * MADE[0], SENT, MADE, "right"),
+        (MADE[0], SENT + GREETING, MADE, "right"),
+        (MADE[0], FOREIGN, MADE[[0, 0]], "wrong-root"),
+        (MADE[0], GREETING, MADE[[0, 0]], "right"),
+        (2 * MADE[0], FOREIGN, MADE, "wrong-root"),
+    ],
+    ids=[
+        "rank 0's",
+        "the mean",
+        "the mean in 16 bits",
+        "the mean, handed out",
+        "rank 1's",
+        "the mean of what was equal",
+        "read from a file",
+        "rank 0's, and something of rank 1",
+        "equal before a broadcast from rank 1",
+        "equal before something of rank 1",
+        "read by rank 1, which handed it out",
+    ],
+)
+def test_whose_weights_all_ranks_start_with(report, weights, before, made, caught):
+    start_together(report, weights, made, before)
+    assert verdict(report, 4).id == f"step-4.{caught}"
+
+
+def test_weights_that_are_averaged_later_do_not_matter_at_the_start(report):
+    """Rank 0's weights, then updates with gradients that nobody averages."""
+    events = [*SENT, forward(True), update(), *REDUCED, forward(True)]
+    arrays = dict(made=MADE, start=MADE[[0, 0]], updated=MADE, second=[MEAN] * 2)
+    report([events] * 2, **arrays, state=[[0.0] * 9] * 2, end=[MEAN] * 2)
+    assert verdict(report, 4).id == "step-4.right"
+
+
+def test_the_line_that_took_the_mean_is_named(report):
+    start_together(report, MEAN, MADE, GREETING + REDUCED)
+    found = verdict(report, 4)
+    assert found.line == 9
+    assert "the mean of the ranks' weights in line 9, not those of rank 0" in found.seen
+
+
+@pytest.mark.parametrize(
+    ("weights", "caught"),
+    [
+        (MADE[0], "right"),
+        (MEAN, "mean-of-starts"),
+        (MADE[1], "wrong-root"),
+        (MADE.max(axis=0), "another-start"),
+    ],
+    ids=["rank 0's", "the mean", "rank 1's", "the maximum"],
+)
+def test_whose_weights_all_ranks_get_after_the_first_batch(report, weights, caught):
+    events = [forward(True), *REDUCED, update(), *REDUCED, forward(True)]
+    arrays = dict(made=MADE, start=MADE, updated=MADE, second=[weights] * 2)
+    report([events] * 2, **arrays, state=[[0.0] * 9] * 2, end=[weights] * 2)
+    assert verdict(report, 4).id == f"step-4.{caught}"
+
+
+def test_weights_that_differ_by_rounding_alone_are_not_another_rank_s(report):
+    rounded = [MADE[0], np.float16(MADE[0])]
+    arrays = dict(made=MADE, start=rounded, updated=rounded, second=[MADE[0]] * 2)
+    events = [forward(True), update(), forward(True)]
+    report([events] * 2, **arrays, state=[[0.0] * 9] * 2, end=[MADE[0]] * 2)
+    assert verdict(report, 4).id == "step-4.right"
+
+
+def test_the_line_that_took_another_rank_s_weights_is_named(report):
+    start_together(report, MADE[1], MADE, SENT + FOREIGN)
+    assert verdict(report, 4).line == 8
+
+
+def test_a_line_that_only_averages_gradients_is_not_blamed(report):
+    events = [forward(True), *REDUCED, update(), forward(True), *REDUCED, update()]
+    arrays = dict(made=MADE, start=MADE, updated=MADE, second=[2 * MADE[0]] * 2)
+    report([events] * 2, **arrays, state=[[0.0] * 9] * 2)
+    found = verdict(report, 4)
+    assert (found.id, found.line) == ("step-4.another-start", None)
+
+
+def test_a_missing_optimizer_state_says_nothing_of_whose_the_weights_are(report):
+    events = [forward(True), update(), forward(True)]
+    same = [2 * MADE[0]] * 2
+    arrays = dict(made=MADE, start=same, updated=same, second=same)
+    report([events] * 2, **arrays, state=[[0.0] * 9, [1.0] * 9])
+    found = verdict(report, 4)
+    assert found.id == "step-4.optimizer-state"
+    assert "All ranks have the same weights" in found.seen
+
+
 # ------------------------------------------------------------ step 5
 
 

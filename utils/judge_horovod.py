@@ -16,9 +16,11 @@ from utils.judge import (
     in_line,
     short,
 )
+from utils.observe import SMALL
 from utils.verdict import UNDECIDED
 
 CLOSE = 0.01  # relative: what compression to 16 bits may cost
+ROUNDED = 1e-3  # relative: weights sent in 16 bits; those of two ranks differ by more
 
 _PROGRESS = re.compile(
     r"Epoch \d+/\d+|\d+/\d+ \[[=>.]|\d(ms|s|us)/step"
@@ -256,6 +258,9 @@ def _broadcast(worlds: dict[str, World]) -> None:
     second, state = world.arrays("second"), [r.array("state") for r in world.ranks]
     sent = [e for e in world.ranks[0].all("enter") if e["op"] == "broadcast"]
     line = sent[0]["line"] if sent else None
+    together = np.array_equal(start[0], start[1])
+    if together:
+        _from_rank_0(world, start[0], world.arrays("made"), "started")
     apart = _distance(second[0], second[1])
     if apart > 0:
         if not sent:
@@ -272,17 +277,12 @@ def _broadcast(worlds: dict[str, World]) -> None:
             f"weights of rank 0 and rank 1 are {apart:.1%} apart.",
             line,
         )
-    roots = {e["root"] for e in sent if e["root"] is not None} - {0}
-    before = np.array_equal(start[0], start[1])
-    if roots or not (before or np.array_equal(second[0], updated[0])):
-        whose = f"rank {roots.pop()}" if roots else "another rank"
-        raise Problem(
-            "wrong-root", f"All ranks got the weights of {whose}, not of rank 0.", line
-        )
+    if not together:
+        _from_rank_0(world, second[0], updated, "update")
     if state[0].shape != state[1].shape or _distance(state[0], state[1]) > 0:
         raise Problem(
             "optimizer-state",
-            "All ranks have rank 0's weights, but not its optimizer state.",
+            "All ranks have the same weights, but not rank 0's optimizer state.",
             line,
         )
     if world.outcome == lab.ENDED:
@@ -294,6 +294,66 @@ def _broadcast(worlds: dict[str, World]) -> None:
                 f"those of rank 0 and rank 1 were {apart:.1%} apart.",
                 line,
             )
+
+
+def _from_rank_0(
+    world: World, weights: np.ndarray, before: np.ndarray, since: str
+) -> None:
+    """Raise a Problem if `weights`, which all ranks have now, are not those of rank 0.
+
+    before: what each rank had before that; since: the event since which they may have
+    become the same.
+    """
+    owners = [n for n, its in enumerate(before) if _distance(its, weights) < ROUNDED]
+    line = _first_exchange(world.ranks[0], since)
+    if not owners and _distance(before.mean(axis=0), weights) < ROUNDED:
+        raise Problem(
+            "mean-of-starts",
+            f"All ranks got the mean of the ranks' weights{in_line(line)}, not those "
+            "of rank 0: a checkpoint that only rank 0 had read would be blurred by "
+            "the random weights of the others.",
+            line,
+        )
+    foreign = _foreign_broadcasts(world.ranks[0], weights.size)
+    if foreign:
+        line = foreign[0]["line"]
+    if len(owners) in (0, world.size):  # then only broadcasts tell whose they are
+        whose = [event["root"] for event in foreign]
+    else:
+        whose = owners
+    if whose and 0 not in whose:
+        raise Problem(
+            "wrong-root",
+            f"All ranks got the weights of rank {whose[0]}, not of rank 0.",
+            line,
+        )
+    if not owners and since == "update":
+        raise Problem(
+            "another-start",
+            "After the first batch all ranks have the same weights, but not those that "
+            "rank 0 had.",
+            line,
+        )
+
+
+def _foreign_broadcasts(rank: Rank, numbers: int) -> list[dict]:
+    """The broadcasts from other ranks than 0, if they carried so many numbers in all:
+    with fewer, they were about something else than the weights."""
+    sent = [e for e in rank.all("enter") if e["op"] == "broadcast" and e["root"]]
+    return sent if sum(event["elements"] for event in sent) >= numbers else []
+
+
+def _first_exchange(rank: Rank, since: str) -> int | None:
+    """The line of the first collective, other than a broadcast, that carried more than
+    a few numbers between the first such event and the next batch."""
+    what = [event["what"] for event in rank.events]
+    for event in rank.events[what.index(since) :]:
+        if event["what"] == "forward":
+            break
+        large = event["what"] == "enter" and event["elements"] > SMALL
+        if large and event["op"] != "broadcast":
+            return event["line"]
+    return None
 
 
 # ------------------------------------------------------------ step 5

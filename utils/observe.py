@@ -163,6 +163,8 @@ class Observer(Reporter):
         self._model = self._optimizer = None
         self._resumed = False  # has anything been computed after the first update?
         self._broadcasts = 0
+        self._trainable: list = []  # all such variables, of whatever model
+        self._made: dict[int, object] | None = None  # see _note_made
         self._inside: list[str] = []
 
     # ------------------------------------------------------------ Horovod
@@ -195,6 +197,7 @@ class Observer(Reporter):
             tensors = tensor if isinstance(tensor, list | tuple) else [tensor]
             if any(hasattr(t, "op") and not hasattr(t, "numpy") for t in tensors):
                 return function(*args, **kwargs)  # a graph that is being built
+            self._note_made(tensors)
             root = kwargs.get("root_rank")
             small = _values(tensors)
             if kind == "broadcast":
@@ -443,6 +446,8 @@ class Observer(Reporter):
         import numpy as np
 
         variable = next_creator(**kwargs)
+        if variable.trainable and variable.shape.rank:  # optimizers have single numbers
+            self._trainable.append(variable)
         if self.rank and variable.trainable and variable.dtype.is_floating:
             shape = tuple(variable.shape)
             if None not in shape:
@@ -453,6 +458,17 @@ class Observer(Reporter):
                     noise.normal(0, spread, shape).astype(value.dtype), read_value=False
                 )
         return variable
+
+    def _note_made(self, tensors) -> None:
+        """Note the weights as they are before a collective first carries any: as many
+        numbers as one of them has, or as all of them have, or the variables."""
+        if self._made is not None or not self._trainable:
+            return
+        sizes = [_elements(variable) for variable in self._trainable]
+        carried = [_elements(tensor) for tensor in tensors]
+        in_place = any("resource" in str(getattr(t, "dtype", "")) for t in tensors)
+        if in_place or set(carried) & set(sizes) or sum(carried) >= sum(sizes):
+            self._made = {id(v.handle): v.numpy() for v in self._trainable}
 
     def _after_forward(self, model, training: bool) -> None:
         self.event("forward", training=training, fit="fit" in self._inside)
@@ -466,6 +482,9 @@ class Observer(Reporter):
         if self._forwards == 1:
             self._model = model
             self.keep("start", self._weights())
+            made = self._made or {}
+            weights = model.trainable_weights
+            self.keep("made", [made.get(id(w.handle), w.numpy()) for w in weights])
 
     def _weights(self) -> list:
         return [w.numpy() for w in self._model.trainable_weights]
