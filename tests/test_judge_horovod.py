@@ -242,3 +242,114 @@ def test_training_steps_are_not_taken_for_the_test_at_the_end(report):
     # A loop of its own, without fit and without a test.
     report([[forward(True)] * 3, [forward(True)] * 3], "pair")
     assert verdict(report, 5).id == "step-5.validation-steps"
+
+
+# ------------------------------------------------------------ step 6
+
+OWN = [{"val_loss": 2.25, "val_accuracy": 0.25}, {"val_loss": 2.0, "val_accuracy": 0.5}]
+
+
+def callback(name, before, after, line, read=()):
+    facts = {"before": before, "after": after, "made": line, "read": list(read)}
+    return {"what": "callback", "name": name, **facts}
+
+
+def combined(loss, accuracy):
+    return {"val_loss": loss, "val_accuracy": accuracy}
+
+
+FIT = {"what": "fit", "verbose": 0}
+SHARED = exchange("broadcast", [1.0], [1.0])
+
+
+@pytest.mark.parametrize(
+    ("after", "entered", "caught", "words"),
+    [
+        (combined(2.125, 0.375), [], "right", ""),
+        (combined(4.25, 0.75), [], "sum", "val_accuracy and val_loss by the sum"),
+        (combined(1.0625, 0.1875), [], "divided-twice", "once more"),
+        (combined(2.25, 0.5), [], "maximum", "val_accuracy and val_loss by the max"),
+        (combined(2.0, 0.25), [], "minimum", "the minimum over the workers"),
+        (combined(2.0, 0.5), [], "broadcast", "what rank 1 computed"),
+        (combined(2.25, 0.25), SHARED, "broadcast", "what rank 0 computed"),
+        (combined(2.125, 0.5), [], "maximum", "replaces val_accuracy by the maximum"),
+        (combined(3.0, 3.0), [], "not-averaged", "History read val_accuracy = 3.0000"),
+    ],
+)
+def test_what_a_callback_makes_of_the_metrics_is_named(
+    report, after, entered, caught, words
+):
+    # Rank 0 alone has one more callback, and before the others.
+    extra = callback("Logger", OWN[0], OWN[0], 10)
+    history = callback("History", after, after, None, after)
+    ranks = []
+    for own, more in zip(OWN, ([extra], []), strict=True):
+        mine = callback("Mine", own, after, 11)
+        ranks.append([FIT, forward(False), *more, *entered, mine, history])
+    report(ranks)
+    found = verdict(report, 6)
+    assert found.id == f"step-6.{caught}"
+    assert words in found.seen
+
+
+@pytest.mark.parametrize(
+    ("entered", "caught"), [([], "maximum"), (SHARED, "broadcast")]
+)
+def test_a_broadcast_in_the_callback_tells_it_from_a_maximum(report, entered, caught):
+    metrics = [{"val_accuracy": 0.5}, {"val_accuracy": 0.25}]
+    events = [FIT, *SHARED, forward(False), *entered]
+    report([[*events, callback("Mine", own, metrics[0], 11)] for own in metrics])
+    assert verdict(report, 6).id == f"step-6.{caught}"
+
+
+def by_hand(report, exchanges, between=()):
+    """A loop of its own, with these exchanges after the validation: for each the op,
+    what each rank gave, and what all got."""
+    ranks = [[forward(True), update(), *between, forward(False)] for _ in range(2)]
+    for op, given, got in exchanges:
+        for rank, events in enumerate(ranks):
+            events += exchange(op, given[rank], got)
+    report(ranks)
+    return verdict(report, 6)
+
+
+DIFFERENT, EQUAL = ([1.0, 0.25], [2.0, 0.5]), ([0.5, 2.0], [0.5, 2.0])
+SECONDS = ("allreduce", ([9.0], [8.0]), [9.0])  # of the slowest
+
+
+@pytest.mark.parametrize(
+    ("exchanges", "caught", "state"),
+    [
+        ([("allreduce", DIFFERENT, [1.5, 0.375])], "right", None),
+        ([("allreduce", DIFFERENT, [3.0, 0.75])], "right", None),
+        ([SECONDS, ("allreduce", DIFFERENT, [1.5, 0.375])], "right", None),
+        ([("allreduce", EQUAL, [0.5, 2.0])], "no-difference", UNDECIDED),
+        ([("allreduce", EQUAL, [1.0, 4.0])], "no-difference", UNDECIDED),
+        ([("allreduce", ([0.0], [0.0]), [0.0])], "no-difference", UNDECIDED),
+        ([SECONDS, ("allreduce", EQUAL, [0.5, 2.0])], "no-difference", UNDECIDED),
+        ([("allreduce", EQUAL, [0.25, 1.0])], "divided-twice", WRONG),
+        ([("allreduce", DIFFERENT, [0.75, 0.1875])], "divided-twice", WRONG),
+        ([("allreduce", DIFFERENT, [2.0, 0.5])], "maximum", WRONG),
+        ([("allreduce", DIFFERENT, [1.0, 0.25])], "minimum", WRONG),
+        ([("broadcast", DIFFERENT, [1.0, 0.25])], "broadcast", WRONG),
+        ([("broadcast", EQUAL, [0.5, 2.0])], "not-averaged", WRONG),
+        ([("allgather", DIFFERENT, [1.0, 0.25, 2.0, 0.5])], "gathered", UNDECIDED),
+        ([("alltoall", DIFFERENT, [1.0, 2.0, 2.0])], "not-averaged", WRONG),
+        ([("allreduce", DIFFERENT, [7.0, 7.0])], "not-averaged", WRONG),
+        ([], "not-averaged", WRONG),
+    ],
+)
+def test_what_a_loop_of_its_own_makes_of_the_metrics(report, exchanges, caught, state):
+    found = by_hand(report, exchanges)
+    assert found.id == f"step-6.{caught}"
+    assert found.ok if state is None else found.state == state
+
+
+def test_the_mean_of_the_training_loss_is_not_that_of_the_validation(report):
+    between = exchange("allreduce", [1.0], [1.0])
+    assert by_hand(report, [], between).id == "step-6.not-averaged"
+
+
+def test_a_loop_that_never_updates_has_not_trained(report):
+    report([[forward(True)]] * 2)
+    assert verdict(report, 6).id == "step-6.never-trained"

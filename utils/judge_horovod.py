@@ -517,84 +517,205 @@ def _average_metrics(worlds: dict[str, World]) -> None:
     calls = [rank.all("callback") for rank in world.ranks]
     if not all(calls):
         raise Missing
-    own = [
+    computed = [
         {k: v for k, v in call[0]["before"].items() if k.startswith("val_")}
         for call in calls
     ]
-    if not all(own):
+    if not all(computed):
         raise Problem("no-validation", "The program did not validate.")
-    mean = {k: float(np.mean([metrics[k] for metrics in own])) for k in own[0]}
-    if all(_near(own[0][k], own[1][k]) for k in mean):
+    mean = {k: float(np.mean([each[k] for each in computed])) for k in computed[0]}
+    if all(_near(computed[0][k], computed[1][k]) for k in mean):
         raise Problem(
             "no-difference",
             "All ranks computed the same validation metrics, so whether they were "
             "averaged can't be seen.",
             state=UNDECIDED,
         )
-    world_ended = world.outcome == lab.ENDED
+    for together in _side_by_side(calls):
+        _raise_combined(world, together, computed)
     averaged = any(_all_near(c["after"], mean) for call in calls for c in call)
     for rank, call in enumerate(calls):
-        for one in call:
-            changes = any(one["after"].get(k) != one["before"].get(k) for k in mean)
-            reads = set(one["read"]) & set(mean)
-            if changes:
-                sums = {k: world.size * v for k, v in mean.items()}
-                if _all_near(one["after"], sums):
-                    raise Problem(
-                        "sum",
-                        f"{one['name']} gives the sum over the workers, not the mean.",
-                        one["made"],
-                    )
+        for callback in call:
+            before, after = callback["before"], callback["after"]
+            changes = any(after.get(k) != before.get(k) for k in mean)
+            reads = set(callback["read"]) & set(mean)
+            wrong = sorted(k for k in reads if not _near(before[k], mean[k]))
+            if changes or not wrong:
                 continue
-            if not reads or all(_near(one["before"][k], mean[k]) for k in reads):
-                continue
-            if not world_ended:
+            if world.outcome != lab.ENDED:
                 raise Missing
-            key = sorted(k for k in reads if not _near(one["before"][k], mean[k]))[0]
             told = (
-                f"{one['name']} read {key} = {one['before'][key]:.4f} on rank {rank}; "
-                f"the mean over the workers is {mean[key]:.4f}"
+                f"{callback['name']} read {wrong[0]} = {before[wrong[0]]:.4f} on rank "
+                f"{rank}; the mean over the workers is {mean[wrong[0]]:.4f}"
             )
             if averaged:
                 raise Problem(
                     "too-late",
                     f"{told}. It is averaged only after that: callbacks act in the "
                     "order of the list.",
-                    one["made"],
+                    callback["made"],
                 )
-            raise Problem("not-averaged", f"{told}.", one["made"])
+            raise Problem("not-averaged", f"{told}.", callback["made"])
     if not averaged:
         raise Missing
+
+
+def _side_by_side(calls: list[list[dict]]):
+    """Each callback that all ranks have, as what it did on each; in rank 0's order."""
+    rest = [list(call) for call in calls[1:]]
+    for callback in calls[0]:
+        likes = [
+            next((c for c in others if c["name"] == callback["name"]), None)
+            for others in rest
+        ]
+        if None not in likes:
+            for others, like in zip(rest, likes, strict=True):
+                others.remove(like)
+            yield callback, *likes
+
+
+def _raise_combined(world: World, together: tuple, computed: list[dict]) -> None:
+    """Raise the Problem of a callback that replaces metrics by something known.
+
+    together: what it did on each rank; computed: the metrics that each computed.
+    """
+    changed = sorted(
+        k
+        for k in computed[0]
+        if any(c["after"].get(k) != c["before"].get(k) for c in together)
+    )
+    if not changed or not all(set(changed) <= set(c["after"]) for c in together):
+        return
+    handed_out = _broadcasts_in(world.ranks[0], together[0])
+    for keys in (changed, *([key] for key in changed)):
+        given = np.array([[metrics[k] for k in keys] for metrics in computed])
+        got = np.array([[c["after"][k] for k in keys] for c in together])
+        name, words = _combination(given, got, handed_out)
+        if name not in ("", "mean"):
+            raise Problem(
+                name,
+                f"{together[0]['name']} replaces {' and '.join(keys)} by {words}, not "
+                "by the mean.",
+                together[0]["made"],
+            )
+
+
+def _broadcasts_in(rank: Rank, callback: dict) -> bool:
+    """Did a broadcast take place in this callback, at the end of the epoch?"""
+    for event in reversed(rank.events[: rank.events.index(callback)]):
+        if event["what"] in ("callback", "forward"):
+            break
+        if event["what"] == "enter" and event["op"] == "broadcast":
+            return True
+    return False
+
+
+def _combination(
+    given: np.ndarray, got: np.ndarray, handed_out: bool
+) -> tuple[str, str]:
+    """What was made of the numbers that the ranks gave: its name, "mean" or that of a
+    Problem, and words for it; both empty for nothing known.
+
+    given, got: (ranks, numbers). handed_out: by a broadcast; the numbers alone do not
+    always tell what rank 0 gave from a maximum or minimum.
+    """
+    mean = given.mean(axis=0)
+    computed = [
+        ("mean", "the mean", mean),
+        ("sum", "the sum over the workers", given.sum(axis=0)),
+        (
+            "divided-twice",
+            "the mean divided by the number of workers once more",
+            mean / len(given),
+        ),
+        ("maximum", "the maximum over the workers", given.max(axis=0)),
+        ("minimum", "the minimum over the workers", given.min(axis=0)),
+    ]
+    taken = [
+        ("broadcast", f"what rank {rank} computed", numbers)
+        for rank, numbers in enumerate(given)
+    ]
+    known = [*taken, *computed] if handed_out else [*computed, *taken]
+    return next(
+        ((name, words) for name, words, numbers in known if _near(got, numbers)),
+        ("", ""),
+    )
 
 
 def _averaged_by_hand(world: World) -> None:
     """A training loop of its own has no callbacks: look at what it lets reduce."""
     if world.outcome != lab.ENDED or not all(r.all("forward") for r in world.ranks):
         raise Missing
-    reductions = [list(_small_reductions(rank)) for rank in world.ranks]
-    for together in zip(*reductions, strict=False):
-        given = np.array([given for given, _ in together])
-        got = np.array([got for _, got in together])
-        differ = not np.allclose(given[0], given[1], rtol=1e-6)
-        mean = given.mean(axis=0)
-        wanted = (mean, world.size * mean)  # the program may divide by itself
-        if differ and any(np.allclose(got, one, rtol=1e-4) for one in wanted):
-            return
+    exchanges = zip(*(_small_exchanges(rank) for rank in world.ranks), strict=False)
+    outcomes = [(*_outcome(together), together[0]["line"]) for together in exchanges]
+    if any(name == "mean" for name, _, _ in outcomes):
+        return
+    # What leaves it open comes first: a rank may exchange more than metrics.
+    for name, words, line in sorted(outcomes, key=lambda o: o[0] not in _OPEN):
+        if name in _OPEN:
+            raise Problem(name, _OPEN[name], line, state=UNDECIDED)
+        if name:
+            raise Problem(
+                name,
+                "No number that the ranks computed in validation was averaged: what "
+                f"they get{in_line(line)} is {words}.",
+                line,
+            )
     raise Problem(
         "not-averaged", "No number that the ranks computed in validation was averaged."
     )
 
 
-def _small_reductions(rank: Rank):
-    """What the rank gave to each allreduce of a few numbers after training, and got."""
-    last = max(i for i, e in enumerate(rank.events) if e["what"] == "update")
+_EXCHANGES = ("allreduce", "allgather", "broadcast")  # and the grouped ones
+_OPEN = {
+    "no-difference": "All ranks gave the same numbers to be reduced, so whether they "
+    "were averaged can't be seen.",
+    "gathered": "All ranks gathered their numbers, and whether each then took the mean "
+    "can't be seen.",
+}
+
+
+def _outcome(together: tuple[dict, ...]) -> tuple[str, str]:
+    """What a collective made of a few numbers of each rank: as _combination, or a name
+    in _OPEN."""
+    op = together[0]["op"]
+    if "allgather" in op:
+        return "gathered", ""
+    given = np.array([exchange["given"] for exchange in together])
+    got = np.array([exchange["got"] for exchange in together])
+    name, words = _combination(given, got, handed_out=op == "broadcast")
+    # Numbers as good as equal are their mean, their maximum, what rank 0 gave.
+    if np.allclose(given, given[0], rtol=1e-4) and name != "divided-twice":
+        return ("", "") if op == "broadcast" else ("no-difference", "")
+    # The program may divide the sum by itself.
+    return ("mean", "") if name == "sum" else (name, words)
+
+
+def _small_exchanges(rank: Rank):
+    """The collectives that exchanged a few numbers after validating, as dicts with
+    what the rank gave and got.
+
+    What comes before the validation, such as the mean of the training loss, does not
+    tell whether its metrics are averaged.
+    """
+    what = [event["what"] for event in rank.events]
+    if "update" not in what:
+        raise Missing
+    last = len(what) - what[::-1].index("update")
+    validated = next(
+        (
+            i
+            for i, event in enumerate(rank.events[last:], last)
+            if event["what"] == "forward" and not event["training"]
+        ),
+        last,
+    )
     entered = None
-    for event in rank.events[last:]:
-        if event["what"] == "enter" and "allreduce" in event["op"]:
-            entered = event["given"]
-        elif event["what"] == "leave" and entered and event["got"]:
-            yield entered, event["got"]
-            entered = None
+    for event in rank.events[validated:]:
+        if event["what"] == "enter":
+            entered = event if event["op"].endswith(_EXCHANGES) else None
+        elif event["what"] == "leave" and entered and entered["given"] and event["got"]:
+            yield {**entered, "got": event["got"]}
 
 
 # ------------------------------------------------------------ small things
@@ -609,8 +730,9 @@ def _distance(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.linalg.norm(a - b) / (np.linalg.norm(a) or 1.0))
 
 
-def _near(a: float, b: float) -> bool:
-    return bool(np.isclose(a, b, rtol=1e-5, atol=1e-7))
+def _near(a, b) -> bool:
+    """Two numbers, or all of two arrays."""
+    return bool(np.allclose(a, b, rtol=1e-5, atol=1e-7))
 
 
 def _all_near(metrics: dict, wanted: dict) -> bool:
