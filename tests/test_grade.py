@@ -535,3 +535,11 @@ def test_no_half_file_is_left(handed_in, out, examination):
     grade(handed_in, out, examine=examination)
     assert list(out.rglob("*.half")) == []
     assert os.listdir(out / ".cache").count("grading") == 1
+
+
+def test_the_class_to_try_grading_on_can_be_made(tmp_path):
+    script = Path(__file__).with_name("make_class.py")
+    subprocess.run([sys.executable, script, tmp_path / "class"], check=True, timeout=60)
+    found = module.collect(tmp_path / "class", "fashion_mnist")
+    assert len(found) == 30
+    assert {one.status for one in found} == {"handed in", "missing", "refused"}
