@@ -23,8 +23,9 @@ import psutil
 import pytest
 from programs import rendered
 from test_checks import FINISHED as SMALL
+from test_evidence import OUTCOME
 
-from utils import course, examine, exercises, sandbox, steps
+from utils import course, examine, exercises, lab, sandbox, steps
 from utils.gradebook import CRASHED, GRADER_ERROR, HUNG, OK
 from utils.submissions import REFUSED
 from utils.verdict import WRONG
@@ -245,35 +246,35 @@ ATTACKS = [
         PATHS,
         REFUSED,
         "line of an event `pinned`",
-        after=shell('echo \'{"what": "pinned", "time": 1, "line": "x"}\' >> $JSONL'),
+        after=shell('echo \'{"what": "pinned", "time": 1, "line": "x"}\' >> "$JSONL"'),
     ),
     Attack(
         "reports a line that is a list",
         PATHS,
         REFUSED,
         "line of an event `pinned`",
-        after=shell('echo \'{"what": "pinned", "time": 1, "line": [1]}\' >> $JSONL'),
+        after=shell('echo \'{"what": "pinned", "time": 1, "line": [1]}\' >> "$JSONL"'),
     ),
     Attack(
         "reports a name of twenty megabytes",
         PATHS,
         REFUSED,
         "is larger than 2 MB",
-        after=shell("head -c 20000000 /dev/zero | tr '\\0' x >> $JSONL"),
+        after=shell("head -c 20000000 /dev/zero | tr '\\0' x >> \"$JSONL\""),
     ),
     Attack(
         "makes its report a sparse file",
         PATHS,
         REFUSED,
         "is larger than 2 MB",
-        after=shell("truncate -s 40M $JSONL"),
+        after=shell('truncate -s 10M "$JSONL"'),
     ),
     Attack(
         "makes its report a socket",
         PATHS,
         REFUSED,
         "",
-        after=shell("rm $JSONL") + "import socket\n"
+        after=shell('rm "$JSONL"') + "import socket\n"
         "s = socket.socket(socket.AF_UNIX)\n"
         "os.chdir(RUN)\n"
         "s.bind(f'rank.{RANK}.jsonl')",
@@ -356,27 +357,29 @@ ATTACKS = [
     ),
     Attack(
         "leaves settings for later mpiruns in its home",
-        "import os\n"
+        "",
+        OK,
+        "",
+        after="import os\n"
         "for f in ('.openmpi/mca-params.conf', '.keras/keras.json'):\n"
         "    f = os.path.expanduser('~/' + f)\n"
         "    os.makedirs(os.path.dirname(f), exist_ok=True)\n"
         "    with open(f, 'w') as file: file.write('btl = none\\npml = none')",
-        OK,
-        "",
         exercise=FULL,
     ),
     Attack(
         "sets the environment of the check",
         "import os\n"
-        "for name in 'HOME PYTHONPATH LD_PRELOAD OMPI_MCA_btl'.split():\n"
+        "for name in 'HOME PYTHONPATH LD_PRELOAD'.split():\n"
         "    os.environ[name] = '/etc'",
         OK,
         "",
     ),
     Attack(
-        "stops the clocks",
+        "turns the clocks back",
         "import time\n"
-        "time.monotonic = time.perf_counter = time.time = lambda: float('nan')",
+        "now = time.time\n"
+        "time.monotonic = time.perf_counter = time.time = lambda: -now()",
         OK,
         "",
     ),
@@ -401,8 +404,8 @@ ATTACKS = [
         "declares the coding raw_unicode_escape",
     ),
     Attack(
-        "fails with five megabytes of words",
-        "raise ValueError('x' * 5_000_000)",
+        "fails with half a megabyte of words",
+        "raise ValueError('x' * 500_000)",
         CRASHED,
         "ValueError: xxx",
     ),
@@ -585,3 +588,26 @@ def test_nothing_is_left(graded, examined):
     for grader in (os.getpid(), *graders):
         assert not list(Path(tempfile.gettempdir()).glob(f"course-{grader}-*"))
     assert not Path(course.PACKAGE_ROOT, "utils", "course-was-here").exists()
+
+
+def test_a_link_in_the_place_of_what_a_life_left_is_not_shown(tmp_path, monkeypatch):
+    """What the next life is shown lies where the first one could have moved it."""
+    private = tmp_path / "private"
+    private.mkdir()
+    shown = []
+
+    def run(command, folder, *, readable, **options):
+        shown.extend(path.resolve() for path in readable)
+        (folder / "0").mkdir()
+        (folder / "0" / "first life").symlink_to(private)
+        (private / "outcome.json").write_text(json.dumps(OUTCOME))
+        return sandbox.Ended(0, None, 1.0, lab.BEGINS)
+
+    sandbox.probe()  # which runs something, once
+    monkeypatch.setattr(sandbox, "run", run)
+    path = tmp_path / "survive.py"
+    path.write_text(FINISHED[LIGHT])
+    examined = examine.examine(path)
+    assert examined.status == REFUSED
+    assert "moved" in examined.reason
+    assert private not in shown

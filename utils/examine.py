@@ -122,7 +122,7 @@ def _perform(
     job = exercise.job(script, (name,), place)
     readable = [Path(__file__).with_name(f"{module}.py") for module in SHOWN]
     if world.after:
-        earlier = _place(folder, world.after) / "0" / world.after
+        earlier = _left(folder, world.after)
         job = replace(job, earlier=str(earlier))
         readable.append(earlier)
     lab.prepare(place, [job], silence)
@@ -134,7 +134,7 @@ def _perform(
         limits=limits,
         isolation=isolation,
     )
-    observed = judge.read(place / "0")
+    observed = judge.read(_left(folder, name).parent)
     if ended.breach:
         status, reason = _BREACHES[ended.breach]
         return observed, ended, (status, f"{reason.format(limits)}, and was ended")
@@ -143,11 +143,21 @@ def _perform(
     if ended.status or name not in observed or observed[name].statuses == {}:
         stopped = (REFUSED, "it ended the processes that watch over it")
         return observed, ended, stopped
+    left = _left(folder, name)
+    if os.path.realpath(left) != str(left):
+        # A later life would be shown what the link leads to.
+        return observed, ended, (REFUSED, "it moved the folder of its reports")
     return observed, ended, None
 
 
 def _place(folder: Path, world: str) -> Path:
+    """Where a world's sandbox may write."""
     return folder / world.replace(" ", "-")
+
+
+def _left(folder: Path, world: str) -> Path:
+    """Where in there the lab and the workers leave what they report."""
+    return _place(folder, world) / "0" / world
 
 
 def _stopped(
