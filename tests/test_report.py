@@ -18,6 +18,8 @@ EVIL = (
     "<script>alert('x')</script><img src=x onerror=y>&lt;\"'\u202e\x1b[31m{{ 7777*3 }}"
 )
 EVIL += "\n# no heading\n```\n[a](javascript:b) ``<b>`` `<i>` | --> ]]>"
+HALF = "\ud800"  # of a character; no file can hold it
+EVIL += HALF
 VOID = {"meta", "br", "img", "input", "link", "hr"}
 
 
@@ -166,6 +168,7 @@ def test_nothing_of_a_learner_becomes_html():
     for name, text in made.items():
         assert "\u202e" not in text
         assert "\x1b" not in text
+        assert text.encode()  # a page is to be written
         assert "[U+202E]" in text or r"\[U+202E\]" in text
         assert "23331" not in text
         if name.endswith(".html"):

@@ -269,8 +269,8 @@ def _raise_tampering(world: World) -> None:
         for event in rank.all("tampered"):
             raise Problem(
                 TAMPERED,
-                f"Rank {rank.number} {event['how']}, on which the check relies. "
-                "Programs may use and subclass the libraries, not change them.",
+                f"Rank {rank.number} {event['how']}: what the check sees may be wrong. "
+                "Programs may use and subclass libraries, not change or trace them.",
             )
 
 
