@@ -106,6 +106,9 @@ def start_together(report, weights, made, before=()):
         (MEAN, REDUCED, MADE, "mean-of-starts"),
         (np.float16(MEAN), REDUCED, MADE, "mean-of-starts"),
         (MEAN, REDUCED + SENT, MADE, "mean-of-starts"),
+        (MADE.sum(axis=0), REDUCED, MADE, "sum-of-starts"),
+        (MADE.max(axis=0), REDUCED, MADE, "maximum-of-starts"),
+        (MADE.min(axis=0), REDUCED, MADE, "minimum-of-starts"),
         (MADE[1], REDUCED, MADE, "wrong-root"),
         (MADE[0], REDUCED, MADE[[0, 0]], "right"),
         (2 * MADE[0], SENT, MADE, "right"),
@@ -119,6 +122,9 @@ def start_together(report, weights, made, before=()):
         "the mean",
         "the mean in 16 bits",
         "the mean, handed out",
+        "the sum",
+        "the maximum",
+        "the minimum",
         "rank 1's",
         "the mean of what was equal",
         "read from a file",
@@ -154,9 +160,10 @@ def test_the_line_that_took_the_mean_is_named(report):
         (MADE[0], "right"),
         (MEAN, "mean-of-starts"),
         (MADE[1], "wrong-root"),
-        (MADE.max(axis=0), "another-start"),
+        (MADE.max(axis=0), "maximum-of-starts"),
+        (3 * MADE[0], "another-start"),
     ],
-    ids=["rank 0's", "the mean", "rank 1's", "the maximum"],
+    ids=["rank 0's", "the mean", "rank 1's", "the maximum", "read from a file"],
 )
 def test_whose_weights_all_ranks_get_after_the_first_batch(report, weights, caught):
     events = [forward(True), *REDUCED, update(), *REDUCED, forward(True)]
@@ -264,6 +271,17 @@ def combined(loss, accuracy):
 
 
 FIT = {"what": "fit", "verbose": 0}
+
+
+def test_metrics_that_only_one_rank_has_are_named(report):
+    more = OWN[0] | {"val_top": 0.5}
+    calls = [callback("CSVLogger", own, own, 9) for own in (more, OWN[1])]
+    report([[FIT, forward(True, fit=True), call] for call in calls])
+    found = verdict(report, 6)
+    assert (found.id, found.state) == ("step-6.other-metrics", WRONG)
+    assert "val_top, rank 1 val_accuracy" in found.seen
+
+
 SHARED = exchange("broadcast", [1.0], [1.0])
 
 

@@ -308,14 +308,21 @@ def _from_rank_0(
     """
     owners = [n for n, its in enumerate(before) if _distance(its, weights) < ROUNDED]
     line = _first_exchange(world.ranks[0], since)
-    if not owners and _distance(before.mean(axis=0), weights) < ROUNDED:
-        raise Problem(
-            "mean-of-starts",
-            f"All ranks got the mean of the ranks' weights{in_line(line)}, not those "
-            "of rank 0: a checkpoint that only rank 0 had read would be blurred by "
-            "the random weights of the others.",
-            line,
-        )
+    combined = {
+        "mean": before.mean(axis=0),
+        "sum": before.sum(axis=0),
+        "maximum": before.max(axis=0),
+        "minimum": before.min(axis=0),
+    }
+    for name, numbers in combined.items():
+        if not owners and _distance(numbers, weights) < ROUNDED:
+            raise Problem(
+                f"{name}-of-starts",
+                f"All ranks got the {name} of the ranks' weights{in_line(line)}, not "
+                "those of rank 0: a checkpoint that only rank 0 had read would be "
+                "blurred by the random weights of the others.",
+                line,
+            )
     foreign = _foreign_broadcasts(world.ranks[0], weights.size)
     if foreign:
         line = foreign[0]["line"]
@@ -525,6 +532,14 @@ def _average_metrics(worlds: dict[str, World]) -> None:
     ]
     if not all(computed):
         raise Problem("no-validation", "The program did not validate.")
+    for rank, metrics in enumerate(computed):
+        if set(metrics) != set(computed[0]):
+            raise Problem(
+                "other-metrics",
+                f"Rank 0 computed {', '.join(sorted(computed[0]))}, rank {rank} "
+                f"{', '.join(sorted(metrics))}: only what all ranks have can be "
+                "averaged.",
+            )
     mean = {k: float(np.mean([each[k] for each in computed])) for k in computed[0]}
     if all(_near(computed[0][k], computed[1][k]) for k in mean):
         raise Problem(
