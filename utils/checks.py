@@ -208,9 +208,10 @@ def at_once(
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         told = getattr(error, "msg", None) or str(error)
-        seen = f"It is not Python: {told}{f' in line {line}' if line else ''}."
+        seen = f"It can't be read as Python: {told}{judge.in_line(line)}."
+        expected = "A Python program in UTF-8."
         return {
-            n: Verdict(n, f"step-{n}.syntax", WRONG, "A Python program.", seen, line)
+            n: Verdict(n, f"step-{n}.syntax", WRONG, expected, seen, line)
             for n in wanted
         }
     todo = steps.todo_lines(text)
