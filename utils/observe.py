@@ -413,86 +413,89 @@ class Observer(Reporter):
         visible = [number[d] for d in ctx._visible_device_list if d in number]
         return {"visible": visible, "growth": growth}
 
+    @contextlib.contextmanager
+    def inside(self, what: str):
+        """Note that the program is in a "forward", an "update" or a "fit" now."""
+        self._inside.append(what)
+        try:
+            yield
+        finally:
+            self._inside.remove(what)
+
     def _hook_training(self, tf) -> None:
         from keras.src.optimizers import optimizer as new
         from keras.src.optimizers.legacy import optimizer_v2 as legacy
 
-        def forward(original):
-            def observed(model, *args, **kwargs):
-                given = kwargs.get("inputs", args[0] if args else None)
-                inner = "forward" in self._inside
-                if inner or not _is_batch(given):
-                    return original(model, *args, **kwargs)
-                training = bool(kwargs.get("training", len(args) > 1 and args[1]))
-                self._inside.append("forward")
-                try:
-                    result = original(model, *args, **kwargs)
-                finally:
-                    self._inside.remove("forward")
-                self._after_forward(model, training)
-                return result
+        self.replace(tf.keras.Model, "__call__", self._forward)
+        self.replace(tf.keras.Model, "fit", self._fit)
+        self.replace(tf.GradientTape, "gradient", self._gradient)
+        self.replace(new._BaseOptimizer, "apply_gradients", self._update)
+        distributed = functools.partial(self._update, position=1)
+        self.replace(legacy.OptimizerV2, "_distributed_apply", distributed)
 
-            return observed
+    def _forward(self, original):
+        def observed(model, *args, **kwargs):
+            given = kwargs.get("inputs", args[0] if args else None)
+            if "forward" in self._inside or not _is_batch(given):
+                return original(model, *args, **kwargs)
+            training = bool(kwargs.get("training", len(args) > 1 and args[1]))
+            with self.inside("forward"):
+                result = original(model, *args, **kwargs)
+            self._after_forward(model, training)
+            return result
 
-        def gradient(original):
-            def observed(tape, target, sources, *args, **kwargs):
-                result = original(tape, target, sources, *args, **kwargs)
-                flat = tf.nest.flatten(result)
-                if self._forwards and not self._gradients and len(flat) > 1:
-                    self._gradients += 1
-                    self.keep("local", [g for g in flat if g is not None])
-                return result
+        return observed
 
-            return observed
+    def _gradient(self, original):
+        import tensorflow as tf
 
-        def update(position):
-            def make(original):
-                def observed(optimizer, *args, **kwargs):
-                    if "update" in self._inside:
-                        return original(optimizer, *args, **kwargs)
-                    args = list(args)
-                    pairs = kwargs.pop("grads_and_vars", None)
-                    if pairs is None:
-                        pairs = args.pop(position)
-                    pairs = list(pairs)
-                    args.insert(position, pairs)
-                    self._inside.append("update")
-                    try:
-                        self._before_update(optimizer, pairs)
-                        result = original(optimizer, *args, **kwargs)
-                    finally:
-                        self._inside.remove("update")
-                    self._after_update(optimizer)
-                    return result
+        def observed(tape, target, sources, *args, **kwargs):
+            result = original(tape, target, sources, *args, **kwargs)
+            flat = tf.nest.flatten(result)
+            if self._forwards and not self._gradients and len(flat) > 1:
+                self._gradients += 1
+                self.keep("local", [g for g in flat if g is not None])
+            return result
 
-                return observed
+        return observed
 
-            return make
+    def _update(self, original, position: int = 0):
+        """position: of the pairs of gradients and variables among the arguments."""
 
-        def fit(original):
-            import inspect
+        def observed(optimizer, *args, **kwargs):
+            if "update" in self._inside:
+                return original(optimizer, *args, **kwargs)
+            args = list(args)
+            pairs = kwargs.pop("grads_and_vars", None)
+            if pairs is None:
+                pairs = args.pop(position)
+            pairs = list(pairs)
+            args.insert(position, pairs)
+            with self.inside("update"):
+                self._before_update(optimizer, pairs)
+                result = original(optimizer, *args, **kwargs)
+            self._after_update(optimizer)
+            return result
 
-            signature = inspect.signature(original)
+        return observed
 
-            def observed(*args, **kwargs):
-                asked = signature.bind(*args, **kwargs).arguments
-                names = ("verbose", "steps_per_epoch", "validation_steps", "epochs")
-                asked = {name: asked.get(name) for name in names}
-                self.event("fit", **asked)
-                self._inside.append("fit")
+    def _fit(self, original):
+        import inspect
+
+        signature = inspect.signature(original)
+
+        def observed(*args, **kwargs):
+            asked = signature.bind(*args, **kwargs).arguments
+            names = ("verbose", "steps_per_epoch", "validation_steps", "epochs")
+            asked = {name: asked.get(name) for name in names}
+            self.event("fit", **asked)
+            with self.inside("fit"):
                 try:
                     return original(*args, **kwargs)
                 finally:
-                    self._inside.remove("fit")
                     self.event("fitted")
 
-            return observed
-
-        self.replace(tf.keras.Model, "__call__", forward)
-        self.replace(tf.keras.Model, "fit", fit)
-        self.replace(tf.GradientTape, "gradient", gradient)
-        self.replace(new._BaseOptimizer, "apply_gradients", update(0))
-        self.replace(legacy.OptimizerV2, "_distributed_apply", update(1))
+        return observed
 
     def _hook_steps(self, tf) -> None:
         """Compute Keras' first training and validation steps, and count the others.
@@ -503,13 +506,11 @@ class Observer(Reporter):
 
         def forward_only(model, batch):
             """The metrics of a batch, without an update; for both kinds of steps."""
-            self._inside.append("forward")
             x, y, weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
-            guess = model(x, training=True)
-            model.compute_loss(x, y, guess, weight)
-            metrics = model.compute_metrics(x, y, guess, weight)
-            self._inside.remove("forward")
-            return metrics
+            with self.inside("forward"):
+                guess = model(x, training=True)
+                model.compute_loss(x, y, guess, weight)
+                return model.compute_metrics(x, y, guess, weight)
 
         def step(original, training: bool, computed: int):
             """computed: how many steps are, before the others are only counted."""

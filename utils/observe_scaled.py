@@ -50,12 +50,11 @@ class ScaledObserver(Observer):
         def observed(model, *args, **kwargs):
             self.event("fit")
             self._model = model
-            self._inside.append("fit")
-            try:
-                return original(model, *args, **kwargs)
-            finally:
-                self._inside.remove("fit")
-                self.event("fitted")
+            with self.inside("fit"):
+                try:
+                    return original(model, *args, **kwargs)
+                finally:
+                    self.event("fitted")
 
         return observed
 
@@ -63,11 +62,8 @@ class ScaledObserver(Observer):
         def observed(optimizer, *args, **kwargs):
             if "update" in self._inside:
                 return original(optimizer, *args, **kwargs)
-            self._inside.append("update")
-            try:
+            with self.inside("update"):
                 result = original(optimizer, *args, **kwargs)
-            finally:
-                self._inside.remove("update")
             self._optimizer = optimizer
             self._updates += 1
             self.event("update", epoch=self._epoch, rate=_rate(optimizer))
@@ -82,11 +78,8 @@ class ScaledObserver(Observer):
             inner = "forward" in self._inside or "fit" not in self._inside
             if inner or training or not _is_batch(given):
                 return original(model, *args, **kwargs)
-            self._inside.append("forward")
-            try:
+            with self.inside("forward"):
                 result = original(model, *args, **kwargs)
-            finally:
-                self._inside.remove("forward")
             self._validated(given, result)
             return result
 
