@@ -192,7 +192,8 @@ class Lab:
     def _busy(self, more: int) -> bool:
         """Would more than two workers have to share a core?
 
-        Two may: half of the time, a worker waits for mpirun or for another worker.
+        Two may: half of the time, a worker waits for mpirun or for another worker. But
+        not on a crowded machine, where those who wait take time from those who work.
         """
         ended = [
             waits == "ended"
@@ -201,7 +202,8 @@ class Lab:
         ]
         size = sum(running.world.size for running in self.running.values())
         now = size - sum(ended)
-        return bool(now) and now + more > 2 * launch.cores()
+        crowded = os.getloadavg()[0] > 3 * launch.cores()
+        return bool(now) and now + more > (1 if crowded else 2) * launch.cores()
 
     def _start(self, key: str, name: str, folder: Path, job: dict) -> None:
         world = WORLDS[name]
