@@ -34,7 +34,7 @@ bench: setup ## measure how fast training is here (hours; with nothing else runn
 	@$(BIN)/course bench
 
 soak: setup ## run, interrupt and kill at random for 20 minutes; is anything left?
-	@$(BIN)/course soak --minutes 20
+	@$(BIN)/python tests/soak.py --minutes 20
 
 spark: setup ## add Spark for notebook 18 (350 MB; needs Java 8, 11 or 17)
 	@$(BIN)/python utils/install_spark.py

@@ -11,7 +11,7 @@ from pathlib import Path
 from test_checks import RIGHT, WRONG
 from test_examine import ATTACKS
 
-from utils import exercises, steps
+from utils import exercises, markup
 
 SOURCE = exercises.HOROVOD.source.read_text()
 
@@ -31,8 +31,8 @@ HOSTILE = (
 def main() -> None:
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True)
-    finished = steps.render(SOURCE, 6)
-    programs = [finished, *(steps.render(SOURCE, n) for n in range(6))]
+    finished = markup.render(SOURCE, 6)
+    programs = [finished, *(markup.render(SOURCE, n) for n in range(6))]
     programs += [program.text for program in RIGHT[::7]]
     programs += [program.text for program in WRONG[::7]]
     for name, text in zip(NAMES, programs, strict=False):
@@ -45,7 +45,7 @@ def main() -> None:
     (folder / "Rosa").mkdir()
     (folder / "Rosa" / "fashion_mnist.py").write_text(finished)
     with zipfile.ZipFile(folder / "Sven.zip", "w") as archive:
-        archive.writestr("homework/fashion_mnist.py", steps.render(SOURCE, 4))
+        archive.writestr("homework/fashion_mnist.py", markup.render(SOURCE, 4))
     with zipfile.ZipFile(folder / "Trudy.zip", "w") as archive:
         archive.writestr("../../fashion_mnist.py", finished)
     with zipfile.ZipFile(
@@ -53,7 +53,7 @@ def main() -> None:
     ) as archive:
         for n in range(20):
             archive.writestr(f"{n}.py", bytes(50_000_000))
-    (folder / "=HYPERLINK(1).py").write_text(steps.render(SOURCE, 2))
+    (folder / "=HYPERLINK(1).py").write_text(markup.render(SOURCE, 2))
     (folder / "<b>Victor<b>.py").write_bytes(b"print('\xff')")
     (folder / "Walter.py").write_text("")
     (folder / "Xenia").mkdir()

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from utils import exercises, judge, lab, steps
+from utils import exercises, judge, lab, markup
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def table(name: str) -> dict[str, list[dict]]:
 
 def rendered(exercise: exercises.Exercise, step: int) -> str:
     """The program after a step, without a sign of what is left to do."""
-    return steps.render(exercise.source.read_text(), step).replace("TODO: ", "")
+    return markup.render(exercise.source.read_text(), step).replace("TODO: ", "")
 
 
 def edited(text: str, row: dict) -> str:

@@ -7,8 +7,20 @@ import csv
 
 import pytest
 
-from utils import bench, bench_plots, course, data, drawn, launch, pipelines, records
-from utils.bench import Plan, Row, Section
+from utils import (
+    bench,
+    course,
+    data,
+    drawn,
+    launchers,
+    machine,
+    pipelines,
+    records,
+    scaling_plots,
+    table,
+)
+from utils.bench import Plan
+from utils.table import Row, Section
 
 TINY = Plan(
     rounds=1,
@@ -74,7 +86,7 @@ def test_rounds_that_disagree_are_warned_of(values, warned):
 def test_files_have_every_round(tmp_path):
     section = example()
     bench.write([section], tmp_path)
-    assert records.machine() in (tmp_path / "bench.md").read_text()
+    assert machine.summary() in (tmp_path / "bench.md").read_text()
     lines = list(csv.DictReader((tmp_path / "bench.csv").open()))
     assert [float(line["value"]) for line in lines] == [
         value for row in section.rows for value in row.values
@@ -84,7 +96,7 @@ def test_files_have_every_round(tmp_path):
 
 def test_the_figure_has_a_bar_for_each_row_that_is_compared():
     section = example()
-    (axis,) = bench_plots.of_section(section, "Recorded today.").axes
+    (axis,) = scaling_plots.of_section(section, "Recorded today.").axes
     assert [label.get_text() for label in axis.get_yticklabels()] == ["ours"]
     assert [bar.get_width() for bar in axis.patches] == pytest.approx([0.95])
     assert axis.get_xlabel() == "ratio to: limit"
@@ -92,11 +104,11 @@ def test_the_figure_has_a_bar_for_each_row_that_is_compared():
 
 def test_a_record_comes_back_as_it_was(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "FOLDER", tmp_path)
-    bench.keep(example(), "course bench launch")
-    section, record = bench.recorded("launch")
+    table.keep(example(), "course bench launch")
+    section, record = table.recorded("launch")
     assert section.rows == example().rows
     assert section.notes[0] == "A note."
-    assert record.machine == records.machine()
+    assert record.machine == machine.summary()
     assert "`course bench launch`" in record.origin
 
 
@@ -107,7 +119,7 @@ def test_the_readme_has_the_recorded_tables_and_no_others():
 
 def test_records_are_written_between_the_marks(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "FOLDER", tmp_path)
-    bench.keep(example(), "course bench launch")
+    table.keep(example(), "course bench launch")
     old = f"before\n{bench.BEGIN}\nstale\n{bench.END}\nafter\n"
     new = bench.with_records(old)
     assert new.startswith("before\n")
@@ -224,5 +236,5 @@ def test_a_program_that_never_gets_there_gives_no_time():
 def test_plain_ways_to_start_are_plain():
     program = ["python", "x.py"]
     assert bench._own_mpirun(program, 3) == ["mpirun", "-np", "3", *program]
-    line = launch.mpirun_line(2, program, 1, {"HOROVOD_CYCLE_TIME": "5"})
+    line = launchers.mpirun_line(2, program, 1, {"HOROVOD_CYCLE_TIME": "5"})
     assert " ".join(line).endswith("-x HOROVOD_CYCLE_TIME=5 python x.py")

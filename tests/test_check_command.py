@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from utils import checks, course, exercises, progress, steps
+from utils import checks, course, exercises, hints, markup, progress, work
 from utils.verdict import NOT_CHECKED
 
 SOURCE = (course.PACKAGE_ROOT / "solutions/fashion_mnist_solution.py").read_text()
@@ -24,14 +24,14 @@ def copy(tmp_path, monkeypatch):
     root = course.PACKAGE_ROOT
     shutil.copy(root / "exercises/hints.md", tmp_path / "exercises")
     shutil.copy(root / "solutions/fashion_mnist_solution.py", tmp_path / "solutions")
-    (tmp_path / "exercises/fashion_mnist.py").write_text(steps.render(SOURCE, 0))
+    (tmp_path / "exercises/fashion_mnist.py").write_text(markup.render(SOURCE, 0))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def solve(folder: Path, n: int, old: str = "", new: str = "") -> Path:
     path = folder / "exercises/fashion_mnist.py"
-    text = steps.render(SOURCE, n)
+    text = markup.render(SOURCE, n)
     assert old in text
     path.write_text(text.replace(old, new) if old else text)
     return path
@@ -110,7 +110,7 @@ def test_without_a_number_later_steps_read_not_checked_yet(copy):
 
 
 def test_the_first_failure_shows_the_nudge_and_hints_go_deeper(copy):
-    texts = [" ".join(text.split()) for text in steps.hints()[1]]
+    texts = [" ".join(text.split()) for text in hints.of()[1]]
     assert checks.examine(1).hint == texts[0]
     answer = course_command("hint", "1")
     assert answer.returncode == 0
@@ -121,7 +121,7 @@ def test_the_first_failure_shows_the_nudge_and_hints_go_deeper(copy):
 
 
 def test_a_wrong_step_stops_a_notebook_after_its_table(copy, capsys):
-    with pytest.raises(steps.StepMissing, match="step 2 is not right yet"):
+    with pytest.raises(work.StepMissing, match="step 2 is not right yet"):
         checks.check(2)
     assert "still says `TODO: Step 2`" in capsys.readouterr().out
 
@@ -147,7 +147,7 @@ def test_progress_is_kept_and_shown(copy):
 
 def test_other_programs_leave_the_progress_alone(copy):
     other = copy / "other.py"
-    other.write_text(steps.render(SOURCE, 0))
+    other.write_text(markup.render(SOURCE, 0))
     assert not checks.examine(1, script=other).ok
     assert not (copy / "progress.json").exists()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, writes_json
 
-from utils import steps
+from utils import markup
 from utils.course import PACKAGE_ROOT
 
 COMMANDS = {
@@ -86,7 +86,7 @@ def test_grade_writes_the_gradebook_and_says_where(tmp_path, monkeypatch):
     root = PACKAGE_ROOT
     monkeypatch.chdir(tmp_path)
     (tmp_path / "class").mkdir()
-    exercise = steps.render(
+    exercise = markup.render(
         (root / "solutions/fashion_mnist_solution.py").read_text(), 0
     )
     (tmp_path / "class" / "Ada.py").write_text(exercise)

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from utils import clinic, course, steps
+from utils import clinic, course, work
 
 SHOWN_BY = {
     "A collective on one rank only": "It ends, and ends well",
@@ -135,7 +135,7 @@ def test_a_learner_s_program_is_left_alone_and_judged(folder):
     assert one.program.read_text() == own
     assert one.complaint in shown
     assert "weights" in shown
-    with pytest.raises(steps.StepMissing, match="case 6, is not cured"):
+    with pytest.raises(work.StepMissing, match="case 6, is not cured"):
         clinic.cure(6)
 
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from utils import devices, launch
+from utils import devices, machine
 from utils.course import CourseError
 
 pytestmark = pytest.mark.slow
@@ -56,7 +56,7 @@ def test_what_can_not_be_done_is_said(found):
     assert "too late to split the processor into 2 devices" in found["late"]
 
 
-@pytest.mark.skipif(launch.cores() > 2, reason="three replicas have a core each here")
+@pytest.mark.skipif(machine.cores() > 2, reason="three replicas have a core each here")
 def test_replicas_that_share_a_core_are_announced(ended):
     assert "NOTICE: 3 replicas on" in ended.stderr
 

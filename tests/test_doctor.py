@@ -12,7 +12,17 @@ import threading
 import pytest
 from rich.console import Console
 
-from utils import course, doctor, fetch, launch, notebook_rules, notebooks, profiles
+from utils import (
+    course,
+    doctor,
+    fetch,
+    launchers,
+    machine,
+    machine_plots,
+    notebook_rules,
+    notebooks,
+    profiles,
+)
 from utils.doctor import LIMITED, MISSING, OK, Line, Report
 
 pytestmark = pytest.mark.timeout(300)
@@ -73,8 +83,8 @@ def test_what_is_tried_is_what_runs_use(monkeypatch):
     monkeypatch.setattr(doctor, "_facts_from", facts_from)
     assert doctor._probe() == {"tensorflow": "of the course"}
     ((command, environment),) = asked
-    assert command[0] == launch.mpirun()
-    assert environment == launch.clean_environment()
+    assert command[0] == launchers.mpirun()
+    assert environment == launchers.clean_environment()
     assert not {"TF_CONFIG", "COURSE_TASK"} & set(environment)
 
 
@@ -173,7 +183,7 @@ def test_software_that_is_there_needs_nothing():
     ],
 )
 def test_gpus(monkeypatch, gpus, facts, state, words):
-    monkeypatch.setattr(profiles, "gpus", lambda: gpus)
+    monkeypatch.setattr(machine, "gpus", lambda: gpus)
     line = doctor._gpu_line(facts)
     assert line.state == state
     assert words in line.found
@@ -181,7 +191,7 @@ def test_gpus(monkeypatch, gpus, facts, state, words):
 
 
 def test_one_core_is_a_limit_not_an_obstacle(monkeypatch):
-    monkeypatch.setattr(launch, "cores", lambda: 1)
+    monkeypatch.setattr(machine, "cores", lambda: 1)
     line = doctor._core_line()
     assert line.state == LIMITED
     assert "no speed-up" in line.fix
@@ -284,14 +294,14 @@ def test_real_data_is_checked(monkeypatch):
     ],
 )
 def test_devices_are_shared_out(workers, devices, one_each, shares, words):
-    assert doctor.share_out(workers, devices, one_each) == shares
-    assert doctor.in_words(shares, "core").startswith(words)
+    assert machine_plots.share_out(workers, devices, one_each) == shares
+    assert machine_plots.in_words(shares, "core").startswith(words)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 8])
 def test_the_machine_is_drawn_with_its_words(workers):
     settings = profiles.Settings("cpu", workers, 1, 1, 1)
-    diagram = doctor.show_machine(Report([], [], settings))
+    diagram = machine_plots.show_machine(Report([], [], settings))
     drawn = " ".join(text.get_text() for axes in diagram.axes for text in axes.texts)
     assert "worker 0" in drawn
     assert diagram.words in drawn

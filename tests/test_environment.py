@@ -32,7 +32,7 @@ SETUP_FILES = (
     "environment.yml",
     "utils/install.py",
     "utils/lock.py",
-    "utils/machine.py",
+    "utils/prerequisites.py",
 )
 LAUNCHES = (
     "python program.py",
@@ -50,7 +50,7 @@ AS_NOBODY = (
 @pytest.fixture(scope="module")
 def setup():
     """The modules of the set-up, which import each other as scripts do."""
-    names = ("install", "lock", "machine")
+    names = ("install", "lock", "prerequisites")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT / "utils")
         modules = {name: importlib.import_module(name) for name in names}
@@ -331,7 +331,7 @@ def test_gpus_are_remembered_until_they_are_unwanted(setup, tmp_path, monkeypatc
     monkeypatch.setenv("GPU", "0")
     assert recording_home(setup, tmp_path).gpu == "0"
     monkeypatch.setenv("GPU", "yes")
-    with pytest.raises(setup.machine.SetupError, match="GPU=yes"):
+    with pytest.raises(setup.prerequisites.SetupError, match="GPU=yes"):
         recording_home(setup, tmp_path)
 
 
@@ -401,10 +401,10 @@ def test_python_is_found_behind_a_shim_and_in_an_environment(
     monkeypatch.delenv("PYTHON", raising=False)
     monkeypatch.setenv("PATH", f"{broken.parent}:{shim.parent}")
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    assert setup.machine.find_python(None, None) == python_outside()
-    assert setup.machine.find_python(None, not_from=shim.parent) is None
+    assert setup.prerequisites.find_python(None, None) == python_outside()
+    assert setup.prerequisites.find_python(None, not_from=shim.parent) is None
     monkeypatch.setenv("PATH", str(BIN))
-    assert setup.machine.find_python(None, None) == python_outside()
+    assert setup.prerequisites.find_python(None, None) == python_outside()
 
 
 def test_uv_is_asked_for_a_missing_python_only_with_consent(
@@ -424,13 +424,13 @@ def test_uv_is_asked_for_a_missing_python_only_with_consent(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "executable", "/bin/false")
     monkeypatch.delenv("COURSE_YES", raising=False)
-    assert setup.machine.find_python(None, None) is None
+    assert setup.prerequisites.find_python(None, None) is None
     assert "install" not in (tmp_path / "asked").read_text()
     monkeypatch.setenv("COURSE_YES", "1")
-    assert setup.machine.find_python(None, None) == python_outside()
+    assert setup.prerequisites.find_python(None, None) == python_outside()
     assert "python install 3.11" in (tmp_path / "asked").read_text()
     monkeypatch.delenv("COURSE_YES")  # uv's Python counts like any other from now on
-    assert setup.machine.find_python(None, None) == python_outside()
+    assert setup.prerequisites.find_python(None, None) == python_outside()
 
 
 @pytest.mark.slow
@@ -457,7 +457,8 @@ def test_without_a_network(course):
 
 
 def test_without_disk_space(setup, course, tmp_path):
-    assert setup.machine.disk_problem(tmp_path / "not" / "yet", needed_gb=0) is None
+    nowhere = tmp_path / "not" / "yet"
+    assert setup.prerequisites.disk_problem(nowhere, needed_gb=0) is None
     small = ["unshare", "--map-root-user", "--mount", "sh", "-ec"]
     commands = (
         f"mount -t tmpfs -o size=20m tmpfs {tmp_path}/disk; "
@@ -530,7 +531,7 @@ def test_without_an_active_conda_environment(course):
     ],
 )
 def test_on_each_platform(setup, system, machine, libc, advice):
-    problem = setup.machine.platform_problem(system, machine, libc)
+    problem = setup.prerequisites.platform_problem(system, machine, libc)
     assert advice in problem if advice else problem is None
 
 
@@ -543,11 +544,11 @@ def test_wrong_arguments_show_the_usage(course):
 def test_a_failing_command_shows_the_end_of_its_output(setup, tmp_path):
     with working_home(setup, tmp_path) as home:
         home.run("sh", "-c", "echo an earlier stage", minutes=1)
-        with pytest.raises(setup.machine.SetupError) as failure:
+        with pytest.raises(setup.prerequisites.SetupError) as failure:
             home.run("sh", "-c", "echo briefly; exit 1", minutes=1)
         assert "briefly" in str(failure.value)
         assert "an earlier stage" not in str(failure.value)
-        with pytest.raises(setup.machine.SetupError) as failure:
+        with pytest.raises(setup.prerequisites.SetupError) as failure:
             home.run("sh", "-c", "seq 100; echo what went wrong; exit 3", minutes=1)
     message = str(failure.value)
     assert "what went wrong" in message
@@ -560,7 +561,7 @@ def test_a_command_that_takes_too_long_is_ended(setup, tmp_path):
     with working_home(setup, tmp_path) as home:
         started = tmp_path / "started"
         command = f"sleep 1000 & echo $! > {started}; wait"
-        with pytest.raises(setup.machine.SetupError, match="no end after"):
+        with pytest.raises(setup.prerequisites.SetupError, match="no end after"):
             home.run("sh", "-c", command, minutes=0.02)
     assert_gone(int(started.read_text()))
 

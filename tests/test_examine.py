@@ -25,7 +25,7 @@ from programs import rendered
 from test_checks import FINISHED as SMALL
 from test_evidence import OUTCOME
 
-from utils import course, examine, exercises, lab, sandbox, steps
+from utils import course, examine, exercises, lab, markup, sandbox
 from utils.gradebook import CRASHED, GRADER_ERROR, HUNG, OK
 from utils.submissions import REFUSED
 from utils.verdict import WRONG
@@ -500,7 +500,7 @@ def examined(isolated, graded, tmp_path_factory):
     """What examining normal submissions gave, by name, after all attacks."""
     folder = tmp_path_factory.mktemp("normal")
     programs = {
-        name: (name, steps.render(exercise.source.read_text(), len(exercise.steps)))
+        name: (name, markup.render(exercise.source.read_text(), len(exercise.steps)))
         for name, exercise in exercises.EXERCISES.items()
     }
 

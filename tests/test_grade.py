@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from utils import course, gradebook, steps
+from utils import course, gradebook, markup
 from utils import grade as module
 from utils.course import CourseError
-from utils.grade import Examined, grade
+from utils.examined import Examined
+from utils.grade import grade
 from utils.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG, Verdict
 
 SOURCE = course.PACKAGE_ROOT / "solutions" / "fashion_mnist_solution.py"
@@ -25,7 +26,7 @@ NAMES = ("alicia", "benedict", "constanza", "dietmar", "xanthippe", "wolfhard")
 
 
 def rendered(n: int) -> str:
-    return steps.render(SOURCE.read_text(), n)
+    return markup.render(SOURCE.read_text(), n)
 
 
 def verdicts(done: int) -> tuple[Verdict, ...]:

@@ -7,7 +7,7 @@ import unicodedata
 
 import pytest
 
-from utils import gradebook, steps
+from utils import gradebook, markup
 from utils.course import PACKAGE_ROOT, CourseError
 from utils.gradebook import STATUSES, Grade
 from utils.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG, Verdict
@@ -148,7 +148,7 @@ def test_a_table_of_ids_that_is_none_is_an_error(tmp_path, text):
 def test_every_step_of_the_exercise_is_worth_something():
     source = PACKAGE_ROOT / "solutions" / "fashion_mnist_solution.py"
     worth = gradebook.worth("fashion_mnist")
-    assert len(worth) == steps.count(source.read_text())
+    assert len(worth) == markup.count(source.read_text())
     assert sum(worth) > 0
 
 

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 import yaml
 
-from utils import course, launch
+from utils import course, launch, launchers
 
 CLUSTER = course.PACKAGE_ROOT / "solutions" / "cluster"
 SCHEMA = json.loads(
@@ -77,7 +77,7 @@ def test_each_slot_has_a_core_and_its_memory():
     limits = container("Worker")["resources"]["limits"]
     slots = SPEC["slotsPerWorker"]
     passed = dict(word.split("=") for word in after("-x"))
-    assert {passed[name] for name in launch.thread_variables(1)} == {"1"}
+    assert {passed[name] for name in launchers.thread_variables(1)} == {"1"}
     assert int(limits["cpu"]) == slots * int(passed["OMP_NUM_THREADS"])
     amount, unit = re.fullmatch(r"(\d+)(\w+)", limits["memory"]).groups()
     assert int(amount) * UNITS[unit] >= slots * launch.MEMORY_PER_WORKER

@@ -18,7 +18,9 @@ from processes import (
     wait_until_none_is_left,
 )
 
-from utils import course, display, launch, supervise, watch
+from utils import course, launch, live, machine, supervise, watch
+from utils.follow import Followed
+from utils.result import Run, RunFailed
 
 START = "from utils import run; run('program.py', 'sleep', time_limit=120)"
 
@@ -169,7 +171,7 @@ def test_notices_of_workers_are_repeated_once(folder, capsys):
     ],
 )
 def test_a_rank_that_fails_ends_the_run_and_is_named(folder, what, seen):
-    with pytest.raises(launch.RunFailed, match=f"rank 1 of 2 failed: .*{seen}") as e:
+    with pytest.raises(RunFailed, match=f"rank 1 of 2 failed: .*{seen}") as e:
         launch.run("program.py", what, workers=2, time_limit=60)
     assert "[1] worker 1 of 2" in str(e.value)
     assert "[0]" not in str(e.value)
@@ -179,7 +181,7 @@ def test_a_rank_that_fails_ends_the_run_and_is_named(folder, what, seen):
 
 @pytest.mark.slow
 def test_the_time_limit_ends_the_run(folder):
-    with pytest.raises(launch.RunFailed, match="time limit of 3 s") as error:
+    with pytest.raises(RunFailed, match="time limit of 3 s") as error:
         launch.run("program.py", "sleep", workers=2, time_limit=3)
     assert error.value.run.status == supervise.TIMED_OUT
     assert "worker 0 of 2" in str(error.value)
@@ -187,7 +189,7 @@ def test_the_time_limit_ends_the_run(folder):
 
 
 def test_children_that_leave_their_session_are_ended_too(folder):
-    with pytest.raises(launch.RunFailed):
+    with pytest.raises(RunFailed):
         launch.run("program.py", "escape", workers=2, time_limit=4)
     assert len(list(folder.glob("escaped.*"))) == 2
     assert not descendants_of_runs_in(folder)
@@ -311,7 +313,7 @@ def test_a_program_that_never_starts_horovod_is_pointed_out(folder):
 
 @pytest.mark.skipif(launch.gpus() > 0, reason="workers count GPUs here, not cores")
 def test_more_workers_than_cores_run_and_are_pointed_out(folder):
-    workers = launch.cores() + 1
+    workers = machine.cores() + 1
     run = launch.run("program.py", workers=workers)
     assert f"worker {workers - 1} of {workers}" in run.log.read_text()
     assert any("take turns" in text for text in run.notices)
@@ -359,11 +361,11 @@ def test_a_recorded_worker_that_did_not_train_is_named(folder):
 
 
 def test_bars_are_followed_and_kept_as_their_last_state(folder):
-    run = launch.Run("p.py", 1, "mpirun", folder)
+    run = Run("p.py", 1, "mpirun", folder)
     output = folder / "ranks" / "1" / "rank.0"
     output.mkdir(parents=True)
     stdout = output / "stdout"
-    with launch.Followed(run) as followed:
+    with Followed(run) as followed:
         stdout.write_bytes(b"Epoch 2/4\n\r 1/10 [>...]\x08\x08\x08\r 5/10 [==>")
         followed.read()
         assert followed.progress["epoch"] == 2
@@ -377,10 +379,10 @@ def test_bars_are_followed_and_kept_as_their_last_state(folder):
 
 def test_the_live_line_says_epoch_speed_and_time_left():
     progress = {"epoch": 2, "epochs": 4, "done": 0.5}
-    assert "starting" in display.describe({}, 3)
-    assert display.describe(progress, 65).endswith("1:05 so far")
+    assert "starting" in live.describe({}, 3)
+    assert live.describe(progress, 65).endswith("1:05 so far")
     progress.update(images_per_second=1640.2, seconds_left=59)
-    line = display.describe(progress, 65)
+    line = live.describe(progress, 65)
     assert line.startswith("epoch 2/4 [##########..........]")
     assert line.endswith("1,640 images/s, 0:59 left")
 

@@ -14,14 +14,15 @@ from processes import program, wait_for
 
 from utils import (
     bench,
+    cluster_plots,
     cost_model,
     course,
     elastic,
-    launch,
     namespaces,
-    network_plots,
+    network_speed,
     supervise,
 )
+from utils.result import RunFailed
 
 if namespaces.why_not():
     pytest.skip(f"no hosts: {namespaces.why_not()}", allow_module_level=True)
@@ -157,7 +158,7 @@ def test_a_training_that_is_over_before_is_no_cut(lan):
 
 def test_a_failing_program_is_a_failing_run(lan, folder):
     program(folder, "raise ValueError('no such garment')", "fails.py")
-    with pytest.raises(launch.RunFailed, match="ValueError: no such garment"):
+    with pytest.raises(RunFailed, match="ValueError: no such garment"):
         lan.run("fails.py", quiet=True, time_limit=60)
     with pytest.raises(course.CourseError, match="there is no program"):
         lan.run("missing.py")
@@ -284,7 +285,7 @@ def test_the_prediction_is_that_of_the_cost_model():
     slow, silent = 8e-6 * network.bytes, 64.0  # Mbit/s that take a second; images/s
 
     def images(mbit, hidden):
-        return namespaces.predicted(silent, 2, 32, network, mbit, hidden)
+        return network_speed.predicted(silent, 2, 32, network, mbit, hidden)
 
     # A step of 64 images computes for a second.
     assert images(1e9, False) == pytest.approx(64, rel=1e-3)
@@ -293,12 +294,12 @@ def test_the_prediction_is_that_of_the_cost_model():
 
 
 def test_training_on_two_hosts_is_measured(folder, monkeypatch):
-    monkeypatch.setattr(namespaces, "BANDWIDTHS", (20,))
+    monkeypatch.setattr(network_speed, "BANDWIDTHS", (20,))
     plan = bench.Plan(rounds=1, steps=2, batch=8, data="drawn", train_images=60)
-    section = namespaces.of_bench(plan, lambda text: None)
+    section = network_speed.of_bench(plan, lambda text: None)
     assert [row.name for row in section.rows] == ["1 host", "2 hosts, 20 Mbit/s"]
     assert section.rows[1].base == "1 host"
-    found = namespaces.from_bench(section)
+    found = network_speed.from_bench(section)
     two = found["2 hosts, 20 Mbit/s"]
     assert two.images_per_second == section.rows[1].values[0]
     assert two.sent > two.gradients == 6 * cost_model.wide_resnet(1).bytes
@@ -306,9 +307,9 @@ def test_training_on_two_hosts_is_measured(folder, monkeypatch):
     rest = cost_model.wide_resnet(1).bytes - namespaces.burst(20)
     assert two.images_per_second < 2 * 8 / (8e-6 * rest / 20)
     assert two.predicted[0] <= two.predicted[1]
-    table = namespaces.table(found)
+    table = network_speed.table(found)
     assert list(table.index) == list(found)
-    points = network_plots.speeds(found).axes[0].lines[0]
+    points = cluster_plots.speeds(found).axes[0].lines[0]
     one = found["1 host"].images_per_second
     assert list(points.get_ydata()) == [two.images_per_second / one]
 
@@ -334,4 +335,4 @@ def test_an_elastic_training_goes_on_without_the_host_that_was_cut_off(folder):
     assert set(journal["workers"][journal["time"] < cut.time]) == {2}
     assert set(journal["workers"][journal["time"] > cut.time + 5]) == {1}
     assert journal["images"].iloc[-1] == journal["images"].max() >= 640 - 2 * 8
-    assert network_plots.lost_host(cut).axes[0].lines
+    assert cluster_plots.lost_host(cut).axes[0].lines

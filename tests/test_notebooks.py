@@ -20,7 +20,7 @@ from nbformat.v4 import (
 )
 from processes import wait_for
 
-from utils import course, notebook_rules, notebooks, profiles, steps
+from utils import course, notebook_rules, notebooks, profiles, work
 from utils.notebooks import prove
 
 OURS = notebooks.discover()
@@ -130,7 +130,7 @@ def test_the_exercise_is_done_as_far_as_the_notebook_has_come(tiny_course):
         exercise.write_bytes(
             notebooks.scratch_files(path)["exercises/fashion_mnist.py"]
         )
-        assert list(steps.missing_steps(exercise)) == left_to_do[path.stem]
+        assert list(work.missing_steps(exercise)) == left_to_do[path.stem]
 
 
 @pytest.mark.slow
@@ -185,7 +185,7 @@ def test_what_stays_missing_ends_the_notebook(tiny_course, step):
     path = write(
         tiny_course,
         "03_step_1_stubborn",
-        "from utils.steps import StepMissing",
+        "from utils.markup import StepMissing",
         f"raise StepMissing('step {step} is never done')",
     )
     (finding,) = prove(path, "ci").findings

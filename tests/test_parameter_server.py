@@ -5,6 +5,7 @@ import re
 import pytest
 
 from utils import cluster_plots, course, launch
+from utils.result import RunFailed
 
 # Seconds when idle; the limits are for machines that do other work as well.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -94,5 +95,5 @@ def test_keras_fit_trains_on_the_same_cluster(folder):
 
 
 def test_without_servers_it_says_what_to_start(folder):
-    with pytest.raises(launch.RunFailed, match="needs a chief, workers and servers"):
+    with pytest.raises(RunFailed, match="needs a chief, workers and servers"):
         launch.run(PROGRAM, tasks={"worker": 1}, quiet=True, **TINY)

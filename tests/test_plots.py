@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from utils import launch, plots
+from utils import plots
+from utils.result import Run
 
 
 @pytest.fixture
@@ -37,9 +38,7 @@ def run(tmp_path):
         {"rank": rank, "device": f"core {core}", "percent": percent}
         for rank, core, percent in [(0, 0, 75), (0, 1, 25), (1, 1, 100)]
     ]
-    return launch.Run(
-        "p.py", 2, "mpirun", tmp_path, 0, 20.0, ["drawn garments"], samples
-    )
+    return Run("p.py", 2, "mpirun", tmp_path, 0, 20.0, ["drawn garments"], samples)
 
 
 def words(figure):

@@ -5,10 +5,10 @@ import stat
 
 import pytest
 
-from utils import profiles
+from utils import machine, profiles
 from utils.course import CourseError
 
-NO_GPU = not profiles.gpus()
+NO_GPU = not machine.gpus()
 
 
 @pytest.fixture(autouse=True)
@@ -50,13 +50,13 @@ def test_gpu_with_one_worker_per_gpu(nvidia_smi):
 def test_hidden_gpus_do_not_count(nvidia_smi, monkeypatch, visible, count):
     nvidia_smi("echo 'GPU 0: A100 (UUID: x)'; echo 'GPU 1: A100 (UUID: y)'")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert profiles.gpus() == count
+    assert machine.gpus() == count
 
 
 @needs_no_gpu
 def test_a_driver_that_fails_drives_no_gpu(nvidia_smi):
     nvidia_smi("echo 'GPU 0: from a broken driver'; exit 9")
-    assert profiles.gpus() == 0
+    assert machine.gpus() == 0
 
 
 def test_ci_goes_before_the_machine(monkeypatch):

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 import pytest
 from markdown_it import MarkdownIt
 
-from utils import report, steps
+from utils import hints, report
 from utils.gradebook import Grade
 from utils.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG, Verdict
 
@@ -83,7 +83,7 @@ def pages(*grades: Grade) -> dict[str, str]:
 
 def test_a_report_says_it_all():
     made = pages(grade())
-    hint = steps.hints()[2][0].split(".")[0]
+    hint = hints.of()[2][0].split(".")[0]
     for name in ("reports/alice.html", "reports/alice.md"):
         text = Page(made[name]).text if name.endswith("html") else made[name]
         for wanted in (

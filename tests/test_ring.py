@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from utils import course, diagrams, launch, notebook_rules
+from utils import course, diagrams, launchers, notebook_rules
 
 NOTEBOOK = course.PACKAGE_ROOT / "notebooks" / "02_share_the_gradients.ipynb"
 PROGRAM = course.PACKAGE_ROOT / "exercises" / "ring_allreduce.py"
@@ -118,7 +118,7 @@ def test_the_learners_check_tells_unwritten_from_right(notebook, capsys):
 def mpirun(workers, program, *options):
     """Run `program` on real workers; return the exit status and all of the output."""
     line = [sys.executable, str(program), *map(str, options)]
-    line = launch.mpirun_line(workers, line, threads=1)
+    line = launchers.mpirun_line(workers, line, threads=1)
     beside_python = str(Path(sys.executable).parent)
     with subprocess.Popen(
         [

@@ -13,7 +13,7 @@ import sys
 import numpy as np
 import pytest
 
-from utils import course, launch, supervise
+from utils import course, launchers, supervise
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -63,7 +63,7 @@ def container(place, hosts=("algo-1",), **changed):
         "SM_CURRENT_HOST": hosts[0],
         "SM_NUM_GPUS": "0",
         "SM_NUM_CPUS": "2",
-        **launch.thread_variables(1),
+        **launchers.thread_variables(1),
     } | changed
     return {name: value for name, value in variables.items() if value is not None}
 
@@ -81,7 +81,7 @@ def start(place, *words, workers=None, **more):
         exported = [word for name in variables for word in ("-x", name)]
         command = [*shlex.split(mpirun), *exported, *command, "-m", "mpi4py"]
     command += [str(TRAIN), *map(str, words)]
-    environment = launch.clean_environment() | variables
+    environment = launchers.clean_environment() | variables
     with (
         (place / "said.txt").open("w+") as said,
         supervise.owned(

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from utils import cost_model, course, launch, records, scaling, scaling_plots
+from utils import cost_model, course, records, scaling, scaling_plots
 from utils.cost_model import Point, wide_resnet
+from utils.result import Run
 
 
 def test_a_table_compares_with_one_worker_and_with_the_limit():
@@ -58,11 +59,11 @@ def test_of_a_step_the_slowest_worker_counts(tmp_path):
     for rank, seconds in enumerate([[0.1, 0.3], [0.2, 0.1]]):
         told = {"step_seconds": {"together:16x2": seconds}}
         (tmp_path / f"timed-{rank}.json").write_text(json.dumps(told))
-    run = launch.Run("timed_steps.py", 2, "mpirun", tmp_path)
+    run = Run("timed_steps.py", 2, "mpirun", tmp_path)
     first, second = scaling.points(run)
     assert (first.seconds, second.seconds) == (0.2, 0.3)
     assert first == Point(2, 16, wide_resnet(2), 0.2, True)
-    empty = launch.Run("timed_steps.py", 2, "mpirun", tmp_path / "nowhere")
+    empty = Run("timed_steps.py", 2, "mpirun", tmp_path / "nowhere")
     with pytest.raises(course.CourseError, match="measured no step"):
         scaling.points(empty)
 

@@ -1,4 +1,4 @@
-"""utils/soak.py: its order, its detectors with leaks planted for them, some rounds."""
+"""tests/soak.py: its order, its detectors with leaks planted for them, some rounds."""
 
 import contextlib
 import ctypes
@@ -13,8 +13,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-
-from utils import soak
+import soak
 
 MARK = "a test's"
 
@@ -36,10 +35,14 @@ def test_a_seed_has_always_the_same_rounds_and_another_seed_has_others():
     assert rounds == [soak.plan(3, number) for number in range(1, 60)]
     assert rounds != [soak.plan(4, number) for number in range(1, 60)]
     # Also for a Python that starts anew: nothing hangs on its hashes.
-    code = "from utils import soak; print([soak.plan(3, n) for n in range(1, 60)])"
+    code = "import soak; print([soak.plan(3, n) for n in range(1, 60)])"
     surroundings = {**os.environ, "PYTHONHASHSEED": "7"}
     again = subprocess.run(
-        [sys.executable, "-c", code], env=surroundings, capture_output=True, text=True
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parent,
+        env=surroundings,
+        capture_output=True,
+        text=True,
     )
     assert again.stdout.strip() == str(rounds)
 
@@ -244,7 +247,8 @@ def test_a_fault_is_told_with_the_round_that_brings_it_back(folder, monkeypatch)
     assert "WRONG; LEFT BEHIND" in said[1]
     told = (report.folder / "faults.txt").read_text().splitlines()
     assert len(told) == 3
-    assert all(line.startswith("course soak --seed 8 --round 5   # ") for line in told)
+    again = "python tests/soak.py --seed 8 --round 5   # "
+    assert all(line.startswith(again) for line in told)
     for what in ("was not named", "process .*sleep 100", "forgotten"):
         assert any(re.search(what, line) for line in told)
     assert (report.folder / "5" / "program.py").exists()

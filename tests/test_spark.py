@@ -22,7 +22,7 @@ def lock():
         patch.syspath_prepend(str(course.PACKAGE_ROOT / "utils"))
         before = set(sys.modules)
         yield importlib.import_module("lock")
-        for name in {"lock", "machine"} - before:
+        for name in {"lock", "prerequisites"} - before:
             sys.modules.pop(name, None)
 
 

@@ -4,7 +4,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from rich.console import Console
 
-from utils import course, diagrams, steps, strategies, strategy_plots
+from utils import course, diagrams, markup, strategies
 
 KINDS = {kind.name: kind for kind in strategies.KINDS}
 CELLS = [(name, way) for name in KINDS for way in strategies.WAYS if name != "tpu"]
@@ -141,7 +141,7 @@ def test_lines_are_counted_without_comments_and_indentation(tmp_path):
 
 def test_all_annotated_programs_are_counted():
     programs = [row[0] for row in strategies.changes().rows]
-    assert programs == [p.stem.removesuffix("_solution") for p in steps.sources()]
+    assert programs == [p.stem.removesuffix("_solution") for p in markup.sources()]
     assert {"fashion_mnist", "mirrored"} <= set(programs)
 
 
@@ -160,7 +160,7 @@ def test_tables_show_themselves_everywhere(table):
 
 
 def test_the_chart_is_whole_and_in_words():
-    chart = strategy_plots.decision_chart()
+    chart = diagrams.decision_chart()
     canvas = FigureCanvasAgg(chart)
     canvas.draw()
     texts = [text for text in chart.axes[0].texts if text.get_text()]

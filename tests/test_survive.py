@@ -15,6 +15,7 @@ import tensorflow as tf
 from processes import descendants_of_runs_in, wait_until_none_is_left
 
 from utils import course, elastic, hosts, launch, survival
+from utils.result import RunFailed
 from utils.watch import worker_processes
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -112,7 +113,7 @@ def test_ten_crashes_at_random_moments_change_nothing(folder, whole, monkeypatch
     rng = random.Random(1)
     done = 0
     for _ in range(CRASHES):
-        with pytest.raises(launch.RunFailed) as crash:
+        with pytest.raises(RunFailed) as crash:
             train("crashed", attend=killer(rng))
         wait_until_none_is_left(folder)
         begun = elastic.journal(crash.value.run.folder)
@@ -310,7 +311,7 @@ def test_a_host_that_leaves_in_time_costs_nothing(folder, monkeypatch):
 
 def test_too_many_changes_end_the_run(folder, monkeypatch):
     monkeypatch.setenv("SECONDS_PER_BATCH", "0.1")
-    with pytest.raises(launch.RunFailed, match="reset"):
+    with pytest.raises(RunFailed, match="reset"):
         tell(elastic.dies(after=10), reset_limit=0)
 
 

@@ -12,6 +12,7 @@ import pytest
 from processes import descendants_of_runs_in, program, wait_for, wait_until_none_is_left
 
 from utils import course, launch, supervise, tasks, watch
+from utils.result import RunFailed
 
 # Each task greets, and then does what the test asks for.
 PROGRAM = """\
@@ -128,7 +129,7 @@ def test_the_command_shown_does_the_same_from_a_plain_shell(folder):
     ],
 )
 def test_a_task_that_fails_ends_the_run_and_is_named(folder, what, seen):
-    with pytest.raises(launch.RunFailed, match=f"^worker 1 failed: {seen}") as error:
+    with pytest.raises(RunFailed, match=f"^worker 1 failed: {seen}") as error:
         launch.run("program.py", what, "worker 1", tasks={"worker": 2}, time_limit=60)
     assert "[1] this is worker 1" in str(error.value)
     assert "[0]" not in str(error.value)
@@ -137,7 +138,7 @@ def test_a_task_that_fails_ends_the_run_and_is_named(folder, what, seen):
 
 
 def test_the_time_limit_ends_the_run(folder):
-    with pytest.raises(launch.RunFailed, match="time limit of 3 s") as error:
+    with pytest.raises(RunFailed, match="time limit of 3 s") as error:
         launch.run("program.py", "sleep", "", tasks={"worker": 2}, time_limit=3)
     assert error.value.run.status == supervise.TIMED_OUT
     assert not descendants_of_runs_in(folder)
@@ -201,7 +202,7 @@ def test_workers_in_step_are_all_started_again(folder):
     assert lines.count("[0] this is worker 0") == 2
     assert lines.count("[1] this is worker 1") == 2
     assert lines.count("[1] worker 1 is done") == 1
-    with pytest.raises(launch.RunFailed, match="worker 1 failed: it was ended") as e:
+    with pytest.raises(RunFailed, match="worker 1 failed: it was ended") as e:
         launch.run("program.py", "die", "worker 1", tasks=two, restarts=1)
     assert e.value.run.log.read_text().count("[1] this is worker 1") == 2
 
@@ -240,7 +241,7 @@ def test_a_tolerated_task_may_fail_but_not_all_of_them(folder):
     assert "[0] worker 0 is done" in run.log.read_text()
     assert "worker 1 was ended by signal 9, Killed; the others go on" in run.tail()
     program(folder, "1 / 0", "all.py")
-    with pytest.raises(launch.RunFailed, match="failed: ZeroDivisionError"):
+    with pytest.raises(RunFailed, match="failed: ZeroDivisionError"):
         launch.run("all.py", tasks=two, tolerate="worker")
 
 

@@ -9,8 +9,8 @@ from matplotlib.ticker import NullLocator, PercentFormatter
 
 from utils import global_batch
 from utils.global_batch import Attempt
-from utils.plots import COLOURS, MARKS, _axes
 from utils.records import Record
+from utils.style import COLOURS, MARKS, new_axes
 
 
 def rates(base: float, workers: int, warmup_epochs: int, steps: int) -> Figure:
@@ -26,7 +26,7 @@ def rates(base: float, workers: int, warmup_epochs: int, steps: int) -> Figure:
         "LearningRateWarmupCallback": line(updates + 1),
         "once an epoch": line(updates // steps * steps),
     }
-    figure, axis = _axes(width=8)
+    figure, axis = new_axes(width=8)
     for number, (label, way) in enumerate(ways.items()):
         axis.step(
             updates,
@@ -52,7 +52,7 @@ def noise(found: Mapping[str, Mapping[int, float]]) -> Figure:
     """Deviations of the gradients of batches (see global_batch.deviations) at several
     times: label -> batch -> deviation. With the line that falls as the square root of
     the batch grows, to the noise scale, where it meets 1."""
-    figure, axis = _axes(width=8)
+    figure, axis = new_axes(width=8)
     for number, (label, deviations) in enumerate(found.items()):
         scale = global_batch.noise_scale(deviations)
         batches, colour = np.array(list(deviations)), COLOURS[number]
@@ -74,7 +74,7 @@ def needed(steps: Mapping[int, int]) -> Figure:
     """Steps, and images, until a loss is reached, against the batch."""
     batches = np.array(list(steps))
     counted = np.array(list(steps.values()))
-    figure, axes = _axes(2)
+    figure, axes = new_axes(2)
     for axis, values, name, way in (
         (axes[0], counted, "steps", counted[0] * batches[0] / batches),
         (axes[1], counted * batches, "images", np.full(len(batches), np.nan)),
@@ -104,7 +104,7 @@ def _log_batches(axis, batches) -> None:
 
 def estimates(random: np.ndarray, exact: float, images: int) -> Figure:
     """What three random rounds say of the accuracy, against one exact round."""
-    figure, axis = _axes(width=8)
+    figure, axis = new_axes(width=8)
     axis.hist(
         *(random, 25),
         color=COLOURS[0],
@@ -125,7 +125,7 @@ def estimates(random: np.ndarray, exact: float, images: int) -> Figure:
 def accuracy_by_workers(record: Record) -> Figure:
     """The last accuracy of recorded runs against workers: each seed a mark, the line
     through the means."""
-    figure, axis = _axes(width=8, height=3.8)
+    figure, axis = new_axes(width=8, height=3.8)
     groups = global_batch.grouped(record.results["runs"])
     for number, (recipe, by_workers) in enumerate(groups.items()):
         workers = sorted(by_workers)
@@ -155,7 +155,7 @@ def time_to_accuracy(record: Record, target: float) -> Figure:
     """Seconds of training of recorded runs until an accuracy is reached, against
     workers: the mean over the seeds, from the fastest to the slowest. A number of
     workers is left out where a seed did not reach it."""
-    figure, axis = _axes(width=8, height=3.8)
+    figure, axis = new_axes(width=8, height=3.8)
     groups = global_batch.grouped(record.results["runs"])
     for number, (recipe, by_workers) in enumerate(groups.items()):
         found = {
@@ -198,7 +198,7 @@ def _recorded(figure: Figure, record: Record) -> Figure:
 def pareto(attempts: Sequence[Attempt]) -> Figure:
     """Accuracy against time of several attempts, the front that none beats, and the
     goal."""
-    figure, axis = _axes(width=8, height=3.8)
+    figure, axis = new_axes(width=8, height=3.8)
     best = global_batch.front(list(attempts))
     axis.step(
         [one.seconds for one in best],

@@ -17,105 +17,31 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from utils import course, launch, namespaces, profiles, records, supervise
-from utils.display import Shown
+from utils import (
+    course,
+    launch,
+    launchers,
+    machine,
+    network_speed,
+    profiles,
+    records,
+    supervise,
+)
+from utils.table import IMAGES, SECONDS, TARGET, Row, Section, keep, recorded
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 STEPS = course.PACKAGE_ROOT / "utils" / "timed_steps.py"
 RACE = course.PACKAGE_ROOT / "utils" / "recipe.py"
 ROUNDS = 5
-APART = 0.25  # of the median: rounds further apart than that are warned of
 TIME_LIMIT = 900.0  # seconds for one start of timed_steps.py
-TARGET = 0.85  # validation accuracy to be above in two epochs running
 # The plain recipe may take so many times as long as the course's, and is then ended.
 PATIENCE = 4.0
-
-IMAGES, SECONDS = "images/s", "s"
-
-
-@dataclass
-class Row:
-    """A line of the benchmark: a value for each round, and its ratio to another row's.
-
-    base: the name of the row that the ratios are taken to; "" without. at_least: the
-    values are bounds, as the measurement was ended. facts: more about it.
-    """
-
-    name: str
-    values: list[float]
-    unit: str
-    base: str = ""
-    ratios: list[float] = field(default_factory=list)
-    at_least: bool = False
-    facts: dict = field(default_factory=dict)
-
-    @property
-    def spread(self) -> float:
-        """How far apart the rounds are: largest less smallest, over the median."""
-        found = self.ratios or self.values
-        return (max(found) - min(found)) / statistics.median(found)
-
-
-@dataclass
-class Section:
-    """Rows that were measured together. notes: what could not be, and why."""
-
-    name: str
-    rows: list[Row]
-    notes: list[str] = field(default_factory=list)
-
-    def compare(self, base: str, *names: str) -> None:
-        """Set the ratios of these rows (default: all others) to the row `base`."""
-        by_name = {row.name: row for row in self.rows}
-        for row in self.rows:
-            if row.name != base and (not names or row.name in names):
-                pairs = zip(row.values, by_name[base].values, strict=True)
-                row.base = base
-                row.ratios = [value / other for value, other in pairs]
-
-    def warnings(self) -> list[str]:
-        """A sentence for each row whose rounds disagree."""
-        return [
-            f"The rounds of {row.name!r} are {row.spread:.0%} apart."
-            for row in self.rows
-            if row.spread > APART
-        ]
-
-    def shown(self) -> Shown:
-        header = (TITLES[self.name], "median", "lowest to highest", "ratio", "rounds")
-        return Shown(header, [_cells(row) for row in self.rows])
-
-    def markdown(self) -> str:
-        """The table as Markdown, with its notes."""
-        table = self.shown()
-        lines = [table.header, ("---",) * len(table.header), *table.rows]
-        text = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-        return "\n\n".join([text, *self.notes])
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    more = "more than " if row.at_least else ""
-    ratio = ""
-    if row.ratios:
-        middle = f"{more}{statistics.median(row.ratios):.2f}"
-        if len(row.ratios) > 1:
-            middle += f" ({min(row.ratios):.2f} to {max(row.ratios):.2f})"
-        ratio = f"{middle} of {row.base}"
-    return (
-        row.name,
-        f"{more}{_number(statistics.median(row.values))} {row.unit}",
-        f"{_number(min(row.values))} to {_number(max(row.values))}",
-        ratio,
-        str(len(row.values)),
-    )
-
-
-def _number(value: float) -> str:
-    """With three digits that mean something."""
-    digits = max(0, 2 - len(str(int(abs(value)))) + 1) if abs(value) >= 1 else 3
-    return f"{value:,.{digits}f}"
 
 
 # ------------------------------------------------------------------ starting programs
@@ -141,7 +67,7 @@ def _start(command: list[str], folder: Path, environment: dict, limit: float) ->
         supervise.owned(
             command,
             limit,
-            env=launch.clean_environment() | environment,
+            env=launchers.clean_environment() | environment,
             stdout=said,
             stderr=subprocess.STDOUT,
         ) as process,
@@ -271,10 +197,10 @@ class Plan:
     @classmethod
     def of_machine(cls, rounds: int = ROUNDS) -> "Plan":
         """A worker for each GPU, or for each core without GPUs."""
-        gpus = profiles.gpus()
+        gpus = machine.gpus()
         width = profiles.settings().width
         widths = (1, 2, 4, 10) if gpus else (1, 2, 4)
-        workers = max(2, gpus or launch.cores())
+        workers = max(2, gpus or machine.cores())
         return cls(rounds, workers=workers, width=width, widths=widths)
 
 
@@ -311,7 +237,7 @@ def launching(plan: Plan, tell: Callable[[str], None]) -> Section:
 
     def mirrored():
         options = ("--with", "mirrored", "--replicas", n, "--cases", alone, *common)
-        reports = _timed(*options, workers=1, threads=launch.cores())
+        reports = _timed(*options, workers=1, threads=machine.cores())
         return sum(_speed(reports, alone, images * n))
 
     def multi_worker():
@@ -320,10 +246,10 @@ def launching(plan: Plan, tell: Callable[[str], None]) -> Section:
 
     def whole_machine():
         options = ("--cases", alone, *common)
-        reports = _timed(*options, workers=1, threads=launch.cores())
+        reports = _timed(*options, workers=1, threads=machine.cores())
         return sum(_speed(reports, alone, images))
 
-    one_thread = launch.thread_variables(max(1, launch.cores() // n))
+    one_thread = launchers.thread_variables(max(1, machine.cores() // n))
     limit = f"{n} workers that don't talk: the limit"
     rows = _in_turn(
         {
@@ -359,7 +285,7 @@ def pipeline(plan: Plan, tell: Callable[[str], None]) -> Section:
         command = [sys.executable, "-m", "utils.pipelines", "--rounds", plan.rounds]
         command += ["--seconds", plan.seconds, "--batch-size", plan.batch]
         command = [str(word) for word in [*command, "--data", plan.data]]
-        _start(command, Path(name), launch.thread_variables(1), TIME_LIMIT)
+        _start(command, Path(name), launchers.thread_variables(1), TIME_LIMIT)
         said = Path(name, "output.txt").read_text(errors="replace").splitlines()
     found = next(json.loads(line) for line in reversed(said) if line.startswith("{"))
     rows = [Row(titles[name], values, IMAGES) for name, values in found.items()]
@@ -429,7 +355,7 @@ def profile(plan: Plan, tell: Callable[[str], None]) -> Section:
 
 def precision(plan: Plan, tell: Callable[[str], None]) -> Section:
     """One worker on one core or GPU: fewer bits, XLA, oneDNN."""
-    case, flags = f"{ALONE}:{plan.batch}x{plan.width}", records.flags()
+    case, flags = f"{ALONE}:{plan.batch}x{plan.width}", machine.flags()
     base = ("--cases", case, "--steps", plan.steps, *plan.dataset)
 
     def speed(*more, **environment):
@@ -445,7 +371,7 @@ def precision(plan: Plan, tell: Callable[[str], None]) -> Section:
         makers["bfloat16"] = lambda: speed("--precision", "mixed_bfloat16")
     else:
         notes.append("bfloat16: not measured, as this processor has none.")
-    if profiles.gpus():
+    if machine.gpus():
         makers["float16"] = lambda: speed("--precision", "mixed_float16")
     else:
         notes.append("float16: not measured, as there is no GPU.")
@@ -596,18 +522,7 @@ SECTIONS = {
     "work": work,
     "accuracy": accuracy,
     "recipe": recipe,
-    "network": namespaces.of_bench,
-}
-TITLES = {
-    "launch": "Training, all workers together",
-    "pipeline": "Input pipeline alone, one thread",
-    "start": "From the command to the first batch",
-    "profile": "Where a step's time goes, one worker on one core",
-    "precision": "One worker on one core or GPU",
-    "work": "Cost as the work grows",
-    "accuracy": f"Time to {TARGET} validation accuracy, twice running",
-    "recipe": "Validation accuracy, one thing changed",
-    "network": "Two hosts of one core each, by the network between them",
+    "network": network_speed.of_bench,
 }
 
 
@@ -621,15 +536,14 @@ def bench(
     record: bool = False,
     tell: Callable[[str], None] = lambda text: None,
     plan: Plan | None = None,
+    draw: Callable[[Section], "Figure"] | None = None,
 ) -> list[Section]:
     """Measure these sections (default: all), and write each as soon as it is done.
 
     out: the folder for bench.md, bench.csv and the figures. record: keep the results as
-    the course's own, which notebooks and README show.
+    the course's own, which notebooks and README show. draw: makes a section's figure.
     Raises CourseError for an unknown section, and when something can't be measured.
     """
-    from utils import bench_plots
-
     unknown = [name for name in sections if name not in SECTIONS]
     if unknown or rounds < 1:
         raise course.CourseError(
@@ -645,7 +559,8 @@ def bench(
         section = SECTIONS[name](plan, lambda text, n=name: tell(f"{n}: {text}"))
         done.append(section)
         write(done, out)
-        bench_plots.of_section(section).savefig(out / f"{name}.png", dpi=120)
+        if draw:
+            draw(section).savefig(out / f"{name}.png", dpi=120)
         if record:
             keep(section, f"course bench {name} --rounds {plan.rounds}")
             readme = course.PACKAGE_ROOT / "README.md"
@@ -656,7 +571,7 @@ def bench(
 
 def write(sections: Sequence[Section], out: Path) -> None:
     """Write bench.md and bench.csv, which has a line for each row and round."""
-    parts = [f"# Benchmark\n\nOn {records.machine()}."]
+    parts = [f"# Benchmark\n\nOn {machine.summary()}."]
     for section in sections:
         parts.append("\n\n".join([section.markdown(), *section.warnings()]))
     (out / "bench.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
@@ -670,20 +585,6 @@ def write(sections: Sequence[Section], out: Path) -> None:
                     value, ratio = pair
                     line = (section.name, row.name, turn, value, row.unit, ratio)
                     rows.writerow((*line, row.base))
-
-
-def keep(section: Section, command: str) -> None:
-    """Keep a section as one of the course's records."""
-    rows = [asdict(row) for row in section.rows]
-    notes = (*section.notes, *section.warnings())
-    records.save(f"bench_{section.name}", {"rows": rows}, command, notes)
-
-
-def recorded(name: str) -> tuple[Section, records.Record]:
-    """A recorded section, and where it comes from."""
-    record = records.load(f"bench_{name}")
-    rows = [Row(**row) for row in record.results["rows"]]
-    return Section(name, rows, list(record.notes)), record
 
 
 IN_README = (

@@ -11,9 +11,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils import course, exercises, judge, lab, progress, steps
-from utils.display import Coloured, html_table, marked, rich_table
+from utils import course, exercises, hints, judge, lab, programs, progress, work
 from utils.exercises import Exercise
+from utils.show import Coloured, html_table, marked, rich_table
 from utils.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG, Verdict
 
 
@@ -143,7 +143,7 @@ def check(
             f"step {wrong.step} could not be checked: {wrong.seen}"
         )
     if wrong is not None:
-        raise steps.StepMissing(
+        raise work.StepMissing(
             f"step {wrong.step} is not right yet. Change {report.script}, save it, and "
             "run this cell again."
         )
@@ -186,16 +186,16 @@ def examine(
     elif wrong is not None:
         hint = _hint(chosen.name, wrong.step, 1)
     if wrong is None:
-        todo = steps.missing_steps(program)
+        todo = work.missing_steps(program)
         done = min([n - 1 for n in todo] or [chosen.steps[-1]])
-        diff = steps.yours_and_ours(max(done, ordered[-1].step), program, chosen.name)
+        diff = work.yours_and_ours(max(done, ordered[-1].step), program, chosen.name)
     seconds = time.monotonic() - started
     return Report(course.shown(program), chosen.name, ordered, seconds, hint, diff)
 
 
 def _hint(exercise: str, step: int, level: int) -> str:
     """A hint on one line: tables break lines themselves."""
-    return " ".join(steps.hints(exercise)[step][level - 1].split())
+    return " ".join(hints.of(exercise)[step][level - 1].split())
 
 
 def at_once(
@@ -203,8 +203,8 @@ def at_once(
 ) -> dict[int, Verdict | None]:
     """What can be seen of a program without running it: step -> verdict, or None."""
     try:
-        text = steps.as_python_reads_it(program)
-        steps.syntax_tree(text, "program")
+        text = programs.as_python_reads_it(program)
+        programs.syntax_tree(text, "program")
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         told = getattr(error, "msg", None) or str(error)
@@ -214,7 +214,7 @@ def at_once(
             n: Verdict(n, f"step-{n}.syntax", WRONG, expected, seen, line)
             for n in wanted
         }
-    todo = steps.todo_lines(text)
+    todo = work.todo_lines(text)
     found: dict[int, Verdict | None] = dict.fromkeys(wanted)
     for n in wanted:
         # What the learner asked for comes first, then what it builds on.

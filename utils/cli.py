@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 
 from utils.course import TIME_LIMIT, CourseError
+from utils.result import RunFailed
 
 app = typer.Typer(
     help="A hands-on course on distributed training.",
@@ -118,7 +119,8 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run a program on several workers: course run -np 2 PROGRAM -- --epochs 3"""
-    from utils import launch, settings
+    from utils import launch
+    from utils.profiles import settings
     from utils.tasks import counts
 
     try:
@@ -135,7 +137,7 @@ def run(
             time_limit=time_limit,
             quiet=as_json,
         )
-    except launch.RunFailed as failed:
+    except RunFailed as failed:
         if as_json:
             print(json.dumps(failed.run.as_json() | {"error": str(failed)}, indent=2))
         else:
@@ -181,7 +183,7 @@ def steps(
 ) -> None:
     """Write the exercise and the solutions after each step from their source."""
     from utils.course import shown
-    from utils.steps import generate
+    from utils.work import generate
 
     stale = generate(check, start_over)
     for path in stale:
@@ -236,7 +238,7 @@ def diff(
     """Show how your program differs from the course's after step N."""
     from rich.syntax import Syntax
 
-    from utils.steps import yours_and_ours
+    from utils.work import yours_and_ours
 
     Console().print(Syntax(yours_and_ours(step, script, exercise), "diff"))
 
@@ -254,7 +256,7 @@ def hint(
     from rich.markdown import Markdown
 
     from utils import exercises
-    from utils.steps import hint
+    from utils.progress import hint
 
     Console().print(Markdown(hint(step, exercises.find(exercise).name, level).data))
 
@@ -278,9 +280,9 @@ def grade(
     failed with a submission.
     """
     from utils.course import shown
-    from utils.display import rich_table
     from utils.grade import grade
     from utils.gradebook import GRADER_ERROR
+    from utils.show import rich_table
 
     grades = grade(submissions, out, exercise, jobs, anonymous)
     header = ("Learner", "Points", "Status", "Findings")
@@ -321,17 +323,18 @@ def bench(
 
     from rich.console import Group
 
-    from utils import records
+    from utils import machine, scaling_plots
     from utils.bench import bench
 
     console = Console(stderr=True)
-    console.print(f"On {records.machine()}", highlight=False)
+    console.print(f"On {machine.summary()}", highlight=False)
     done = bench(
         sections or (),
         rounds,
         out,
         record,
         lambda text: console.print(text, highlight=False),
+        draw=scaling_plots.of_section,
     )
     texts = [text for one in done for text in (*one.notes, *one.warnings())]
     if any(one.warnings() for one in done):
@@ -341,23 +344,6 @@ def bench(
         [asdict(section) for section in done],
         as_json,
     )
-
-
-@app.command()
-def soak(
-    minutes: Annotated[float, typer.Option(help="For how long.")] = 20,
-    seed: Annotated[int, typer.Option(help="Which sequence.")] = 1,
-    only: Annotated[int | None, typer.Option("--round", help="Only this one.")] = None,
-) -> None:
-    """Run, interrupt, kill and starve runs at random; say what is left behind.
-
-    It needs the machine to itself.
-    """
-    from utils.soak import soak
-
-    report = soak(minutes, seed, only)
-    print(report)
-    _leave(report.ok)
 
 
 def _complain(error: CourseError) -> None:

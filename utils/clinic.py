@@ -20,8 +20,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from utils import course, fingerprint, launch, logs, stacks
-from utils.display import Shown, marked
+from utils import course, fingerprint, launch, logs, programs, stacks, work
+from utils.result import Run, RunFailed
+from utils.show import Shown, marked
 
 PATIENT = course.PACKAGE_ROOT / "solutions" / "patient.py"
 WORKERS, EPOCHS, BASE_LR, BATCH, IMAGES = 2, 3, 0.01, 40, 2_400
@@ -137,7 +138,7 @@ class Seen:
     pretended GPUs it could see.
     """
 
-    run: launch.Run
+    run: Run
     homes: Path
     error: str = ""
     stood_still: list[stacks.Stack] = field(default_factory=list)
@@ -209,7 +210,7 @@ def observe(script: Path, which: Case) -> Seen:
     still: list[stacks.Stack] = []
     looked = time.monotonic()
 
-    def attend(running: launch.Run) -> None:
+    def attend(running: Run) -> None:
         nonlocal looked
         if time.monotonic() - looked < LOOK:
             return
@@ -243,7 +244,7 @@ def observe(script: Path, which: Case) -> Seen:
                 epochs=EPOCHS,
                 log_dir=str(folder / "out") if which.server else "out",
             )
-        except launch.RunFailed as failed:
+        except RunFailed as failed:
             error = _short(_NODE.sub("", str(failed).partition("\n")[0]))
             run = failed.run
     prints = []
@@ -488,13 +489,12 @@ def cure(number: int) -> Page:
     course's own is looked at. Raises StepMissing, below the table, if it is still ill,
     and CourseError if it is no Python.
     """
-    from utils import steps
 
     one = case(number)
     own = one.program.read_text() if one.program.exists() else one.ill
     changed = own != one.ill
     if changed:
-        steps.parse_program(one.program)  # its name in an error, not a copy's
+        programs.parse_program(one.program)  # its name in an error, not a copy's
     with _copy(own if changed else one.healthy, one) as script:
         signs = examine(script, one)
     whose = "Your program" if changed else "The course's program, as yours is unchanged"
@@ -506,7 +506,7 @@ def cure(number: int) -> Page:
 
     display(shown)
     first = next(filter(None, signs.values())).removesuffix(".")
-    raise steps.StepMissing(f"step {number}, case {number}, is not cured yet: {first}.")
+    raise work.StepMissing(f"step {number}, case {number}, is not cured yet: {first}.")
 
 
 def examine(script: Path, one: Case) -> dict[str, str]:

@@ -7,7 +7,8 @@ It trains for real, after steps 1, 3 and 4, and draws what was recorded.
 
 from pathlib import Path
 
-from utils import course, plots, run
+from utils import course, plots
+from utils.launch import run
 
 STORY = {
     1: "Step 1: two workers, two networks",

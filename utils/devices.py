@@ -16,7 +16,7 @@ def replica_devices(replicas: int | None = None) -> list[str]:
     """
     import tensorflow as tf
 
-    from utils.launch import cores
+    from utils.machine import cores
 
     gpus = tf.config.list_physical_devices("GPU")
     if replicas is None:

@@ -22,13 +22,15 @@ from utils import (
     course,
     fetch,
     launch,
+    launchers,
+    machine,
     notebook_rules,
     notebooks,
     probe,
     profiles,
     supervise,
 )
-from utils.display import html_table, rich_table
+from utils.show import html_table, rich_table
 
 OK, LIMITED, MISSING = "ok", "limited", "missing"
 
@@ -155,7 +157,7 @@ def _lines_of_machine() -> list[Line]:
 
 
 def _core_line() -> Line:
-    cores, quota = launch.cores(), _cgroup("cpu.max", "cpu/cpu.cfs_quota_us")
+    cores, quota = machine.cores(), _cgroup("cpu.max", "cpu/cpu.cfs_quota_us")
     found = f"{cores}, one worker each"
     if quota and quota < cores:
         found, cores = f"{cores}, of which this container may use {quota:g}", quota
@@ -249,11 +251,11 @@ def _probe() -> dict:
     (the last line about an error, else the last line at all).
     """
     program = [sys.executable, "-m", "utils.probe"]
-    environment = launch.clean_environment()  # what runs get
+    environment = launchers.clean_environment()  # what runs get
     facts = {}
     if mpirun := _mpirun():
-        together = launch.mpirun_line(
-            2, program, threads=None if profiles.gpus() else 1
+        together = launchers.mpirun_line(
+            2, program, threads=None if machine.gpus() else 1
         )
         facts = _facts_from([mpirun, *together[1:]], environment)
     if "tensorflow" in facts:
@@ -327,7 +329,7 @@ def _mpi_line() -> Line:
 def _mpirun() -> str:
     """The mpirun that runs use; "" if there is none."""
     try:
-        return launch.mpirun()
+        return launchers.mpirun()
     except course.CourseError:
         return ""
 
@@ -357,7 +359,7 @@ def _all_reduce_line(facts: dict) -> Line:
 
 
 def _gpu_line(facts: dict) -> Line:
-    there, seen = profiles.gpus(), facts.get("gpus", 0)
+    there, seen = machine.gpus(), facts.get("gpus", 0)
     if not there:
         return Line("gpus", "GPUs", "none, and none needed: a core stands in for each")
     if seen < there:
@@ -399,76 +401,3 @@ def _lessons(lines: list[Line]) -> list[Lesson]:
 
 
 # -------------------------------------------------------------- the figure
-
-
-def show_machine(report: Report):
-    """A drawing of this machine: which worker gets which cores or GPUs.
-
-    Returns a Diagram. report: from `doctor()`; its profile says how many workers.
-    """
-    from matplotlib.patches import FancyBboxPatch
-
-    from utils.diagrams import BLUE, GREEN, GREY, INK, ORANGE, PALE, Diagram
-
-    workers, kind = report.profile.workers, "GPU" if profiles.gpus() else "core"
-    shares = share_out(
-        workers, profiles.gpus() or launch.cores(), bool(profiles.gpus())
-    )
-    shown = min(workers, 4)
-    diagram = Diagram(8, 2.2, in_words(shares, kind))
-    ax = diagram.add_axes((0, 0, 1, 1))
-    ax.set(xlim=(0, 8), ylim=(0, 2.2))
-    ax.set_axis_off()
-
-    def box(x, y, width, height, edge, fill="white"):
-        style = "round,pad=0,rounding_size=0.08"
-        ax.add_patch(
-            FancyBboxPatch(
-                (x, y), width, height, style, facecolor=fill, edgecolor=edge, lw=2.5
-            )
-        )
-
-    def text(x, y, words, **style):
-        ax.text(x, y, words, ha="center", va="center", color=INK, **style)
-
-    gap = 1.1
-    width = (7.6 - gap * (shown - 1)) / shown
-    for rank, colour in zip(range(shown), (BLUE, ORANGE, GREEN, INK), strict=False):
-        left = 0.2 + rank * (width + gap)
-        box(left, 0.4, width, 1.6, colour)
-        text(left + width / 2, 1.75, f"worker {rank}", weight="bold", fontsize=12)
-        mine = shares[rank]
-        some = mine[:2]
-        each = (width - 0.2) / len(some)
-        for place, device in enumerate(some):
-            box(left + 0.15 + place * each, 0.75, each - 0.1, 0.7, GREY, PALE)
-            text(left + 0.1 + (place + 0.5) * each, 1.1, f"{kind} {device}")
-        if len(mine) > len(some):
-            text(left + width / 2, 0.56, f"and {len(mine) - len(some)} more {kind}s")
-        if rank:
-            ends = {"arrowstyle": "<|-|>", "color": INK, "lw": 1.8}
-            ax.annotate("", (left - 0.1, 1.1), (left - gap + 0.1, 1.1), arrowprops=ends)
-            text(left - gap / 2, 1.35, "gradients", fontsize=9)
-    text(4, 0.16, diagram.words, fontsize=9)
-    return diagram
-
-
-def share_out(workers: int, devices: int, one_each: bool) -> list[list[int]]:
-    """Which devices each worker gets: equal shares, or one each; where there are fewer
-    devices than workers, they are shared in turns."""
-    if workers >= devices:
-        return [[rank % devices] for rank in range(workers)]
-    each = 1 if one_each else devices // workers
-    return [list(range(rank * each, (rank + 1) * each)) for rank in range(workers)]
-
-
-def in_words(shares: list[list[int]], kind: str) -> str:
-    """What `share_out` gave, as a sentence."""
-    workers, devices = len(shares), len({d for share in shares for d in share})
-    if devices < workers:
-        return f"{workers} workers take turns on {devices} {kind}{'s' * (devices > 1)}."
-    each = len(shares[0])
-    share = f"{each} {kind}s each" if each > 1 else f"one {kind} each"
-    many = "s" * (workers > 1)
-    system = "; the operating system picks which" if kind == "core" else ""
-    return f"{workers} worker{many}, {share}{system}."

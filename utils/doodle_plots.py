@@ -7,8 +7,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from utils import doodles, leaderboard
-from utils.launch import Run
-from utils.plots import COLOURS, MARKS, _axes, _finish
+from utils.result import Run
+from utils.style import COLOURS, MARKS, finished, new_axes
 
 
 def strokes_and_pixels(
@@ -40,7 +40,7 @@ def strokes_and_pixels(
 
 def against_time(runs: Mapping[str, Run]) -> Figure:
     """Validation accuracy after so many seconds of training, and where the goal is."""
-    figure, axis = _axes(width=7.5)
+    figure, axis = new_axes(width=7.5)
     for number, (name, run) in enumerate(runs.items()):
         style = {"color": COLOURS[number % 6], "marker": MARKS[number % 6]}
         history = run.history
@@ -51,4 +51,4 @@ def against_time(runs: Mapping[str, Run]) -> Figure:
     axis.set(xlabel="seconds of training", ylabel="validation accuracy", ylim=(0, 1))
     axis.yaxis.set_major_formatter(PercentFormatter(1, 0))
     axis.legend(loc="lower right", frameon=False)
-    return _finish(figure, *runs.values())
+    return finished(figure, *runs.values())

@@ -8,13 +8,14 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from utils import course, display, hosts, launch
+from utils import course, hosts, launch, show
+from utils.result import Run, RunFailed
 from utils.watch import worker_processes
 
 DIES, LEAVES, COMES = "dies", "leaves", "comes"
@@ -49,7 +50,7 @@ class Happened:
 class Story:
     """An elastic run, and what happened in it."""
 
-    run: launch.Run
+    run: Run
     happened: list[Happened]
 
     @property
@@ -111,17 +112,20 @@ def run(
     incidents: Incident | Sequence[Incident] = (),
     *arguments: object,
     workers: int = 2,
+    figure: Callable[..., object] | None = None,
     **options: object,
 ) -> Story:
     """An elastic run of `script`, to whose hosts these incidents happen.
 
-    In a notebook, a figure shows it live. Arguments and options as for `launch.run`.
+    figure: makes a figure of the journal and of what has happened, such as
+        utils.figures.elastic.workers_and_loss; a notebook shows it live.
+    Arguments and options as for `launch.run`.
     Raises CourseError for an incident that did not happen, as the training was over
     before; RunFailed as `launch.run`.
     """
     if isinstance(incidents, Incident):
         incidents = [incidents]
-    director = Director(sorted(incidents, key=lambda one: one.after), workers)
+    director = Director(sorted(incidents, key=lambda one: one.after), workers, figure)
     options = {"attend": director.attend, **options}
     result = launch.run(script, *arguments, workers=workers, elastic=True, **options)
     director.show(result.folder)
@@ -135,21 +139,21 @@ def run(
 
 def crash(
     script: str | os.PathLike, *arguments: object, after: int, **options: object
-) -> launch.RunFailed:
+) -> RunFailed:
     """Run `script` with plain `mpirun`, and kill one worker after so many batches.
 
     Arguments and options as for `launch.run`. Returns how the run failed; raises
     CourseError when it was over before.
     """
 
-    def attend(running: launch.Run) -> None:
+    def attend(running: Run) -> None:
         if batches_done(running.folder) >= after:
             for process in list(worker_processes(running.folder).values())[-1:]:
                 process.kill()
 
     try:
         result = launch.run(script, *arguments, attend=attend, **options)
-    except launch.RunFailed as failed:
+    except RunFailed as failed:
         if batches_done(failed.run.folder) < after:
             raise
         return failed
@@ -162,14 +166,20 @@ def crash(
 class Director:
     """Lets the incidents happen, and shows what comes of them."""
 
-    def __init__(self, incidents: list[Incident], workers: int):
+    def __init__(
+        self,
+        incidents: list[Incident],
+        workers: int,
+        figure: Callable[..., object] | None = None,
+    ):
         self.left = incidents
         self.places = hosts.share(workers)
         self.happened: list[Happened] = []
-        self._figure = None
+        self._make_figure = figure
+        self._shown_figure = None
         self._shown = time.monotonic()
 
-    def attend(self, running: launch.Run) -> None:
+    def attend(self, running: Run) -> None:
         """Do what is due; to be called again and again."""
         while self.left and batches_done(running.folder) >= self.left[0].after:
             self._happen(self.left.pop(0), running.folder)
@@ -192,18 +202,16 @@ class Director:
     def show(self, folder: Path) -> None:
         """In a notebook, show or renew the figure, once there is something to show."""
         self._shown = time.monotonic()
-        if not display.in_notebook() or not batches_done(folder):
+        if not self._make_figure or not show.in_notebook() or not batches_done(folder):
             return
         from IPython.display import DisplayHandle
 
-        from utils import elastic_plots
-
-        figure = elastic_plots.workers_and_loss(journal(folder), self.happened)
-        if self._figure is None:
-            self._figure = DisplayHandle()
-            self._figure.display(figure)
+        figure = self._make_figure(journal(folder), self.happened)
+        if self._shown_figure is None:
+            self._shown_figure = DisplayHandle()
+            self._shown_figure.display(figure)
         else:
-            self._figure.update(figure)
+            self._shown_figure.update(figure)
 
 
 def workers_on(host: str, folder: Path) -> list[psutil.Process]:

@@ -8,8 +8,8 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from utils import elastic
 from utils.elastic import Happened
-from utils.launch import Run
-from utils.plots import COLOURS, MARKS, _axes, _finish
+from utils.result import Run
+from utils.style import COLOURS, MARKS, finished, new_axes
 
 
 def workers_and_loss(journal, happened: Sequence[Happened] = ()) -> Figure:
@@ -18,7 +18,7 @@ def workers_and_loss(journal, happened: Sequence[Happened] = ()) -> Figure:
     journal: of utils.elastic, a row a batch; it may have no row yet. happened: the
     incidents, drawn as lines.
     """
-    figure, (above, below) = _axes(columns=2, width=4.6, height=3.0)
+    figure, (above, below) = new_axes(columns=2, width=4.6, height=3.0)
     start = journal["time"].min() if len(journal) else 0.0
     seconds = journal["time"] - start
     above.step(seconds, journal["workers"], where="post", color=COLOURS[0])
@@ -49,12 +49,12 @@ def workers_and_loss(journal, happened: Sequence[Happened] = ()) -> Figure:
             rotation=90,
             ha="right",
         )
-    return _finish(figure)
+    return finished(figure)
 
 
 def lives(runs: Sequence[Run]) -> Figure:
     """The loss by epoch, of a training that was started again."""
-    figure, axis = _axes(width=8)
+    figure, axis = new_axes(width=8)
     for number, run in enumerate(runs):
         journal = elastic.journal(run.folder)
         images = journal.groupby("epoch")["images"].transform("max")
@@ -70,12 +70,12 @@ def lives(runs: Sequence[Run]) -> Figure:
     axis.set(xlabel="epochs done", ylabel="loss since the epoch began")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.legend()
-    return _finish(figure, *runs)
+    return finished(figure, *runs)
 
 
 def cost_of_saving(saving: float, failures: float) -> Figure:
     """The share of the time that is lost, by how often is saved; times in seconds."""
-    figure, axis = _axes(width=8)
+    figure, axis = new_axes(width=8)
     best = elastic.best_interval(saving, failures)
     intervals = np.geomspace(best / 20, best * 20, 200)
     shares = elastic.share_lost(intervals, saving, failures)
@@ -98,4 +98,4 @@ def cost_of_saving(saving: float, failures: float) -> Figure:
     axis.set_ylabel("share of the time lost")
     axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     axis.legend()
-    return _finish(figure)
+    return finished(figure)

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 
 from utils import course, launch
-from utils.display import html_table, rich_table
+from utils.show import html_table, rich_table
 
 PROGRAM = course.PACKAGE_ROOT / "utils" / "ten_steps.py"
 TOLERANCE = 1e-5

@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 
 from utils import checks, course, exercises, judge, lab, sandbox
-from utils.grade import Examined
+from utils.examined import Examined
 from utils.gradebook import CRASHED, GRADER_ERROR, HUNG, OK
-from utils.steps import as_python_reads_it
+from utils.programs import as_python_reads_it
 from utils.submissions import REFUSED
 from utils.verdict import UNDECIDED, WRONG, Verdict
 

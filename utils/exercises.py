@@ -14,7 +14,7 @@ from utils import (
     lab,
 )
 from utils.judge import World
-from utils.steps import render
+from utils.markup import render
 from utils.verdict import Verdict
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from utils import course
-from utils.display import Shown
+from utils.show import Shown
 
 LENGTH = 6  # characters of a digest
 

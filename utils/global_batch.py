@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from utils import course, data, launch, logs, networks, records
+from utils.result import Run
 
 PROGRAM = course.PACKAGE_ROOT / "solutions" / "scaled_solution.py"
 BASE_LR, BATCH, EPOCHS, IMAGES = 0.02, 64, 4, 6_400
@@ -241,7 +242,7 @@ class Attempt:
     seconds: float
     accuracy: float
     folder: Path | None = None
-    run: launch.Run | None = None
+    run: Run | None = None
 
     @property
     def meets_goal(self) -> bool:

@@ -10,61 +10,22 @@ at the end, all of them: there is no half gradebook.
 import contextlib
 import hashlib
 import json
-import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
-from utils import course, gradebook, report, steps, supervise
-from utils.gradebook import CRASHED, GRADER_ERROR, HUNG, OK, Grade
-from utils.submissions import REFUSED, Submission, collect, slugs
-from utils.verdict import MOST_SEEN, UNDECIDED, WRONG, Verdict, cut
+from utils import course, gradebook, markup, report, supervise
+from utils.examine import examine
+from utils.examined import STATUSES, WITHOUT_VERDICTS, Examined
+from utils.gradebook import GRADER_ERROR, Grade
+from utils.submissions import Submission, collect, slugs
+from utils.verdict import Verdict
 
 CACHE = ".cache"
 MARKER = f"{CACHE}/grading"  # no .json: it is no examination
 LEARNERS = "learners.csv"
-
-# What an examination may come to; without verdicts, only some.
-_STATUSES = (OK, WRONG, CRASHED, HUNG, REFUSED, GRADER_ERROR)
-_WITHOUT_VERDICTS = (CRASHED, HUNG, REFUSED, GRADER_ERROR)
-
-
-@dataclass(frozen=True)
-class Examined:
-    """What examining one program gave.
-
-    verdicts: one per step, in order; none if it did not come to that.
-    status: ok, wrong, crashed, hung, refused or grader error.
-    isolation: sentences on what isolation was in force.
-    log: what it printed, however long.
-    seconds: how long it took.
-    reason: for crashed, hung, refused and grader error, one sentence.
-
-    Raises ValueError for what can be neither kept nor shown.
-    """
-
-    verdicts: tuple[Verdict, ...]
-    status: str
-    isolation: tuple[str, ...]
-    log: str
-    seconds: float
-    reason: str = ""
-
-    def __post_init__(self):
-        texts = (self.log, self.reason, *self.isolation)
-        if not all(isinstance(text, str) for text in texts):
-            raise ValueError("a text of an examination is none")
-        if type(self.seconds) not in (int, float) or not 0 <= self.seconds < math.inf:
-            raise ValueError(f"no examination takes {self.seconds!r:.100} seconds")
-        object.__setattr__(self, "reason", cut(self.reason, MOST_SEEN))  # it is frozen
-
-    @property
-    def settled(self) -> bool:
-        """Would another examination find the same? If not, it is not kept."""
-        undecided = any(verdict.state == UNDECIDED for verdict in self.verdicts)
-        return self.status != GRADER_ERROR and not undecided
 
 
 def _checker_version() -> str:
@@ -92,7 +53,7 @@ def grade(
     exercise: str = "fashion_mnist",
     jobs: int = 1,
     anonymous: bool = False,
-    examine: Callable[[Path], Examined] | None = None,
+    examine: Callable[[Path], Examined] = examine,
 ) -> list[Grade]:
     """Grade all of the folder `submissions`; write the results into the folder `out`.
 
@@ -107,8 +68,6 @@ def grade(
     Raises CourseError when a folder won't do or the exercise can't be graded. An error
     of `examine` is the grade of that program, a grader error, and nothing is raised.
     """
-    if examine is None:
-        from utils.examine import examine
     worth = gradebook.worth(exercise)
     _same_steps(exercise, len(worth))
     handed_in = _collect(submissions, out, exercise)
@@ -136,7 +95,7 @@ def grade(
 def _same_steps(exercise: str, worth: int) -> None:
     report.solution(exercise)
     source = course.root() / "solutions" / f"{exercise}_solution.py"
-    count = steps.count(source.read_text(encoding="utf-8"), source.name)
+    count = markup.count(source.read_text(encoding="utf-8"), source.name)
     if count != worth:
         raise course.CourseError(
             f"{course.shown(gradebook.POINTS)} has points for {worth} steps of "
@@ -244,9 +203,9 @@ def _examine_one(program: bytes, exercise: str, step_count: int, examine) -> Exa
 def _breach(found: Examined, step_count: int) -> str | None:
     """What keeps `found` from being an examination that can be graded."""
     numbers = [verdict.step for verdict in found.verdicts]
-    if found.status not in _STATUSES:
+    if found.status not in STATUSES:
         return f"the unknown status {found.status!r}"
-    if not numbers and found.status in _WITHOUT_VERDICTS:
+    if not numbers and found.status in WITHOUT_VERDICTS:
         return None
     if numbers != list(range(1, step_count + 1)):
         return f"verdicts on the steps {numbers}, of {step_count}"

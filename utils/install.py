@@ -26,9 +26,9 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-import machine
+import prerequisites
 from lock import AFTER_TENSORFLOW, FROM_CONDA, LOCK, ROOT, locked, replace
-from machine import SetupError
+from prerequisites import SetupError
 
 PYPROJECT = ROOT / "pyproject.toml"
 
@@ -366,18 +366,18 @@ def check_machine(home):
         )
     needed_gb = NEEDED_TO_GO_ON_GB if home.done() else NEEDED_GB
     problems = [
-        machine.compiler_problem(),
-        machine.disk_problem(home.prefix, needed_gb),
-        machine.cuda_problem() if home.gpu == "1" else None,
+        prerequisites.compiler_problem(),
+        prerequisites.disk_problem(home.prefix, needed_gb),
+        prerequisites.cuda_problem() if home.gpu == "1" else None,
     ]
     if home.conda:
         home.base_python = sys.executable
     else:
         known = home.read_stamp().get("python")
         # The environment's own Python goes when the environment is made anew.
-        home.base_python = machine.find_python(known, not_from=home.bin)
+        home.base_python = prerequisites.find_python(known, not_from=home.bin)
     if not home.base_python:
-        problems.append(machine.python_problem())
+        problems.append(prerequisites.python_problem())
     if any(problems):
         raise SetupError("\n\n".join(filter(None, problems)))
 
@@ -405,7 +405,7 @@ def explain(status, output, log):
     text = f"The set-up failed ({status}). The end of {log}:\n{end}"
     if re.search(r"No space left on device|Disk quota exceeded", output):
         free_gb = shutil.disk_usage(str(ROOT)).free / 1e9
-        return f"{text}\n\n{machine.disk_full(ROOT, NEEDED_GB, free_gb)}"
+        return f"{text}\n\n{prerequisites.disk_full(ROOT, NEEDED_GB, free_gb)}"
     if re.search(r"Retrying \(Retry|Max retries exceeded|ConnectionError", output):
         return (
             f"{text}\n\n"
@@ -471,7 +471,7 @@ def duration(seconds):
 
 
 def main():
-    problem = machine.platform_problem(
+    problem = prerequisites.platform_problem(
         sys.platform, platform.machine(), platform.libc_ver()[0]
     )
     if problem:

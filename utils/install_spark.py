@@ -11,7 +11,7 @@ import sys
 
 from install import ROOT, Home, claimed, conda_home, remove, shown, start
 from lock import SPARK_LOCK
-from machine import SetupError
+from prerequisites import SetupError
 
 
 def main():

@@ -34,7 +34,8 @@ from utils import (
     course,
     evidence,
     files,
-    launch,
+    launchers,
+    machine,
     observe,
     observe_graphs,
     observe_replicas,
@@ -202,8 +203,8 @@ class Lab:
         ]
         size = sum(running.world.size for running in self.running.values())
         now = size - sum(ended)
-        crowded = os.getloadavg()[0] > 3 * launch.cores()
-        return bool(now) and now + more > (1 if crowded else 2) * launch.cores()
+        crowded = os.getloadavg()[0] > 3 * machine.cores()
+        return bool(now) and now + more > (1 if crowded else 2) * machine.cores()
 
     def _start(self, key: str, name: str, folder: Path, job: dict) -> None:
         world = WORLDS[name]
@@ -214,7 +215,7 @@ class Lab:
         messenger = [sys.executable, "-I", "-S"]
         messenger += [str(Path(__file__).with_name("messenger.py"))]
         messenger += [f"{self.place}/door", key]
-        command = launch.mpirun_line(world.size, messenger, threads=1)
+        command = launchers.mpirun_line(world.size, messenger, threads=1)
         command[1:1] = ["--oversubscribe"]
         # Of two that make Open MPI's folder in the same place at once, one may fail.
         own = tempfile.mkdtemp(dir=self.place)
@@ -534,7 +535,7 @@ def perform(folder: Path, jobs: list[Job], silence: float = SILENCE) -> None:
     Raises CourseError if the lab itself fails. An interrupt ends all its processes.
     """
     prepare(folder, jobs, silence)
-    surroundings = {**launch.clean_environment(), **environment()}
+    surroundings = {**launchers.clean_environment(), **environment()}
     limit = START + LIMIT * len(jobs)
     with (
         (folder / "lab.txt").open("wb") as said,

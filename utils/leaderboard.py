@@ -169,7 +169,7 @@ class Leaderboard:
     def __rich__(self):
         from rich.console import Group
 
-        from utils.display import rich_table
+        from utils.show import rich_table
 
         parts = []
         for name, rows in self._tables():
@@ -186,7 +186,7 @@ class Leaderboard:
         return text.getvalue().rstrip()
 
     def _repr_html_(self) -> str:
-        from utils.display import html_table, marked
+        from utils.show import html_table, marked
 
         parts = [
             f"<p><b>{marked(_title(name))}</b></p>{html_table(HEADER, rows)}"

@@ -13,7 +13,7 @@ from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import Engine
 from papermill.log import logger
 
-from utils import notebook_rules, steps
+from utils import markup, notebook_rules
 
 
 class LearnerEngine(Engine):
@@ -44,8 +44,8 @@ class Learner(PapermillNotebookClient):
                 return super().execute_cell(cell, cell_index, *more, **options)
             except CellExecutionError as error:
                 step = notebook_rules.missing_step(error)
-                if step <= done or step > steps.count(source.read_text()):
+                if step <= done or step > markup.count(source.read_text()):
                     raise  # of no step of this exercise, or of one that is done by now
                 done = step
                 cell.metadata.setdefault("stopped", []).append(cell.outputs)
-                exercise.write_text(steps.render(source.read_text(), step))
+                exercise.write_text(markup.render(source.read_text(), step))

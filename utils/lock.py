@@ -18,7 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from machine import SetupError, uv
+from prerequisites import SetupError, uv
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"

@@ -28,20 +28,28 @@ import shlex
 import shutil
 import signal
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from utils import cost_model, course, elastic, launch, logs, scaling, supervise
+from utils import (
+    course,
+    elastic,
+    launch,
+    launchers,
+    logs,
+    supervise,
+)
 from utils import hosts as shared_hosts
-from utils import steps as programs
+from utils import markup as programs
+from utils.follow import follow
+from utils.result import Run, RunFailed
 
 CARD = "eth0"
 ENTER, SSHD = "enter", "sshd"  # the two ways to start a process on another host
@@ -186,8 +194,8 @@ class Lan:
         (tc-tbf(8)) holds back what comes too fast; ms (milliseconds) needs netem.
         Raises CourseError for what is not positive, and where the kernel can't.
         """
-        _check_positive(mbit, "Mbit/s")
-        _check_positive(ms, "ms")
+        check_positive(mbit, "Mbit/s")
+        check_positive(ms, "ms")
         if ms is not None and not has_latency():
             raise course.CourseError(
                 "this kernel has no netem (sch_netem): it can hold a network's "
@@ -264,12 +272,12 @@ class Lan:
         *arguments: object,
         workers: int | None = None,
         mca: Mapping[str, object] | None = None,
-        attend: Callable[[launch.Run], None] | None = None,
+        attend: Callable[[Run], None] | None = None,
         time_limit: float = launch.TIME_LIMIT,
         quiet: bool = False,
         environment: Mapping[str, str] | None = None,
         **options: object,
-    ) -> launch.Run:
+    ) -> Run:
         """Run `script` under `mpirun`, typed on host 1, with a worker on each host.
 
         workers: on so many hosts; by default on all. mca: more parameters of Open MPI.
@@ -285,19 +293,19 @@ class Lan:
         program = [sys.executable, "-u", "-m", "utils.worker", str(script), *own]
         line = mpirun_line(workers, program, told, mca)
         output = f"{result.folder / 'ranks'}:nocopy"
-        line[:1] = [launch.mpirun(), "--output-filename", output]
+        line[:1] = [launchers.mpirun(), "--output-filename", output]
         return self._watched(line, result, {}, attend, time_limit, quiet)
 
     def run_elastic(
         self,
         script: str | os.PathLike,
         *arguments: object,
-        attend: Callable[[launch.Run], None] | None = None,
+        attend: Callable[[Run], None] | None = None,
         time_limit: float = launch.TIME_LIMIT,
         quiet: bool = False,
         environment: Mapping[str, str] | None = None,
         **options: object,
-    ) -> launch.Run:
+    ) -> Run:
         """Run `script` elastically under `horovodrun`, typed on host 1, on all hosts
         that answer; as `run` otherwise.
 
@@ -316,7 +324,7 @@ class Lan:
         line += ["-np", str(workers), "--min-np", "1", "--max-np", str(workers)]
         line += ["--blacklist-cooldown-range", *map(str, shared_hosts.COOLDOWN)]
         line += ["--host-discovery-script"]
-        variables = launch.thread_variables(1) | {GLOO_TIMEOUT: "10"}
+        variables = launchers.thread_variables(1) | {GLOO_TIMEOUT: "10"}
         variables |= dict(environment or {})
         pairs = [f"{key}={value}" for key, value in variables.items()]
         plain = [*line, course.shown(finder), "python", str(script), *own]
@@ -331,18 +339,18 @@ class Lan:
     def _watched(
         self,
         line: list[str],
-        result: launch.Run,
+        result: Run,
         variables: dict[str, str],
-        attend: Callable[[launch.Run], None] | None,
+        attend: Callable[[Run], None] | None,
         time_limit: float,
         quiet: bool,
-    ) -> launch.Run:
+    ) -> Run:
         """Start a launcher on host 1 and wait for its end."""
-        environment = launch.clean_environment() | variables
+        environment = launchers.clean_environment() | variables
         # Both launchers take the first `ssh` of the path to reach the other hosts.
         environment["PATH"] = f"{self.folder}{os.pathsep}{environment['PATH']}"
         line = self.inside(1, line)
-        return launch.follow(line, result, environment, time_limit, attend, quiet=quiet)
+        return follow(line, result, environment, time_limit, attend, quiet=quiet)
 
 
 # Ends well if a host answers; a refusal is an answer, too.
@@ -406,7 +414,7 @@ def mpirun_line(
     The network card is named, as Open MPI would try all that it finds, and only TCP is
     allowed, as it would notice the memory that these hosts share.
     """
-    line = launch.mpirun_line(workers, program, 1, variables)
+    line = launchers.mpirun_line(workers, program, 1, variables)
     network = ["-H", ",".join(name(number) for number in range(1, workers + 1))]
     words = {"btl": "tcp,self", "btl_tcp_if_include": CARD, "oob_tcp_if_include": CARD}
     for key, value in (words | dict(mca or {})).items():
@@ -414,10 +422,10 @@ def mpirun_line(
     return [*line[:3], *network, *line[3:]]
 
 
-def _new_run(script: str | os.PathLike, workers: int) -> launch.Run:
+def _new_run(script: str | os.PathLike, workers: int) -> Run:
     script = Path(script)
     programs.parse_program(script)  # refuses what is no program
-    return launch.Run(script.name, workers, "", logs.new_folder(script.stem))
+    return Run(script.name, workers, "", logs.new_folder(script.stem))
 
 
 # ------------------------------------------------------------------ a host is lost
@@ -431,7 +439,7 @@ class CutOff:
     if it ended the run by itself; None when it was still waiting and was ended.
     """
 
-    run: launch.Run
+    run: Run
     time: float
     waited: float
     said: str | None
@@ -439,7 +447,7 @@ class CutOff:
 
 def cut_off(
     lan: Lan,
-    start: Callable[..., launch.Run],
+    start: Callable[..., Run],
     script: str | os.PathLike,
     *arguments: object,
     after: int = 10,
@@ -457,17 +465,17 @@ def cut_off(
     last = lan.numbers[-1]
     moments = []
 
-    def attend(running: launch.Run) -> None:
+    def attend(running: Run) -> None:
         if not moments and elastic.batches_done(running.folder) >= after:
             lan.cut(last)
             moments.append(time.time())
         if moments and time.time() - moments[0] > patience:
-            raise launch.RunFailed(STILL_WAITING, running)
+            raise RunFailed(STILL_WAITING, running)
 
     said = None
     try:
         run = start(script, *arguments, attend=attend, **options)
-    except launch.RunFailed as failed:
+    except RunFailed as failed:
         if not moments:
             raise
         run = failed.run
@@ -506,98 +514,7 @@ QUICK_TO_NOTICE = {
 # ------------------------------------------------------------------ how fast
 
 
-@dataclass(frozen=True)
-class Speed:
-    """Training on `hosts` hosts, one worker each, with `batch` images a step.
-
-    throughput: what a program gets of the network, megabits a second, measured; None
-    for one host. shaped: was it held down? images_per_second: of all together; silent:
-    the same when they don't talk. predicted: images a second by the cost model, with
-    no byte hidden behind computing, and with all that can be. sent: bytes that host 1
-    sent in all; gradients: how many of them must have been gradients. The rest are
-    headers, and Horovod's workers asking each other every millisecond what is ready.
-    """
-
-    hosts: int
-    batch: int
-    images_per_second: float
-    silent: float
-    throughput: float | None = None
-    shaped: bool = False
-    predicted: tuple[float, float] | None = None
-    sent: int = 0
-    gradients: int = 0
-
-
-def predicted(
-    silent: float,
-    hosts: int,
-    batch: int,
-    network: cost_model.Network,
-    mbit: float,
-    hidden: bool,
-) -> float:
-    """Images a second of so many hosts by utils.cost_model, at a throughput in Mbit/s.
-
-    Computing takes what it takes where they don't talk (silent, images a second), and
-    2 (N - 1) / N of the gradients' bytes go through the network. Messages cost nothing.
-    """
-    images = hosts * batch
-    model = cost_model.CostModel(images / silent, 0, 0, 0, 0).connected(mbit / 1000, 0)
-    return images / model.seconds(hosts, batch, network, hidden)
-
-
-def speed(
-    lan: Lan,
-    workers: int,
-    mbit: float | None = None,
-    batch: int = 64,
-    steps: int = 6,
-    rounds: int = 1,
-    **options: object,
-) -> Speed:
-    """Train the course's network (width 1) for some steps, at this bandwidth.
-
-    steps: timed ones, with talking and without, after two that warm up; in each of
-    several rounds, whose median counts. options: of the program, such as data="drawn".
-    """
-    lan.shape(mbit)
-    ways = ("alone", "together") if workers > 1 else ("alone",)
-    before, warm_up = lan.bytes_sent(1), 2
-    result = lan.run(
-        scaling.STOPWATCH,
-        *("--with", "horovod", "--cases", *(f"{way}:{batch}x1" for way in ways)),
-        *("--steps", steps, "--warm-up", warm_up, "--rounds", rounds),
-        *launch.words((), options),
-        workers=workers,
-        time_limit=600,
-        quiet=True,
-    )
-    sent = lan.bytes_sent(1) - before
-    points, images = scaling.points(result), workers * batch
-
-    def speed_of(talks: bool) -> float:
-        times = [point.seconds for point in points if point.talks == talks]
-        return images / statistics.median(times)
-
-    silent = speed_of(talks=False)
-    if workers == 1:
-        return Speed(1, batch, silent, silent)
-    throughput, network = lan.throughput(), points[0].network
-    both = (
-        predicted(silent, workers, batch, network, throughput, hidden)
-        for hidden in (False, True)
-    )
-    shaped = mbit is not None
-    fast = speed_of(talks=True)
-    share = 2 * (workers - 1) / workers
-    gradients = round(rounds * (warm_up + steps) * share * network.bytes)
-    return Speed(
-        workers, batch, fast, silent, throughput, shaped, tuple(both), sent, gradients
-    )
-
-
-def _check_positive(value: float | None, unit: str) -> None:
+def check_positive(value: float | None, unit: str) -> None:
     """Raises CourseError for what is neither a positive number nor None."""
     if value is None or (isinstance(value, int | float) and value > 0):
         return
@@ -606,107 +523,9 @@ def _check_positive(value: float | None, unit: str) -> None:
     )
 
 
-BANDWIDTHS = (10, 30, 100, 1000, None)  # megabits a second; None: unshaped
-
-
-def speeds(
-    bandwidths: Sequence[float | None] = BANDWIDTHS,
-    tell: Callable[[str], None] = lambda text: None,
-    **options: object,
-) -> dict[str, Speed]:
-    """One host alone, then two at each bandwidth: name -> Speed. options: of `speed`.
-
-    Raises CourseError where hosts of their own are not permitted, and for what is no
-    bandwidth.
-    """
-    for mbit in bandwidths:
-        _check_positive(mbit, "Mbit/s")
-    with hosts(2) as lan:
-        tell(ONE_HOST)
-        found = {ONE_HOST: speed(lan, 1, **options)}
-        for mbit in bandwidths:
-            two = f"2 hosts, {title(mbit)}"
-            tell(two)
-            found[two] = speed(lan, 2, mbit, **options)
-    return found
-
-
-ONE_HOST = "1 host"
-
-
 def title(mbit: float | None) -> str:
     """A bandwidth in words."""
     return "unshaped" if mbit is None else f"{mbit:g} Mbit/s"
-
-
-def table(found: Mapping[str, Speed]):
-    """pandas DataFrame, a row a measurement: images/s, speed-up against one host as
-    measured and as predicted, throughput, and megabytes that host 1 sent."""
-    import pandas
-
-    one = found[ONE_HOST].images_per_second
-    rows = {
-        key: {
-            "images/s": f"{row.images_per_second:,.0f}",
-            "speed-up": f"{row.images_per_second / one:.2f}",
-            "predicted": " to ".join(f"{p / one:.2f}" for p in row.predicted or ()),
-            "Mbit/s": f"{row.throughput:,.0f}" if row.throughput else "",
-            "MB sent": f"{row.sent / 1e6:.1f}" if row.hosts > 1 else "",
-            "gradients": f"{row.gradients / 1e6:.1f}" if row.hosts > 1 else "",
-        }
-        for key, row in found.items()
-    }
-    return pandas.DataFrame(rows).T
-
-
-def of_bench(plan, tell: Callable[[str], None]):
-    """The section of `course bench` on hosts that talk over networks of any speed.
-
-    plan, and the utils.bench.Section returned: as of the other sections there. Each
-    row's facts are the fields of Speed, of its rounds.
-    """
-    from utils import bench
-
-    rounds = []
-    for turn in range(plan.rounds):
-        rounds.append(
-            speeds(
-                BANDWIDTHS,
-                tell=lambda text, turn=turn: tell(f"round {turn + 1}: {text}"),
-                batch=plan.batch,
-                steps=max(4, plan.steps // 5),
-                **plan.options,
-            )
-        )
-    rows = []
-    for key in rounds[0]:
-        taken = [found[key] for found in rounds]
-        values = [one.images_per_second for one in taken]
-        facts = {"rounds": [asdict(one) for one in taken]}
-        rows.append(bench.Row(key, values, bench.IMAGES, facts=facts))
-    section = bench.Section("network", rows)
-    section.compare(ONE_HOST)
-    return section
-
-
-def recorded() -> tuple[dict[str, Speed], str]:
-    """The course's own record of `speeds`, and where it comes from.
-
-    Raises CourseError if there is none.
-    """
-    from utils import bench
-
-    section, record = bench.recorded("network")
-    return from_bench(section), record.origin
-
-
-def from_bench(section) -> dict[str, Speed]:
-    """The Speeds of the middle round of a section of `course bench`, or of a record."""
-    found = {}
-    for row in section.rows:
-        taken = sorted(row.facts["rounds"], key=lambda one: one["images_per_second"])
-        found[row.name] = Speed(**taken[len(taken) // 2])
-    return found
 
 
 QUEUE = 8_000_000  # bytes that may wait: more than a step sends, so that none is lost

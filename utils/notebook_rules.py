@@ -23,7 +23,7 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from utils import steps
+from utils import work
 
 # The notebook that is deterministic enough to be published with its outputs; nbval
 # compares them with what running it gives.
@@ -82,7 +82,7 @@ def missing_step(error) -> int:
     error: with `ename` and `evalue`, as Jupyter has them.
     """
     named = re.search(r"\bstep (\d+)", error.evalue)
-    return int(named[1]) if named and error.ename == steps.StepMissing.__name__ else 0
+    return int(named[1]) if named and error.ename == work.StepMissing.__name__ else 0
 
 
 def steps_asked_for(executed: NotebookNode) -> int:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
-from utils import course, fetch, notebook_rules, profiles, steps, supervise
+from utils import course, fetch, markup, notebook_rules, profiles, supervise
 
 NBVAL_CELL_SECONDS = 120  # nbval waits so long for a dead kernel; its default is 2,000
 TIME_LIMIT = 900.0  # seconds for one notebook
@@ -84,7 +84,7 @@ def steps_needed(notebook: Path) -> int:
     name = _exercise_of(notebook)
     if name != "fashion_mnist":  # notebook and exercise are done together
         source = course.root() / "solutions" / f"{name}_solution.py"
-        return steps.count(source.read_text())
+        return markup.count(source.read_text())
     return max(step_of(path) for path in discover() if path.name <= notebook.name)
 
 
@@ -144,8 +144,8 @@ def scratch_files(notebook: Path) -> dict[str, bytes]:
             if path.is_file() and not hidden:
                 files[name.as_posix()] = path.read_bytes()
     done = 0 if asks_for_steps(notebook) else steps_needed(notebook)
-    for source in steps.sources(root):
-        (exercise, untouched), *after = steps.renderings(source).items()
+    for source in markup.sources(root):
+        (exercise, untouched), *after = markup.renderings(source).items()
         text = untouched
         if exercise.stem == _exercise_of(notebook) and done:
             text = after[done - 1][1]

@@ -13,11 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from utils.data import SHIFT, Dataset, flip_and_shift
-from utils.launch import Run
-
-# Okabe and Ito's colours, told apart with any colour vision, and a mark for each.
-COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00"]
-MARKS = ["o", "s", "^", "D", "v", "P"]
+from utils.result import Run
+from utils.style import COLOURS, MARKS, finished, new_axes
 
 
 def garments(dataset: Dataset, examples: int = 8) -> Figure:
@@ -37,25 +34,6 @@ def garments(dataset: Dataset, examples: int = 8) -> Figure:
     else:
         title = f"{dataset.name.capitalize()}, not Fashion-MNIST"
     figure.suptitle(title, fontweight="bold")
-    plt.close(figure)
-    return figure
-
-
-def _axes(columns: int = 1, width: float = 5.0, height: float = 3.4) -> tuple:
-    figure, axes = plt.subplots(
-        1, columns, figsize=(width * columns, height), layout="constrained"
-    )
-    for axis in np.atleast_1d(axes):
-        axis.grid(alpha=0.3)
-        axis.spines[["top", "right"]].set_visible(False)
-    return figure, axes
-
-
-def _finish(figure: Figure, *runs: Run) -> Figure:
-    """Put under the figure what the user must know of the runs that it shows."""
-    notices = list(dict.fromkeys(text for run in runs for text in run.notices))
-    if notices:
-        figure.supxlabel("\n".join(notices), fontsize=8, color="#b00000", wrap=True)
     plt.close(figure)
     return figure
 
@@ -112,7 +90,7 @@ def network(width: int) -> Figure:
 
 def curves(run: Run) -> Figure:
     """Loss and accuracy of a run by epoch: in training, and in validation."""
-    figure, axes = _axes(2)
+    figure, axes = new_axes(2)
     epochs = run.history["epoch"] + 1
     for axis, name in zip(axes, ("loss", "accuracy"), strict=True):
         for column, label in ((name, "training"), (f"val_{name}", "validation")):
@@ -128,7 +106,7 @@ def curves(run: Run) -> Figure:
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.legend()
     axes[1].set_ylim(0, 1)
-    return _finish(figure, run)
+    return finished(figure, run)
 
 
 def devices(run: Run) -> Figure:
@@ -143,7 +121,7 @@ def devices(run: Run) -> Figure:
     busy = {rank: Counter() for rank in ranks}
     for sample in run.samples:
         busy[sample["rank"]][sample["device"]] += sample["percent"]
-    figure, axis = _axes(width=8, height=0.8 + 0.6 * len(ranks))
+    figure, axis = new_axes(width=8, height=0.8 + 0.6 * len(ranks))
     names = sorted({device for shares in busy.values() for device in shares})
     left = np.zeros(len(ranks))
     for number, name in enumerate(names):
@@ -160,7 +138,7 @@ def devices(run: Run) -> Figure:
     axis.xaxis.set_major_formatter(PercentFormatter(1))
     axis.set(xlabel="share of the worker's busy time", xlim=(0, 1))
     axis.grid(visible=False)
-    return _finish(figure, run)
+    return finished(figure, run)
 
 
 def distances(run: Run) -> dict[int, np.ndarray]:
@@ -203,7 +181,7 @@ def paths(runs: Mapping[str, Run]) -> Figure:
     path begins at its own worker's weights after the first batch, and the unit is the
     size of rank 0's weights then.
     """
-    figure, axes = _axes(len(runs), width=10 / max(2, len(runs)), height=3.8)
+    figure, axes = new_axes(len(runs), width=10 / max(2, len(runs)), height=3.8)
     for axis, (label, run) in zip(np.atleast_1d(axes), runs.items(), strict=True):
         weights = [run.recording(rank).weights[1:] for rank in range(run.workers)]
         moves = np.concatenate([own - own[0] for own in weights])
@@ -228,12 +206,12 @@ def paths(runs: Mapping[str, Run]) -> Figure:
         axis.tick_params(labelsize=8)
         axis.locator_params(axis="x", nbins=5)
         axis.legend()
-    return _finish(figure, *runs.values())
+    return finished(figure, *runs.values())
 
 
 def drift(run: Run) -> Figure:
     """How far the workers' weights are apart, batch by batch."""
-    figure, axis = _axes(width=8)
+    figure, axis = new_axes(width=8)
     for rank, distance in distances(run).items():
         axis.plot(
             distance,
@@ -247,7 +225,7 @@ def drift(run: Run) -> Figure:
     axis.yaxis.set_major_formatter(PercentFormatter(1))
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.legend()
-    return _finish(figure, run)
+    return finished(figure, run)
 
 
 def lines_by_rank(run: Run) -> dict[int, int]:
@@ -260,7 +238,7 @@ def lines_by_rank(run: Run) -> dict[int, int]:
 def voices(runs: Mapping[str, Run]) -> Figure:
     """How many lines each worker printed in several runs: label -> run."""
     most = max(run.workers for run in runs.values())
-    figure, axis = _axes(width=8, height=0.9 + 0.35 * most * len(runs))
+    figure, axis = new_axes(width=8, height=0.9 + 0.35 * most * len(runs))
     for number, (label, run) in enumerate(runs.items()):
         counted = lines_by_rank(run)
         places = [rank + 0.8 * number / len(runs) for rank in counted]
@@ -277,12 +255,12 @@ def voices(runs: Mapping[str, Run]) -> Figure:
     axis.invert_yaxis()
     axis.set(xlabel="lines printed")
     axis.legend()
-    return _finish(figure, *runs.values())
+    return finished(figure, *runs.values())
 
 
 def epoch_times(runs: Mapping[str, Run]) -> Figure:
     """Seconds of training in an epoch of several runs: label -> run."""
-    figure, axis = _axes(width=8, height=0.9 + 0.5 * len(runs))
+    figure, axis = new_axes(width=8, height=0.9 + 0.5 * len(runs))
     seconds = [run.seconds_per_epoch for run in runs.values()]
     bars = axis.barh(range(len(runs)), seconds, 0.6, color=COLOURS[: len(runs)])
     axis.bar_label(bars, [f"{value:.1f} s" for value in seconds], padding=3)
@@ -290,12 +268,12 @@ def epoch_times(runs: Mapping[str, Run]) -> Figure:
     axis.invert_yaxis()
     axis.set(xlabel="seconds of training in an epoch")
     axis.margins(x=0.12)
-    return _finish(figure, *runs.values())
+    return finished(figure, *runs.values())
 
 
 def losses(runs: Mapping[str, Run]) -> Figure:
     """Training and validation loss by epoch of several runs: label -> run."""
-    figure, axes = _axes(2)
+    figure, axes = new_axes(2)
     for axis, (column, name) in zip(
         axes,
         {"loss": "training loss", "val_loss": "validation loss"}.items(),
@@ -315,7 +293,7 @@ def losses(runs: Mapping[str, Run]) -> Figure:
         axis.set_ylim(bottom=0)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.legend()
-    return _finish(figure, *runs.values())
+    return finished(figure, *runs.values())
 
 
 def accuracies(runs: Mapping[str, Run]) -> Figure:
@@ -323,7 +301,7 @@ def accuracies(runs: Mapping[str, Run]) -> Figure:
 
     runs: label -> recorded run. Shown is what the last callback of each worker saw.
     """
-    figure, axes = _axes(len(runs))
+    figure, axes = new_axes(len(runs))
     for axis, (label, run) in zip(np.atleast_1d(axes), runs.items(), strict=True):
         for rank in range(run.workers):
             seen = [m["val_accuracy"] for m in run.recording(rank).metrics_after]
@@ -338,7 +316,7 @@ def accuracies(runs: Mapping[str, Run]) -> Figure:
         axis.set(title=label, xlabel="epoch", ylabel="validation accuracy")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.legend()
-    return _finish(figure, *runs.values())
+    return finished(figure, *runs.values())
 
 
 def ranks(machines: int, gpus: int) -> Figure:
@@ -370,7 +348,7 @@ def unseen(rounds: int, workers: range = range(1, 33)) -> Figure:
     an image is missed by all with probability (1 - rounds/N)^N, 0 where N <= rounds.
     Both one round and `rounds` rounds are shown.
     """
-    figure, axis = _axes(width=8)
+    figure, axis = new_axes(width=8)
     for number, r in enumerate(sorted({1, rounds})):
         missed = [max(0.0, 1 - r / n) ** n for n in workers]
         name = "1 round" if r == 1 else f"{r} rounds"

@@ -1,12 +1,10 @@
 """How much to train on which machine: the one place for these numbers."""
 
 import os
-import shutil
-import subprocess
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from utils.course import CourseError
+from utils.machine import gpus
 
 
 @dataclass(frozen=True)
@@ -60,28 +58,3 @@ def profile(name: str) -> Settings:
     if name == "gpu":
         found = replace(found, workers=max(1, gpus()))
     return found
-
-
-def gpus() -> int:
-    """The number of NVIDIA GPUs that CUDA_VISIBLE_DEVICES leaves visible, found
-    without importing TensorFlow."""
-    there = len(list(Path("/dev").glob("nvidia[0-9]*"))) or _listed_by_nvidia_smi()
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return there
-    wanted = [name for name in visible.split(",") if name.strip() not in ("", "-1")]
-    return min(there, len(wanted))
-
-
-def _listed_by_nvidia_smi() -> int:
-    """WSL2 has GPUs without device files."""
-    if not shutil.which("nvidia-smi"):
-        return 0
-    try:
-        listing = subprocess.run(
-            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return 0  # a driver that does not answer drives no GPU
-    lines = listing.stdout.splitlines() if listing.returncode == 0 else []
-    return sum(line.startswith("GPU ") for line in lines)

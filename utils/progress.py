@@ -12,7 +12,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from utils import course, steps
+from utils import course, hints
 from utils.verdict import NOT_CHECKED, RIGHT, UNDECIDED, Verdict
 
 
@@ -102,7 +102,7 @@ class Progress:
     def __init__(self):
         self.found = load()
         self.steps = [
-            (name, step) for name in steps.hinted() for step in steps.hints(name)
+            (name, step) for name in hints.exercises() for step in hints.of(name)
         ]
 
     @property
@@ -123,7 +123,7 @@ class Progress:
                     str(step),
                     state,
                     check.get("when", ""),
-                    f"{shown} of {len(steps.HINT_LEVELS)}",
+                    f"{shown} of {len(hints.LEVELS)}",
                 )
             )
         return result
@@ -133,12 +133,12 @@ class Progress:
         return {"done": self.done, "of": len(self.steps), **self.found}
 
     def __rich__(self):
-        from utils.display import rich_table
+        from utils.show import rich_table
 
         return rich_table(_HEADER, self.rows())
 
     def _repr_html_(self) -> str:
-        from utils.display import html_table
+        from utils.show import html_table
 
         return html_table(_HEADER, self.rows())
 
@@ -147,3 +147,25 @@ class Progress:
 
 
 _HEADER = ("Program", "Step", "Last check", "When", "Hints shown")
+
+
+def hint(n: int, exercise: str = "fashion_mnist", level: int | None = None):
+    """Show hint `level` (1: nudge, 2: place, 3: nearly the code) for step `n`.
+
+    Without `level`, one level deeper each time. Raises CourseError when there is no
+    such hint.
+    """
+    from IPython.display import Markdown
+
+    known = hints.of(exercise)
+    texts = known.get(n, [])
+    if level is None:
+        level = min(hints_shown(exercise, n) + 1, len(hints.LEVELS))
+    if not 1 <= level <= len(texts):
+        raise course.CourseError(
+            f"there is no hint {level} for step {n} of {exercise}: steps 1 to "
+            f"{len(known)} have hints 1 to {len(hints.LEVELS)}."
+        )
+    show_hint(exercise, n, level)
+    more = f"\n\n*More: `{hints.call(n, exercise)}`*" if level < len(texts) else ""
+    return Markdown(f"**{hints.LEVELS[level - 1]}.** {texts[level - 1]}{more}")

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from utils import course, gradebook, steps
+from utils import course, gradebook, hints, markup, programs
 from utils.gradebook import Grade
 from utils.submissions import REFUSED, visible
 from utils.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG
@@ -63,7 +63,7 @@ class PageError(Exception):
 
 def pages(grades: Sequence[Grade], exercise: str, version: str) -> dict[str, str]:
     """All pages: path below the folder of the grading -> text. Raises PageError."""
-    hints = steps.hints(exercise)
+    nudges = hints.of(exercise)
     ours = solution(exercise)
     style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
@@ -73,7 +73,7 @@ def pages(grades: Sequence[Grade], exercise: str, version: str) -> dict[str, str
         "NOT_CHECKED": NOT_CHECKED,
         "exercise": exercise,
         "version": version,
-        "hints": {n + 1: hints.get(n + 1) for n in range(len(grades[0].worth))},
+        "hints": {n + 1: nudges.get(n + 1) for n in range(len(grades[0].worth))},
         "points": lambda value: "unknown" if value is None else gradebook.number(value),
         "look": lambda word: _LOOKS.get(word, "open"),
         "sentence": _sentence,
@@ -115,7 +115,7 @@ def _facts(grade: Grade, ours: str) -> dict:
     }
     if theirs is not None and _comparable(theirs):
         facts["rows"] = compare(theirs, ours)
-        facts["difference"] = steps.difference(
+        facts["difference"] = programs.difference(
             theirs, ours, "handed in", "the course's"
         )
     return facts
@@ -130,7 +130,7 @@ def solution(exercise: str) -> str:
             "to compare with."
         )
     text = source.read_text(encoding="utf-8")
-    program = steps.render(text, steps.count(text), source.name)
+    program = markup.render(text, markup.count(text), source.name)
     # The file's own name, in its first lines, is not a difference.
     return program.replace(f"solutions/{source.name}", f"exercises/{exercise}.py")
 

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pandas
 
-from utils import cost_model, course, launch, records
+from utils import cost_model, course, launch, machine, records
+from utils.result import Run
 
 STOPWATCH = Path(__file__).with_name("timed_steps.py")
 
@@ -34,7 +35,7 @@ def measure(
     train_images: int,
     weak: bool = False,
     **options: object,
-) -> dict[int, launch.Run]:
+) -> dict[int, Run]:
     """Run a program that shares its epoch on 1, 2, ... workers: workers -> Run.
 
     train_images: of an epoch, whoever trains on them (strong scaling); weak: of an
@@ -69,7 +70,7 @@ def limit(
     return workers * run.images_per_second
 
 
-def speeds(runs: dict[int, launch.Run]) -> dict[int, float]:
+def speeds(runs: dict[int, Run]) -> dict[int, float]:
     """workers -> images per second of all of them together."""
     return {count: run.images_per_second for count, run in runs.items()}
 
@@ -125,7 +126,7 @@ def step_times(
     return points(run)
 
 
-def points(run: launch.Run) -> list[cost_model.Point]:
+def points(run: Run) -> list[cost_model.Point]:
     """The points that a run of utils/timed_steps.py measured; of each step the slowest
     worker's time. Raises CourseError where it measured nothing."""
     paths = sorted(run.folder.glob("timed-*.json"))
@@ -173,7 +174,7 @@ def record(short: bool = False) -> Path:
     too long for a notebook, and keep it as the record "scaling"; returns its path."""
     batches = SHORT if short else BATCHES
     often = {"rounds": 1, "steps": 2} if short else {"rounds": 2, "steps": 4}
-    cores = launch.cores()
+    cores = machine.cores()
     counts = sorted({1, *(2**n for n in range(1, 10) if 2**n <= cores), cores})
     sizes = [f"{batch}x{width}" for width, some in batches.items() for batch in some]
     shares = {count: f"{STEP // count}x1" for count in [*counts, cores + 1]}

@@ -1,14 +1,17 @@
 """The figures of notebook 09; as in utils.plots, each returns its Figure."""
 
+import statistics
 from collections.abc import Mapping, Sequence
 
+import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator, PercentFormatter
 
 from utils import cost_model, timeline
-from utils.plots import COLOURS, MARKS, _axes, _finish
+from utils.style import COLOURS, MARKS, finished, new_axes
+from utils.table import TITLES, Section
 
 # A colour, and a pattern for those who see no colour.
 LOOK = {
@@ -29,7 +32,7 @@ def speed_up(
     that the learner expects of the most workers; most: images per second of as many
     that don't talk. origin: a line to stand below.
     """
-    figure, axis = _axes(width=8, height=4)
+    figure, axis = new_axes(width=8, height=4)
     counts = sorted(speed)
     last = counts[-1]
     axis.plot([1, last], [1, last], "--", color="#666666", label="ideal: N times one")
@@ -68,7 +71,7 @@ def speed_up(
 def _under(figure: Figure, origin: str) -> Figure:
     if origin:
         figure.supxlabel(origin, fontsize=8, color="#444444", wrap=True)
-    return _finish(figure)
+    return finished(figure)
 
 
 def strong_and_weak(
@@ -80,7 +83,7 @@ def strong_and_weak(
 ) -> Figure:
     """Images per second against workers: a step's images shared out (strong), as many
     for each (weak), and each as many without talking; a line where the cores end."""
-    figure, axis = _axes(width=8, height=3.6)
+    figure, axis = new_axes(width=8, height=3.6)
     curves = {
         "strong: 64 images for all": strong,
         "weak: 64 images each": weak,
@@ -109,7 +112,7 @@ def strong_and_weak(
 
 def throughputs(speed: Mapping[str, float], origin: str = "") -> Figure:
     """Images per second of several ways to use a machine: label -> images/s."""
-    figure, axis = _axes(width=8, height=0.9 + 0.5 * len(speed))
+    figure, axis = new_axes(width=8, height=0.9 + 0.5 * len(speed))
     bars = axis.barh(
         range(len(speed)), speed.values(), 0.6, color=COLOURS[: len(speed)]
     )
@@ -137,7 +140,7 @@ def step(told: timeline.Timeline, number: int | None = None) -> Figure:
     order = spans.groupby("tensor")["start"].min().sort_values().index
     rows = {tensor: row for row, tensor in enumerate(order)}
 
-    figure, _ = _axes(width=9, height=4.8)
+    figure, _ = new_axes(width=9, height=4.8)
     figure.clear()
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[1, 6])
 
@@ -183,13 +186,13 @@ def step(told: timeline.Timeline, number: int | None = None) -> Figure:
         for phase, (colour, hatch) in LOOK.items()
     ]
     figure.legend(handles=words, loc="outside lower center", ncols=2, fontsize=8)
-    return _finish(figure)
+    return finished(figure)
 
 
 def fusion(told: Mapping[str, timeline.Timeline]) -> Figure:
     """Messages in a step, and where a step's time goes, in several runs: label ->
     timeline."""
-    figure, (left, right) = _axes(2, height=1.6 + 0.45 * len(told))
+    figure, (left, right) = new_axes(2, height=1.6 + 0.45 * len(told))
     places = np.arange(len(told))
     counts = [one.collectives_per_step for one in told.values()]
     bars = left.barh(places, counts, 0.6, color=COLOURS[0])
@@ -220,7 +223,7 @@ def fusion(told: Mapping[str, timeline.Timeline]) -> Figure:
         axis.invert_yaxis()
         axis.grid(visible=False)
     figure.legend(loc="outside lower center", ncols=5, fontsize=8)
-    return _finish(figure)
+    return finished(figure)
 
 
 def predicted(
@@ -232,7 +235,7 @@ def predicted(
 ) -> Figure:
     """The efficiency that the model expects on many workers, a panel a network: bands
     that hold 90 % of the draws, one for each fit's law, and measured steps."""
-    figure, axes = _axes(len(networks), width=10 / max(2, len(networks)), height=3.8)
+    figure, axes = new_axes(len(networks), width=10 / max(2, len(networks)), height=3.8)
     many = np.unique(np.geomspace(1, max(workers), 60))
     for axis, network in zip(np.atleast_1d(axes), networks, strict=True):
         for number, fit in enumerate(fits):
@@ -259,7 +262,7 @@ def predicted(
 def reported(rows: Sequence[cost_model.Reported]) -> Figure:
     """Efficiencies from the literature beside what the model says for those networks:
     from nothing hidden behind the backward pass to all that can be."""
-    figure, axis = _axes(width=8, height=1.2 + 0.6 * len(rows))
+    figure, axis = new_axes(width=8, height=1.2 + 0.6 * len(rows))
     for place, row in enumerate(rows):
         low, high = row.explained()
         axis.plot([low, high], [place, place], color=COLOURS[0], lw=9, alpha=0.35)
@@ -289,12 +292,12 @@ def reported(rows: Sequence[cost_model.Reported]) -> Figure:
     ):
         axis.plot([], [], mark, color=colour, label=label)
     figure.legend(loc="outside lower center", ncols=3, fontsize=9)
-    return _finish(figure)
+    return finished(figure)
 
 
 def amdahl(serial: float, speed: Mapping[int, float], most: int = 1000) -> Figure:
     """Amdahl's and Gustafson's laws for a serial share, and what was measured."""
-    figure, axis = _axes(width=8, height=3.6)
+    figure, axis = new_axes(width=8, height=3.6)
     many = np.geomspace(1, most, 100)
     axis.plot(many, many, "--", color="#666666", label="ideal")
     axis.plot(
@@ -325,4 +328,45 @@ def amdahl(serial: float, speed: Mapping[int, float], most: int = 1000) -> Figur
         set_ticks(ticks, [f"{n:,}" for n in ticks])
         set_ticks([], minor=True)
     axis.legend(title=f"{serial:.1%} can't be shared")
-    return _finish(figure)
+    return finished(figure)
+
+
+def of_section(section: Section, origin: str = "") -> Figure:
+    """A bar for each row, to its median; every round is a dot.
+
+    Where there are ratios they are drawn, and a line stands at 1. origin: where
+    recorded numbers come from, to stand below.
+    """
+    compared = [row for row in section.rows if row.ratios]
+    rows = compared or section.rows
+    figure, axis = plt.subplots(
+        figsize=(9, 1.2 + 0.42 * len(rows)), layout="constrained"
+    )
+    for place, row in enumerate(rows):
+        values = row.ratios if compared else row.values
+        middle = statistics.median(values)
+        axis.barh(place, middle, color=COLOURS[0], alpha=0.35, height=0.6)
+        axis.plot(values, [place] * len(values), MARKS[0], color=COLOURS[0], ms=4)
+        bound = "more than " if row.at_least else ""
+        axis.annotate(
+            f"{bound}{middle:.2f}" if compared else f"{bound}{middle:.3g}",
+            (max(values), place),
+            xytext=(6, 0),
+            textcoords="offset points",
+            va="center",
+        )
+    axis.set_yticks(range(len(rows)), [row.name.replace("`", "") for row in rows])
+    axis.invert_yaxis()
+    axis.margins(x=0.25 if any(row.at_least for row in rows) else 0.1)
+    axis.set_xlim(left=0)
+    axis.spines[["top", "right"]].set_visible(False)
+    if compared:
+        axis.axvline(1, color="black", linewidth=1, linestyle="--")
+        axis.set_xlabel(f"ratio to: {rows[0].base}")
+    else:
+        axis.set_xlabel(rows[0].unit)
+    axis.set_title(TITLES[section.name], loc="left")
+    if origin:
+        figure.supxlabel(origin.replace("`", ""), fontsize=8, wrap=True)
+    plt.close(figure)
+    return figure

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils import launch, supervise
+from utils import launchers, supervise
 from utils.course import CourseError
 
 DAEMONS = ("munged", "slurmctld", "slurmd")
@@ -82,7 +82,7 @@ def missing() -> str:
 
 def _path() -> str:
     """PATH with the folders of daemons, which only root has there."""
-    found = launch.clean_environment()["PATH"]
+    found = launchers.clean_environment()["PATH"]
     return os.pathsep.join([found, "/usr/sbin", "/usr/local/sbin"])
 
 
@@ -169,7 +169,7 @@ def cluster(
         _write(folder, nodes, cpus)
         environment = {
             name: value
-            for name, value in launch.clean_environment().items()
+            for name, value in launchers.clean_environment().items()
             if not name.startswith(("SLURM", "SBATCH", "SRUN", "COURSE_R"))
         }
         environment |= {

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from utils import course, hosts, launch, machine, supervise
+from utils import course, hosts, launch, launchers, machine, supervise
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,11 +32,11 @@ def problem() -> str | None:
         return "Spark is not installed: `make spark` adds it to the course."
     version = java_version()
     if version is None or version < OLDEST_JAVA:
-        return machine.remedy(
-            "Spark needs Java, version 8, 11 or 17, on PATH or in JAVA_HOME.",
-            "sudo apt install openjdk-17-jre-headless",
-            "sudo dnf install java-17-openjdk-headless",
-            "brew install openjdk@17",
+        return (
+            "Spark needs Java, version 8, 11 or 17, on PATH or in JAVA_HOME.\n"
+            "    Debian, Ubuntu:  sudo apt install openjdk-17-jre-headless\n"
+            "    Fedora:          sudo dnf install java-17-openjdk-headless\n"
+            "    macOS:           brew install openjdk@17"
         )
     return None
 
@@ -123,8 +123,8 @@ def train(folder: Path | str, workers: int, time_limit: float, **options) -> lis
     result.unlink(missing_ok=True)
     options |= {"workers": workers, "folder": folder}
     command = [sys.executable, str(PROGRAM), *launch.words((), options)]
-    threads = max(1, launch.cores() // workers)
-    environment = launch.clean_environment() | launch.thread_variables(threads)
+    threads = max(1, machine.cores() // workers)
+    environment = launchers.clean_environment() | launchers.thread_variables(threads)
     with (
         log.open("wb") as said,
         supervise.owned(

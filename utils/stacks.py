@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from utils import course
-from utils.display import Shown
+from utils.show import Shown
 
 SIGNAL = signal.SIGUSR1
 PATIENCE = 3.0  # seconds for a worker to answer

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils import course, launch, steps
-from utils.display import Shown
+from utils import course, launch, markup
+from utils.show import Shown
 
 TIME_LIMIT = 240.0  # seconds for a run; on an idle machine it takes about fifteen
 ONLY_SERVERS = "has no attribute '_cluster_coordinator'"
@@ -208,8 +208,8 @@ def lines_changed(source: Path) -> tuple[int, int, int]:
     """What the steps of an annotated program do to its code: the lines it had before,
     the lines taken out, the lines put in. Comments and indentation do not count."""
     text = source.read_text()
-    before = code_lines(steps.render(text, 0))
-    after = code_lines(steps.render(text, steps.count(text)))
+    before = code_lines(markup.render(text, 0))
+    after = code_lines(markup.render(text, markup.count(text)))
     signs = [line[0] for line in difflib.ndiff(before, after)]
     return len(before), signs.count("-"), signs.count("+")
 
@@ -218,7 +218,7 @@ def changes() -> Shown:
     """`lines_changed` of all annotated programs of the course."""
     rows = [
         (path.stem.removesuffix("_solution"), *map(str, lines_changed(path)))
-        for path in steps.sources()
+        for path in markup.sources()
     ]
     return Shown(("Program", "Lines of code", "Taken out", "Put in"), rows)
 

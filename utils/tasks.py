@@ -33,7 +33,7 @@ from pathlib import Path
 
 from utils import supervise
 from utils.course import CourseError
-from utils.profiles import gpus
+from utils.machine import gpus
 
 TYPES = ("chief", "worker", "evaluator", "ps")
 # Below the ports that Linux (from 32768) and macOS (from 49152) give to outgoing

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from utils import course
-from utils.profiles import gpus
+from utils.machine import gpus
 
 GPU_SECONDS = 2.0  # between two questions to nvidia-smi
 

@@ -1,7 +1,7 @@
 """Run, interrupt, kill and starve the course at random, and see that nothing is left.
 
-    course soak --minutes 20 --seed 7
-    course soak --seed 7 --round 12        (the round that failed, once more)
+    python tests/soak.py --minutes 20 --seed 7
+    python tests/soak.py --seed 7 --round 12        (the round that failed, once more)
 
 Each round does one thing of ACTIONS in a folder of its own, and is right when what was
 reported is what was done, and when no trace is left: no process, listening port,
@@ -27,10 +27,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import psutil
+import typer
 
 from utils import course, launch, logs, supervise, watch
+from utils.result import RunFailed
 
 MARK = "COURSE_SOAK"  # the variable by which all that a soak starts is known
 PATIENCE = 150.0  # seconds for a round's run to end, or to begin
@@ -95,7 +98,7 @@ def attend(run):  # not before: Open MPI could not even begin
 try:
     Path("begun").touch()
     launch.run(script, *arguments, quiet=True, attend=attend, **options)
-except launch.RunFailed as failed:
+except RunFailed as failed:
     outcome = {"status": failed.run.status, "why": str(failed)}
 except KeyboardInterrupt:
     outcome = {"status": 130, "why": "KeyboardInterrupt"}
@@ -394,7 +397,7 @@ def stop_in_the_kernel(place: Path, turn: Round) -> str:
     try:
         with contextlib.chdir(place):
             launch.run("program.py", "wait", 0, workers=2, quiet=True, attend=attend)
-    except launch.RunFailed as failed:
+    except RunFailed as failed:
         return expect(
             {"status": failed.run.status, "why": str(failed)},
             supervise.STOPPED,
@@ -725,7 +728,7 @@ def soak(
             report.rounds.append(turn)
             seconds = time.monotonic() - started
             say(f"{number:5}  {turn.action:26} {seconds:7.1f}  {line}")
-            again = f"course soak --seed {seed} --round {number}"
+            again = f"python tests/soak.py --seed {seed} --round {number}"
             for fault in faults:
                 say(f"{'':15}{fault}")
                 report.faults.append(f"{again}   # {turn.action}: {fault}")
@@ -777,3 +780,21 @@ def _do(turn: Round, mark: str, place: Path, temporary: Path) -> tuple[str, list
     if not faults:
         shutil.rmtree(place)
     return line, faults
+
+
+def main(
+    minutes: Annotated[float, typer.Option(help="For how long.")] = 20,
+    seed: Annotated[int, typer.Option(help="Which sequence.")] = 1,
+    only: Annotated[int | None, typer.Option("--round", help="Only this one.")] = None,
+) -> None:
+    """Run, interrupt, kill and starve runs at random; say what is left behind.
+
+    It needs the machine to itself.
+    """
+    report = soak(minutes, seed, only)
+    print(report)
+    raise typer.Exit(0 if report.ok else 1)
+
+
+if __name__ == "__main__":
+    typer.run(main)
