@@ -15,7 +15,7 @@ help:
 	@awk -F ': .*## ' '/^[a-z]+: .*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
 
 setup: ## set up the course's environment in .venv (once; the others do it, too)
-	@$(or $(PYTHON3),$(error $(NO_PYTHON))) utils/install.py
+	@$(or $(PYTHON3),$(error $(NO_PYTHON))) utils/setup/install.py
 
 lab: setup ## open JupyterLab on the first notebook
 	@$(BIN)/jupyter lab --allow-root notebooks/00_check_your_machine.ipynb
@@ -37,7 +37,7 @@ soak: setup ## run, interrupt and kill at random for 20 minutes; is anything lef
 	@$(BIN)/python tests/soak.py --minutes 20
 
 spark: setup ## add Spark for notebook 18 (350 MB; needs Java 8, 11 or 17)
-	@$(BIN)/python utils/install_spark.py
+	@$(BIN)/python utils/setup/install_spark.py
 
 # What can't be added is missed by nobody but notebook 18, which says so, as do tests.
 cluster: ## add Slurm and sshd for notebook 18 (Debian, Ubuntu; as root)
@@ -50,4 +50,4 @@ cluster: ## add Slurm and sshd for notebook 18 (Debian, Ubuntu; as root)
 	fi || echo "Slurm and sshd were not added: that takes Debian or Ubuntu, and root."
 
 lock: ## bring requirements.lock up to date with requirements.txt (for maintainers)
-	@$(or $(PYTHON3),$(error $(NO_PYTHON))) utils/lock.py
+	@$(or $(PYTHON3),$(error $(NO_PYTHON))) utils/setup/lock.py

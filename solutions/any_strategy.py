@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from utils import course, drawn, logs, tasks
-from utils.devices import replica_devices
+from utils import CourseError, logs, replica_devices, tasks
+from utils.training import drawn
 
 STEPS, BATCH = 10, 60
 UNTRAINED = math.log(10)  # the loss of a network that calls all ten classes as likely
@@ -191,7 +191,7 @@ def must_have_learnt(model) -> None:
     """Its weights on all images, without a strategy, are better than no training."""
     loss = loss_of(model)
     if not loss < UNTRAINED - 0.1:
-        raise course.CourseError(f"it did not learn: its loss is {loss:.3f}.")
+        raise CourseError(f"it did not learn: its loss is {loss:.3f}.")
 
 
 def try_out(name: str, ways: list[str]) -> dict:

@@ -14,8 +14,7 @@ import time
 
 import tensorflow as tf
 
-from utils import data, logs, networks
-from utils.devices import replica_devices
+from utils import data, logs, networks, replica_devices
 
 parser = argparse.ArgumentParser(
     description="Train a small network on Fashion-MNIST with a custom loop.",

@@ -13,8 +13,7 @@ import time
 
 import tensorflow as tf
 
-from utils import data, doodles, leaderboard, logs, networks
-from utils.devices import replica_devices
+from utils import data, doodles, leaderboard, logs, networks, replica_devices
 
 parser = argparse.ArgumentParser(
     description="Train a network on doodles, with MirroredStrategy.",

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from utils import data, logs, networks
-from utils.devices import replica_devices
+from utils import data, logs, networks, replica_devices
 
 parser = argparse.ArgumentParser(
     description="Train an image classifier with tf.distribute.MirroredStrategy.",

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from utils import data, logs, networks, tasks, watch
-from utils.course import CourseError
+from utils import CourseError, data, logs, networks, tasks, watch
 
 parser = argparse.ArgumentParser(
     description="Train on Fashion-MNIST with ParameterServerStrategy.",

@@ -11,7 +11,8 @@ from pathlib import Path
 from test_checks import RIGHT, WRONG
 from test_examine import ATTACKS
 
-from utils import exercises, markup
+from utils.checking import exercises
+from utils.lessons import markup
 
 SOURCE = exercises.HOROVOD.source.read_text()
 

@@ -18,7 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from utils import exercises, judge, lab, markup
+from utils.checking import exercises, lab
+from utils.checking.judges import judge
+from utils.lessons import markup
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,9 @@ from typing import Annotated
 import psutil
 import typer
 
-from utils import course, launch, logs, supervise, watch
-from utils.result import RunFailed
+from utils.base import course, logs, supervise
+from utils.running import launch, watch
+from utils.running.result import RunFailed
 
 MARK = "COURSE_SOAK"  # the variable by which all that a soak starts is known
 PATIENCE = 150.0  # seconds for a round's run to end, or to begin
@@ -87,7 +88,7 @@ if what in ("raise", "exit", "leave"):
 OWNER = """\
 import json, resource, signal, sys
 from pathlib import Path
-from utils import launch
+from utils.running import launch
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 (script, *arguments), options, limit = json.loads(sys.argv[1])
@@ -114,7 +115,8 @@ except KeyboardInterrupt:
 DOWNLOAD = """\
 import json, resource, sys
 from pathlib import Path
-from utils import course, fetch
+from utils.base import course
+from utils.training import fetch
 
 files, stall, limit = json.loads(sys.argv[1])
 fetch.FILES = {key: tuple(one) for key, one in files.items()}

@@ -7,20 +7,14 @@ import csv
 
 import pytest
 
-from utils import (
-    bench,
-    course,
-    data,
-    drawn,
-    launchers,
-    machine,
-    pipelines,
-    records,
-    scaling_plots,
-    table,
-)
-from utils.bench import Plan
-from utils.table import Row, Section
+from utils.base import course, machine
+from utils.figures import speed as scaling_plots
+from utils.measure import bench, records, table
+from utils.measure.bench import Plan
+from utils.measure.programs import pipelines
+from utils.measure.table import Row, Section
+from utils.running import launchers
+from utils.training import data, drawn
 
 TINY = Plan(
     rounds=1,
@@ -205,7 +199,7 @@ def test_what_cannot_be_measured_is_an_error(tmp_path):
 def test_operations_are_added_up_by_their_type():
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-    from utils import timed_steps
+    from utils.measure.programs import timed_steps
 
     space = xplane_pb2.XSpace()
     plane = space.planes.add(name="/host:CPU")

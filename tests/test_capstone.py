@@ -5,7 +5,9 @@ import dataclasses
 
 import pytest
 
-from utils import course, doodles, launch, leaderboard
+from utils.base import course
+from utils.running import launch
+from utils.training import doodles, leaderboard
 
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from utils import checks, course, exercises, hints, markup, progress, work
-from utils.verdict import NOT_CHECKED
+from utils.base import course
+from utils.checking import checks, exercises
+from utils.lessons import hints, markup, progress, work
+from utils.lessons.verdict import NOT_CHECKED
 
 SOURCE = (course.PACKAGE_ROOT / "solutions/fashion_mnist_solution.py").read_text()
 
@@ -70,7 +72,7 @@ def test_an_earlier_step_that_is_left_is_named(copy):
 
 
 def test_checking_at_once_needs_no_tensorflow(copy):
-    code = "import sys; from utils.checks import examine; examine(1); "
+    code = "import sys; from utils.checking.checks import examine; examine(1); "
     code += "sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 

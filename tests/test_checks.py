@@ -15,7 +15,7 @@ from programs import (
     table,
 )
 
-from utils import exercises, lab
+from utils.checking import exercises, lab
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 

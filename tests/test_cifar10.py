@@ -22,8 +22,8 @@ from test_data import (
     take,
 )
 
-from utils import data, drawn, fetch
-from utils.course import CourseError
+from utils.base.course import CourseError
+from utils.training import data, drawn, fetch
 
 NAME = fetch.CIFAR10_FILE[0]
 REAL_DATA = os.environ.get("COURSE_DATA")

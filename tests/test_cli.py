@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, writes_json
 
-from utils import markup
-from utils.course import PACKAGE_ROOT
+from utils.base.course import PACKAGE_ROOT
+from utils.lessons import markup
 
 COMMANDS = {
     *("doctor", "notebooks", "run", "watch", "steps"),

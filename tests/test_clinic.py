@@ -4,7 +4,9 @@ import re
 
 import pytest
 
-from utils import clinic, course, work
+from utils.base import course
+from utils.checking import clinic
+from utils.lessons import work
 
 SHOWN_BY = {
     "A collective on one rank only": "It ends, and ends well",

@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from utils import cost_model, course
+from utils.base import course
+from utils.measure import cost_model
 
 PAGE = (course.PACKAGE_ROOT / "exercises" / "clusters.md").read_text()
 PROGRAM = "solutions/cluster/one_node_or_many.py"

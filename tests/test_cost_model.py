@@ -6,9 +6,11 @@ import matplotlib.figure
 import numpy as np
 import pytest
 
-from utils import cost_model, networks, scaling_plots
-from utils.cost_model import CostModel, Network, Point, fit, wide_resnet
-from utils.course import CourseError
+from utils.base.course import CourseError
+from utils.figures import speed as scaling_plots
+from utils.measure import cost_model
+from utils.measure.cost_model import CostModel, Network, Point, fit, wide_resnet
+from utils.training import networks
 
 TRUE = CostModel(0.01, 2e-10, 5e-12, 3e-4, 4e-9)
 

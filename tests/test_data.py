@@ -22,15 +22,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from utils import data, drawn, fetch
-from utils.course import CourseError
+from utils.base.course import CourseError
+from utils.training import data, drawn, fetch
 
 REAL_DATA = os.environ.get("COURSE_DATA")
 
 # What a process of its own runs: with the files of the test, and no other place.
 LOADER = """\
 import json, sys
-from utils import data, fetch
+from utils.training import data, fetch
 fetch.FILES, fetch.PLACES = json.loads(sys.argv[1]), ()
 print("ready", flush=True)
 print(data.load("real").x_train.sum(), flush=True)

@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
-from utils import devices, machine
-from utils.course import CourseError
+from utils.base import machine
+from utils.base.course import CourseError
+from utils.training import devices
 
 pytestmark = pytest.mark.slow
 
@@ -15,8 +16,8 @@ pytestmark = pytest.mark.slow
 CODE = """
 import json, sys
 import tensorflow as tf
-from utils.course import CourseError
-from utils.devices import replica_devices
+from utils.base.course import CourseError
+from utils.training.devices import replica_devices
 
 def tried(*asked):
     try:

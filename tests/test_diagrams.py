@@ -9,7 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import imread
 from matplotlib.text import Text
 
-from utils import diagrams
+from utils.figures import diagrams
 
 SMALLEST_TYPE = 8  # points
 

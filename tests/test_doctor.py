@@ -12,18 +12,13 @@ import threading
 import pytest
 from rich.console import Console
 
-from utils import (
-    course,
-    doctor,
-    fetch,
-    launchers,
-    machine,
-    machine_plots,
-    notebook_rules,
-    notebooks,
-    profiles,
-)
-from utils.doctor import LIMITED, MISSING, OK, Line, Report
+from utils.base import course, machine, profiles
+from utils.checking import doctor
+from utils.checking.doctor import LIMITED, MISSING, OK, Line, Report
+from utils.figures import machine as machine_plots
+from utils.lessons import notebook_rules, notebooks
+from utils.running import launchers
+from utils.training import fetch
 
 pytestmark = pytest.mark.timeout(300)
 

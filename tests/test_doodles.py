@@ -21,8 +21,8 @@ from test_data import (
     take,
 )
 
-from utils import data, doodles, fetch
-from utils.course import CourseError
+from utils.base.course import CourseError
+from utils.training import data, doodles, fetch
 
 PAIR = ("ice cream", "sun")
 FEW = {"train": 5, "val": 2, "test": 3}

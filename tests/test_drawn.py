@@ -5,8 +5,9 @@ import hashlib
 import numpy as np
 import pytest
 
-from utils import drawn, plots
-from utils.data import CLASSES, Dataset
+from utils.figures import training as plots
+from utils.training import drawn
+from utils.training.data import CLASSES, Dataset
 
 
 @pytest.fixture(scope="module")

@@ -30,9 +30,9 @@ SETUP_FILES = (
     "requirements.lock",
     "requirements.txt",
     "environment.yml",
-    "utils/install.py",
-    "utils/lock.py",
-    "utils/prerequisites.py",
+    "utils/setup/install.py",
+    "utils/setup/lock.py",
+    "utils/setup/prerequisites.py",
 )
 LAUNCHES = (
     "python program.py",
@@ -101,7 +101,7 @@ def run_setup(course, path, *arguments, python=None, **variables):
     """Run the set-up in an otherwise empty environment; return its result."""
     home = {"PATH": str(path), "HOME": str(course.parent)}
     return subprocess.run(
-        [python or python_outside(), "utils/install.py", *arguments],
+        [python or python_outside(), "utils/setup/install.py", *arguments],
         cwd=course,
         env={**home, **OFFLINE, **variables},
         stdin=subprocess.DEVNULL,
@@ -125,7 +125,7 @@ def assert_names_the_commands(message):
 @pytest.mark.parametrize("user", ["me", "nobody"])
 def test_each_launch_adds_up_over_its_processes(launch, user, setup, tmp_path):
     (tmp_path / "program.py").write_text(setup.install.ALL_REDUCE)
-    owner = [sys.executable, "-m", "utils.supervise", "--time-limit", "240", "--"]
+    owner = [sys.executable, "-m", "utils.base.supervise", "--time-limit", "240", "--"]
     if user == "nobody":
         if os.geteuid() != 0 or not shutil.which("setpriv"):
             pytest.skip("only root can become somebody else, with setpriv")
@@ -463,7 +463,7 @@ def test_without_disk_space(setup, course, tmp_path):
     commands = (
         f"mount -t tmpfs -o size=20m tmpfs {tmp_path}/disk; "
         f"cp -r {course} {tmp_path}/disk; cd {tmp_path}/disk/course; "
-        f"{python_outside()} utils/install.py"
+        f"{python_outside()} utils/setup/install.py"
     )
     (tmp_path / "disk").mkdir()
     if subprocess.run([*small[:-1], "-c", "true"], capture_output=True).returncode:
@@ -538,7 +538,7 @@ def test_on_each_platform(setup, system, machine, libc, advice):
 def test_wrong_arguments_show_the_usage(course):
     result = run_setup(course, os.environ["PATH"], "--fast")
     assert result.returncode == 1
-    assert "python3 utils/install.py" in result.stderr
+    assert "python3 utils/setup/install.py" in result.stderr
 
 
 def test_a_failing_command_shows_the_end_of_its_output(setup, tmp_path):

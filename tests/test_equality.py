@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from utils import course, equality
-from utils.equality import Case
+from utils.base import course
+from utils.measure import equality
+from utils.measure.equality import Case
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +47,7 @@ def faulty():
 
 @pytest.fixture(scope="module")
 def batch_norm():
-    """Some of the cases; `python -m utils.equality` runs them all."""
+    """Some of the cases; `python -m utils.measure.equality` runs them all."""
     chosen = [
         case
         for case in equality.BATCH_NORM

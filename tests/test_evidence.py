@@ -8,8 +8,9 @@ import socket
 import numpy as np
 import pytest
 
-from utils import evidence, judge_horovod
-from utils.evidence import Unreadable
+from utils.checking import evidence
+from utils.checking.evidence import Unreadable
+from utils.checking.judges import horovod as judge_horovod
 
 PLACE = {"weights": "0a", "state": "1b"}
 OF_ALL = {

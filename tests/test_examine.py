@@ -25,10 +25,13 @@ from programs import rendered
 from test_checks import FINISHED as SMALL
 from test_evidence import OUTCOME
 
-from utils import course, examine, exercises, lab, markup, sandbox
-from utils.gradebook import CRASHED, GRADER_ERROR, HUNG, OK
-from utils.submissions import REFUSED
-from utils.verdict import WRONG
+from utils.base import course
+from utils.checking import exercises, lab
+from utils.grading import examine, sandbox
+from utils.grading.gradebook import CRASHED, GRADER_ERROR, HUNG, OK
+from utils.grading.submissions import REFUSED
+from utils.lessons import markup
+from utils.lessons.verdict import WRONG
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -70,7 +73,14 @@ class Attack:
         return f"{self.code}\n{normal(self.exercise)}\n{self.after}\n"
 
 
-HIDDEN = ("solutions", "exercises", "tests", "utils/judge.py", "utils/grade.py")
+OBSERVE = "from utils.checking.observers import observe\n"
+HIDDEN = (
+    "solutions",
+    "exercises",
+    "tests",
+    "utils/checking/judges/judge.py",
+    "utils/grading/grade.py",
+)
 RANK = 'int(__import__("os").environ["OMPI_COMM_WORLD_RANK"])'
 # Where a worker's reports are; commands of the shell write to them without Python.
 PATHS = """\
@@ -158,7 +168,7 @@ ATTACKS = [
     ),
     Attack(
         "patches the observer",
-        "from utils import observe\n"
+        "from utils.checking.observers import observe\n"
         "observe.Observer.event = lambda *a, **k: None\n"
         "observe.Observer._report_end = lambda *a: None\n"
         "observe.Observer.report_replaced = lambda *a: None",
@@ -324,19 +334,19 @@ ATTACKS = [
     # ---------------------------------------------- what it is observed with
     Attack(
         "gives the observer a method of its own",
-        "from utils import observe\nobserve._current.keep = lambda *a: None",
+        f"{OBSERVE}observe._current.keep = lambda *a: None",
         REFUSED,
         "replaced SurviveObserver.keep",
     ),
     Attack(
         "makes the observer forget what it remembers",
-        "from utils import observe\nobserve._current._originals = ()",
+        f"{OBSERVE}observe._current._originals = ()",
         REFUSED,
         "replaced what the observer knows",
     ),
     Attack(
         "empties what the observer remembers",
-        "from utils import observe\nobserve._current._originals.clear()",
+        f"{OBSERVE}observe._current._originals.clear()",
         CRASHED,
         "clear",
     ),
@@ -417,7 +427,7 @@ ATTACKS = [
 GRADER = """
 import functools, json, os, re, sys
 from pathlib import Path
-from utils import examine, grade, sandbox
+from utils.grading import examine, grade, sandbox
 folder, out, exercise, limits, silence = sys.argv[1:]
 limits = sandbox.Limits(**json.loads(limits))
 look = functools.partial(examine.examine, limits=limits, silence=float(silence))

@@ -6,8 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from utils import accuracy_plots, course, data, drawn, global_batch, networks, records
-from utils.global_batch import Attempt
+from utils.base import course
+from utils.figures import accuracy as accuracy_plots
+from utils.measure import global_batch, records
+from utils.measure.global_batch import Attempt
+from utils.training import data, drawn, networks
 
 pytestmark = pytest.mark.slow
 

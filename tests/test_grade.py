@@ -14,12 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from utils import course, gradebook, markup
-from utils import grade as module
-from utils.course import CourseError
-from utils.examined import Examined
-from utils.grade import grade
-from utils.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG, Verdict
+from utils.base import course
+from utils.base.course import CourseError
+from utils.grading import grade as module
+from utils.grading import gradebook
+from utils.grading.examined import Examined
+from utils.grading.grade import grade
+from utils.lessons import markup
+from utils.lessons.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG, Verdict
 
 SOURCE = course.PACKAGE_ROOT / "solutions" / "fashion_mnist_solution.py"
 NAMES = ("alicia", "benedict", "constanza", "dietmar", "xanthippe", "wolfhard")
@@ -172,20 +174,21 @@ def test_only_what_changed_is_run_again(handed_in, out, examination, monkeypatch
 
 def test_the_version_is_that_of_all_that_decides(tmp_path, monkeypatch):
     package = tmp_path / "utils"
-    package.mkdir()
-    monkeypatch.setattr(module, "__file__", str(package / "grade.py"))
+    (package / "room").mkdir(parents=True)
+    monkeypatch.setattr(course, "PACKAGE", package)
     monkeypatch.setattr(course, "PACKAGE_ROOT", tmp_path)
     seen = set()
     for path, text in (
         (package / "a.py", "1"),
         (package / "a.py", "2"),
         (package / "b.py", ""),
+        (package / "room" / "a.py", ""),
         (tmp_path / "requirements.lock", "x==1"),
         (tmp_path / "requirements.lock", "x==2"),
     ):
         path.write_text(text)
         seen.add(module._checker_version())
-    assert len(seen) == 5
+    assert len(seen) == 6
     assert module._checker_version() in seen
 
 

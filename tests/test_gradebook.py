@@ -7,10 +7,11 @@ import unicodedata
 
 import pytest
 
-from utils import gradebook, markup
-from utils.course import PACKAGE_ROOT, CourseError
-from utils.gradebook import STATUSES, Grade
-from utils.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG, Verdict
+from utils.base.course import PACKAGE_ROOT, CourseError
+from utils.grading import gradebook
+from utils.grading.gradebook import STATUSES, Grade
+from utils.lessons import markup
+from utils.lessons.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG, Verdict
 
 
 def grade(*states: str, status: str = "wrong", worth=(1, 2, 0.1), **more) -> Grade:

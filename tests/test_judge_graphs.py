@@ -5,7 +5,9 @@ import json
 import pytest
 from test_evidence import OUTCOME
 
-from utils import judge, judge_graphs, lab
+from utils.checking import lab
+from utils.checking.judges import graphs as judge_graphs
+from utils.checking.judges import judge
 
 TIME = {"time": 1.5}
 

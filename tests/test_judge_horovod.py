@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from test_evidence import HOROVOD, OUTCOME
 
-from utils import exercises, judge, lab
-from utils.verdict import UNDECIDED, WRONG
+from utils.checking import exercises, lab
+from utils.checking.judges import judge
+from utils.lessons.verdict import UNDECIDED, WRONG
 
 
 @pytest.fixture
@@ -82,7 +83,9 @@ def test_which_optimizer_trained_decides_what_is_said(report, wrapped, reduced, 
 # ------------------------------------------------------------ step 4
 
 MADE = np.random.default_rng(1).normal(0, 1, (2, 1000))
-MADE[1] = MADE[0] + 0.05 * MADE[1]  # as far apart as utils.observe makes them
+MADE[1] = (
+    MADE[0] + 0.05 * MADE[1]
+)  # as far apart as utils.checking.observers.observe makes them
 MEAN = MADE.mean(axis=0)
 SENT = exchange("broadcast", None, None, elements=1000, root=0)
 GREETING = exchange("broadcast", None, None, elements=9, root=1)

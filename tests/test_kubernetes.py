@@ -12,7 +12,8 @@ import jsonschema
 import pytest
 import yaml
 
-from utils import course, launch, launchers
+from utils.base import course
+from utils.running import launch, launchers
 
 CLUSTER = course.PACKAGE_ROOT / "solutions" / "cluster"
 SCHEMA = json.loads(

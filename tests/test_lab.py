@@ -12,7 +12,7 @@ import psutil
 import pytest
 from processes import descendants_of_runs_in, wait_for, wait_until_none_is_left
 
-from utils import lab
+from utils.checking import lab
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +23,7 @@ SLEEPER = "import time\nprint('here', flush=True)\ntime.sleep(1000)\n"
 def test_no_worker_survives_its_owner(tmp_path, number):
     program = tmp_path / "sleeper.py"
     program.write_text(SLEEPER)
-    code = "import pathlib, sys; from utils import lab; "
+    code = "import pathlib, sys; from utils.checking import lab; "
     code += "lab.perform(pathlib.Path(sys.argv[1]), [lab.Job(sys.argv[2], ('two',))])"
     owner = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path), str(program)],

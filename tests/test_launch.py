@@ -18,9 +18,10 @@ from processes import (
     wait_until_none_is_left,
 )
 
-from utils import course, launch, live, machine, supervise, watch
-from utils.follow import Followed
-from utils.result import Run, RunFailed
+from utils.base import course, machine, supervise
+from utils.running import launch, live, watch
+from utils.running.follow import Followed
+from utils.running.result import Run, RunFailed
 
 START = "from utils import run; run('program.py', 'sleep', time_limit=120)"
 
@@ -153,8 +154,8 @@ def test_at_most_ten_lines_are_shown_and_all_are_kept(folder, capsys):
 
 
 def test_notices_of_workers_are_repeated_once(folder, capsys):
-    text = "from utils import course; course.notice('drawn'); hvd = print; hvd.init = 1"
-    program(folder, text.split("; hvd")[0] + "\ndef init(): 0\ninit()\n", "n.py")
+    text = "from utils import course; course.notice('drawn')\n"
+    program(folder, text + "def init(): 0\ninit()\n", "n.py")
     run = launch.run("n.py", workers=2)
     assert run.notices == ["drawn"]
     assert capsys.readouterr().out.count("\nNOTICE: drawn") == 1
@@ -391,7 +392,7 @@ def test_the_supervisor_passes_the_commands_own_status_on():
     for code, status in [(0, 0), (7, 7)]:
         command = [sys.executable, "-c", f"raise SystemExit({code})"]
         done = subprocess.Popen(
-            [sys.executable, "-m", "utils.supervise", "--", *command],
+            [sys.executable, "-m", "utils.base.supervise", "--", *command],
             stdin=subprocess.PIPE,
         )
         assert done.wait(20) == status

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from test_data import alone  # noqa: F401
 
-from utils import course, doodles, leaderboard
-from utils.course import CourseError
-from utils.leaderboard import Leaderboard, Row, score
+from utils.base import course
+from utils.base.course import CourseError
+from utils.training import doodles, leaderboard
+from utils.training.leaderboard import Leaderboard, Row, score
 
 PAIR = ("ice cream", "sun")
 
@@ -192,7 +193,7 @@ def test_a_file_that_is_no_leaderboard_is_named():
 
 APPEND = """\
 import sys
-from utils import leaderboard
+from utils.training import leaderboard
 for n in range(20):
     row = leaderboard.Row(sys.argv[1] + str(n), 0.5, 1.0, 1, "x", "y", "")
     leaderboard._append(row)

@@ -6,7 +6,9 @@ import zipfile
 import numpy as np
 import pytest
 
-from utils import cluster_plots, course, launch
+from utils.base import course
+from utils.figures import cluster as cluster_plots
+from utils.running import launch
 
 # Seconds when idle; the limits are for machines that do other work as well.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]

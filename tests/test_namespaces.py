@@ -12,17 +12,11 @@ import psutil
 import pytest
 from processes import program, wait_for
 
-from utils import (
-    bench,
-    cluster_plots,
-    cost_model,
-    course,
-    elastic,
-    namespaces,
-    network_speed,
-    supervise,
-)
-from utils.result import RunFailed
+from utils.base import course, supervise
+from utils.cluster import elastic, namespaces
+from utils.figures import cluster as cluster_plots
+from utils.measure import bench, cost_model, network_speed
+from utils.running.result import RunFailed
 
 if namespaces.why_not():
     pytest.skip(f"no hosts: {namespaces.why_not()}", allow_module_level=True)
@@ -197,7 +191,7 @@ def test_with_netem_an_answer_takes_as_long_as_two_delays(lan):
 
 OWNER = """\
 import json
-from utils import namespaces
+from utils.cluster import namespaces
 
 with namespaces.hosts(3) as lan:
     print(json.dumps([lan.switch, str(lan.folder)]), flush=True)
@@ -242,7 +236,7 @@ def test_nothing_is_left_when_it_is_killed(folder, whom):
 # ------------------------------------------------------------ with fewer rights
 
 ASK = """\
-from utils import namespaces
+from utils.cluster import namespaces
 
 print(namespaces.why_not() or namespaces._start_agent())
 with namespaces.hosts(2, mbit=100) as lan:

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from utils import course, networks
+from utils.base import course
+from utils.training import networks
 
 pytestmark = pytest.mark.slow
 

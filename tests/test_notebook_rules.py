@@ -8,8 +8,8 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from utils import notebook_rules
-from utils.notebook_rules import audit, lint
+from utils.lessons import notebook_rules
+from utils.lessons.notebook_rules import audit, lint
 
 Notebook = nbformat.NotebookNode
 Change = Callable[[Notebook], object]

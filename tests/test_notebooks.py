@@ -20,8 +20,9 @@ from nbformat.v4 import (
 )
 from processes import wait_for
 
-from utils import course, notebook_rules, notebooks, profiles, work
-from utils.notebooks import prove
+from utils.base import course, profiles
+from utils.lessons import notebook_rules, notebooks, work
+from utils.lessons.notebooks import prove
 
 OURS = notebooks.discover()
 
@@ -185,7 +186,7 @@ def test_what_stays_missing_ends_the_notebook(tiny_course, step):
     path = write(
         tiny_course,
         "03_step_1_stubborn",
-        "from utils.markup import StepMissing",
+        "from utils.lessons.markup import StepMissing",
         f"raise StepMissing('step {step} is never done')",
     )
     (finding,) = prove(path, "ci").findings

@@ -4,8 +4,10 @@ import re
 
 import pytest
 
-from utils import cluster_plots, course, launch
-from utils.result import RunFailed
+from utils.base import course
+from utils.figures import cluster as cluster_plots
+from utils.running import launch
+from utils.running.result import RunFailed
 
 # Seconds when idle; the limits are for machines that do other work as well.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from utils import plots
-from utils.result import Run
+from utils.figures import training as plots
+from utils.running.result import Run
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import stat
 
 import pytest
 
-from utils import machine, profiles
-from utils.course import CourseError
+from utils.base import machine, profiles
+from utils.base.course import CourseError
 
 NO_GPU = not machine.gpus()
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from utils import course, launch
+from utils.base import course
+from utils.running import launch
 
 pytestmark = pytest.mark.slow
 

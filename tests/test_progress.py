@@ -8,14 +8,14 @@ import time
 
 import pytest
 
-from utils import progress
-from utils.verdict import RIGHT, Verdict
+from utils.lessons import progress
+from utils.lessons.verdict import RIGHT, Verdict
 
 NOTES = 200
 WRITER = """
 import sys
-from utils import progress
-from utils.verdict import RIGHT, Verdict
+from utils.lessons import progress
+from utils.lessons.verdict import RIGHT, Verdict
 for step in range(1, int(sys.argv[2]) + 1):
     progress.note(sys.argv[1], [Verdict(step, f"step-{step}.right", RIGHT, "", "")])
 print("done")

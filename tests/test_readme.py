@@ -2,7 +2,8 @@
 
 import re
 
-from utils import course, notebook_rules
+from utils.base import course
+from utils.lessons import notebook_rules
 
 README = (course.PACKAGE_ROOT / "README.md").read_text()
 

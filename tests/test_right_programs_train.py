@@ -22,11 +22,14 @@ import test_scaled_checks
 import test_survive_checks
 from programs import Program, given, observe
 
-from utils import exercises, judge, lab
+from utils.checking import exercises, lab
+from utils.checking.judges import judge
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
-TINY = "from utils import networks, observe_scaled as tiny\n"
+TINY = (
+    "from utils import networks\nfrom utils.checking.observers import scaled as tiny\n"
+)
 TINY += "networks.wide_resnet = tiny._tiny\n"
 SMALL = "from utils import networks\n"
 SMALL += "networks.wide_resnet = lambda *_, **__: networks.small_cnn((28, 28, 1))\n"

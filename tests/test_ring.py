@@ -10,7 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from utils import course, diagrams, launchers, notebook_rules
+from utils.base import course
+from utils.figures import diagrams
+from utils.lessons import notebook_rules
+from utils.running import launchers
 
 NOTEBOOK = course.PACKAGE_ROOT / "notebooks" / "02_share_the_gradients.ipynb"
 PROGRAM = course.PACKAGE_ROOT / "exercises" / "ring_allreduce.py"
@@ -122,7 +125,7 @@ def mpirun(workers, program, *options):
     beside_python = str(Path(sys.executable).parent)
     with subprocess.Popen(
         [
-            *(sys.executable, "-m", "utils.supervise"),
+            *(sys.executable, "-m", "utils.base.supervise"),
             *("--time-limit", str(SECONDS), "--"),
             *line,
         ],

@@ -13,7 +13,8 @@ import sys
 import numpy as np
 import pytest
 
-from utils import course, launchers, supervise
+from utils.base import course, supervise
+from utils.running import launchers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

@@ -18,8 +18,9 @@ import psutil
 import pytest
 from processes import descendants_of_runs_in, wait_for
 
-from utils import course, sandbox, supervise
-from utils.sandbox import NONE, Limits
+from utils.base import course, supervise
+from utils.grading import sandbox
+from utils.grading.sandbox import NONE, Limits
 
 # Every attack on the machine's resources is bounded by itself, too.
 ENDLESS_LOOP = "while True: pass"
@@ -471,7 +472,7 @@ def test_it_ends_with_its_supervisor(folder, isolation):
     wait_for((folder / "up").exists, 5)
     time.sleep(0.5)  # for the watcher, who then knows its processes, to look
     for child in psutil.Process().children():
-        if "utils.supervise" in child.cmdline():
+        if "utils.base.supervise" in child.cmdline():
             child.kill()
     thread.join(5)
     assert not thread.is_alive()
@@ -482,7 +483,7 @@ def test_it_ends_with_its_supervisor(folder, isolation):
 
 def test_it_ends_with_its_caller(folder):
     code = (
-        "import os, sys; from pathlib import Path; from utils import sandbox; "
+        "import os, sys; from pathlib import Path; from utils.grading import sandbox; "
         "sandbox.run(['sh', '-c', 'touch up; sleep 20'], Path(sys.argv[1]), "
         "environment={'COURSE_RUN': sys.argv[1]})"
     )
@@ -530,8 +531,9 @@ def test_an_ordinary_user_gets_the_same_isolation(folder):
         pytest.skip("we are an ordinary user")
     code = (
         "import json, sys; from dataclasses import asdict; from pathlib import Path; "
-        "from utils import sandbox; ended = sandbox.run(['sh', '-c', 'id -u; echo $$; "
-        "touch result; kill -9 0'], Path(sys.argv[1])); "
+        "from utils.grading import sandbox; "
+        "todo = ['sh', '-c', 'id -u; echo $$; touch result; kill -9 0']; "
+        "ended = sandbox.run(todo, Path(sys.argv[1])); "
         "print(json.dumps([asdict(sandbox.probe()), asdict(ended)]))"
     )
     options = {
@@ -544,7 +546,7 @@ def test_an_ordinary_user_gets_the_same_isolation(folder):
     # The Python of this environment may lie in a folder that only root may enter.
     for interpreter in (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}"):
         try:
-            check = [interpreter, "-B", "-c", "import utils.sandbox"]
+            check = [interpreter, "-B", "-c", "import utils.grading.sandbox"]
             if not subprocess.run(check, capture_output=True, **options).returncode:
                 break
         except OSError:

@@ -4,9 +4,11 @@ import json
 
 import pytest
 
-from utils import cost_model, course, records, scaling, scaling_plots
-from utils.cost_model import Point, wide_resnet
-from utils.result import Run
+from utils.base import course
+from utils.figures import speed as scaling_plots
+from utils.measure import cost_model, records, scaling
+from utils.measure.cost_model import Point, wide_resnet
+from utils.running.result import Run
 
 
 def test_a_table_compares_with_one_worker_and_with_the_limit():

@@ -17,7 +17,8 @@ import psutil
 import pytest
 from processes import wait_for
 
-from utils import course, slurm
+from utils.base import course
+from utils.cluster import slurm
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -51,7 +52,8 @@ if args.then == "fail":
 # second epoch, until Slurm has started it again.
 TINY = f"""\
 import os, runpy, time
-from utils import networks, observe_scaled, survival
+from utils.checking.observers import scaled as observe_scaled
+from utils.training import networks, survival
 networks.wide_resnet = observe_scaled._tiny
 write = survival.Journal.on_train_batch_end
 def wait(self, batch, logs=None):

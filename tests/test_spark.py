@@ -7,7 +7,8 @@ import sys
 import psutil
 import pytest
 
-from utils import course, spark
+from utils.base import course
+from utils.cluster import spark
 
 pytestmark = pytest.mark.timeout(400)
 needs_spark = pytest.mark.skipif(
@@ -17,9 +18,9 @@ needs_spark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def lock():
-    """utils/lock.py as `make lock` has it: a script beside its modules."""
+    """utils/setup/lock.py as `make lock` has it: a script beside its modules."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(course.PACKAGE_ROOT / "utils"))
+        patch.syspath_prepend(str(course.PACKAGE / "setup"))
         before = set(sys.modules)
         yield importlib.import_module("lock")
         for name in {"lock", "prerequisites"} - before:

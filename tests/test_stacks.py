@@ -1,5 +1,5 @@
-"""utils/stacks.py asks living workers where they are; utils/fingerprint.py compares
-what they had. tests/test_clinic.py sees both in trainings.
+"""Asking living workers where they are (running/stacks.py), and comparing what they
+had (running/fingerprint.py). tests/test_clinic.py sees both in trainings.
 """
 
 import contextlib
@@ -11,8 +11,9 @@ import sys
 import pytest
 from processes import descendants_of_runs_in
 
-from utils import course, fingerprint, launch, stacks
-from utils.stacks import Frame, Stack
+from utils.base import course
+from utils.running import fingerprint, launch, stacks
+from utils.running.stacks import Frame, Stack
 
 # Rank 0 waits in a function, rank 1 below another one; then all end by themselves, and
 # are asked once more while they do.

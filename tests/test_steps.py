@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from utils import course, hints, markup, programs, progress, work
+from utils.base import course, programs
+from utils.lessons import hints, markup, progress, work
 
 SOURCE = """\
 import a

@@ -4,7 +4,10 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from rich.console import Console
 
-from utils import course, diagrams, markup, strategies
+from utils.base import course
+from utils.figures import diagrams
+from utils.lessons import markup
+from utils.measure import strategies
 
 KINDS = {kind.name: kind for kind in strategies.KINDS}
 CELLS = [(name, way) for name in KINDS for way in strategies.WAYS if name != "tpu"]

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from utils import course
+from utils.base import course
 
 
 @pytest.mark.parametrize("command", [["check"], ["format", "--check"]])

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from utils import files, submissions
-from utils.course import CourseError
-from utils.submissions import (
+from utils.base import files
+from utils.base.course import CourseError
+from utils.grading import submissions
+from utils.grading.submissions import (
     HANDED_IN,
     MISSING,
     REFUSED,

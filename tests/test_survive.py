@@ -14,16 +14,20 @@ import pytest
 import tensorflow as tf
 from processes import descendants_of_runs_in, wait_until_none_is_left
 
-from utils import course, elastic, hosts, launch, survival
-from utils.result import RunFailed
-from utils.watch import worker_processes
+from utils.base import course
+from utils.cluster import elastic
+from utils.running import hosts, launch
+from utils.running.result import RunFailed
+from utils.running.watch import worker_processes
+from utils.training import survival
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 # The course's program, with a small network, and slow enough to be killed in time.
 PROGRAM = f"""\
 import os, runpy, time
-from utils import networks, observe_scaled, survival
+from utils.checking.observers import scaled as observe_scaled
+from utils.training import networks, survival
 networks.wide_resnet = observe_scaled._tiny
 seconds = float(os.environ["SECONDS_PER_BATCH"])
 write = survival.Journal.on_train_batch_end

@@ -15,7 +15,7 @@ from programs import (
     table,
 )
 
-from utils import exercises
+from utils.checking import exercises
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from processes import descendants_of_runs_in, program, wait_for, wait_until_none_is_left
 
-from utils import course, launch, supervise, tasks, watch
-from utils.result import RunFailed
+from utils.base import course, supervise
+from utils.running import launch, tasks, watch
+from utils.running.result import RunFailed
 
 # Each task greets, and then does what the test asks for.
 PROGRAM = """\

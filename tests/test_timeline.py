@@ -4,7 +4,10 @@ import json
 
 import pytest
 
-from utils import course, launch, scaling_plots, timeline
+from utils.base import course
+from utils.figures import speed as scaling_plots
+from utils.measure import timeline
+from utils.running import launch
 
 # Three tensors of known sizes, five times; no training. The inputs are variables, as
 # TensorFlow would all-reduce constants once and keep the result.

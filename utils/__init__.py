@@ -1,26 +1,55 @@
-"""The course's own library. Notebooks import these names from here."""
+"""What notebooks and learners' programs import: `from utils import run, check, data`.
+
+Each name lives in a room of its own below; this is the one list of those that learners
+meet, and it says where. The rooms stand on floors, and import from lower ones alone:
+
+    base <- training <- running, lessons <- checking, cluster <- measure, grading
+    <- figures <- cli
+
+`setup` holds scripts that nobody imports.
+"""
 
 import importlib
 
-_HOME = {
-    "run": "launch",
-    "settings": "profiles",
-    "excerpt": "steps",
-    "need_steps": "steps",
-    "what_changed": "steps",
-    "hint": "steps",
-    "check": "checks",
-    "Progress": "progress",
-    "Leaderboard": "leaderboard",
+_NAMES = {
+    "run": "running.launch",
+    "settings": "base.profiles",
+    "gpus": "base.machine",
+    "CourseError": "base.course",
+    "replica_devices": "training.devices",
+    "Leaderboard": "training.leaderboard",
+    "check": "checking.checks",
+    "doctor": "checking.doctor",
+    "excerpt": "lessons.work",
+    "need_steps": "lessons.work",
+    "what_changed": "lessons.work",
+    "render": "lessons.markup",
+    "hint": "lessons.progress",
+    "Progress": "lessons.progress",
+}
+_MODULES = {
+    module: room
+    for room, modules in {
+        "base": "course logs",
+        "training": "data doodles leaderboard networks survival",
+        "running": "tasks watch",
+        "checking": "clinic",
+        "cluster": "elastic namespaces slurm spark",
+        "measure": "bench cost_model equality global_batch network_speed records "
+        "scaling strategies timeline",
+    }.items()
+    for module in modules.split()
 }
 
 
 def __getattr__(name: str):
     """Import on first use: `import utils` must stay instant for every worker."""
-    if name in _HOME:
-        return getattr(importlib.import_module(f"utils.{_HOME[name]}"), name)
+    if name in _NAMES:
+        return getattr(importlib.import_module(f"utils.{_NAMES[name]}"), name)
+    if name in _MODULES:
+        return importlib.import_module(f"utils.{_MODULES[name]}.{name}")
     raise AttributeError(f"module 'utils' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted(_HOME)
+    return sorted([*_NAMES, *_MODULES])

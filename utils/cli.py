@@ -14,8 +14,8 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Console
 
-from utils.course import TIME_LIMIT, CourseError
-from utils.result import RunFailed
+from utils.base.course import TIME_LIMIT, CourseError
+from utils.running.result import RunFailed
 
 app = typer.Typer(
     help="A hands-on course on distributed training.",
@@ -54,7 +54,7 @@ def _show(result: object, data: object, as_json: bool) -> None:
 @app.command()
 def doctor(as_json: Json = False) -> None:
     """Say what this machine can run, and the fix for what it can't."""
-    from utils.doctor import doctor
+    from utils.checking.doctor import doctor
 
     report = doctor()
     _show(report, report.as_json(), as_json)
@@ -76,7 +76,7 @@ def notebooks(
     as_json: Json = False,
 ) -> None:
     """Execute the notebooks, check the results, keep them as ipynb and HTML."""
-    from utils.notebooks import prove_all, table
+    from utils.lessons.notebooks import prove_all, table
 
     results = prove_all(numbers or (), profile, force, jobs)
     _show(table(results), [result.as_json() for result in results], as_json)
@@ -119,9 +119,9 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run a program on several workers: course run -np 2 PROGRAM -- --epochs 3"""
-    from utils import launch
-    from utils.profiles import settings
-    from utils.tasks import counts
+    from utils.base.profiles import settings
+    from utils.running import launch
+    from utils.running.tasks import counts
 
     try:
         result = launch.run(
@@ -150,7 +150,7 @@ def run(
 @app.command()
 def watch() -> None:
     """Show which worker of the run that is on now keeps which core or GPU busy."""
-    from utils.watch import watch_newest
+    from utils.running.watch import watch_newest
 
     watch_newest()
 
@@ -158,7 +158,7 @@ def watch() -> None:
 @app.command()
 def stacks() -> None:
     """Show where each worker of the run that is on now is, and what it waits for."""
-    from utils.stacks import newest
+    from utils.running.stacks import newest
 
     Console().print(newest())
 
@@ -166,7 +166,7 @@ def stacks() -> None:
 @app.command("fingerprint")
 def show_fingerprints() -> None:
     """Show whether all workers of the newest run with fingerprints had one network."""
-    from utils.fingerprint import newest
+    from utils.running.fingerprint import newest
 
     Console().print(newest())
 
@@ -182,8 +182,8 @@ def steps(
     ] = False,
 ) -> None:
     """Write the exercise and the solutions after each step from their source."""
-    from utils.course import shown
-    from utils.work import generate
+    from utils.base.course import shown
+    from utils.lessons.work import generate
 
     stale = generate(check, start_over)
     for path in stale:
@@ -208,7 +208,7 @@ def check(
 
     Exit status: 0 right, 1 not right, 2 could not be checked.
     """
-    from utils.checks import examine
+    from utils.checking.checks import examine
 
     with Console(stderr=True).status("Running your program ..."):
         report = examine(step, exercise, script)
@@ -221,7 +221,7 @@ def check(
 @app.command()
 def progress(as_json: Json = False) -> None:
     """Show how far you are: the last check of each step."""
-    from utils.progress import Progress
+    from utils.lessons.progress import Progress
 
     found = Progress()
     _show(found, found.as_json(), as_json)
@@ -238,7 +238,7 @@ def diff(
     """Show how your program differs from the course's after step N."""
     from rich.syntax import Syntax
 
-    from utils.work import yours_and_ours
+    from utils.lessons.work import yours_and_ours
 
     Console().print(Syntax(yours_and_ours(step, script, exercise), "diff"))
 
@@ -255,8 +255,8 @@ def hint(
     """Show a hint for step N, one deeper each time: nudge, place, nearly the code."""
     from rich.markdown import Markdown
 
-    from utils import exercises
-    from utils.progress import hint
+    from utils.checking import exercises
+    from utils.lessons.progress import hint
 
     Console().print(Markdown(hint(step, exercises.find(exercise).name, level).data))
 
@@ -279,10 +279,10 @@ def grade(
     A grading that was stopped goes on where it was. Exit status: 1 if the grader itself
     failed with a submission.
     """
-    from utils.course import shown
-    from utils.grade import grade
-    from utils.gradebook import GRADER_ERROR
-    from utils.show import rich_table
+    from utils.base.course import shown
+    from utils.base.show import rich_table
+    from utils.grading.grade import grade
+    from utils.grading.gradebook import GRADER_ERROR
 
     grades = grade(submissions, out, exercise, jobs, anonymous)
     header = ("Learner", "Points", "Status", "Findings")
@@ -323,8 +323,9 @@ def bench(
 
     from rich.console import Group
 
-    from utils import machine, scaling_plots
-    from utils.bench import bench
+    from utils.base import machine
+    from utils.figures import speed as scaling_plots
+    from utils.measure.bench import bench
 
     console = Console(stderr=True)
     console.print(f"On {machine.summary()}", highlight=False)

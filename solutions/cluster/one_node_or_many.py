@@ -7,12 +7,13 @@
 Calculated, not measured, by notebook 09's cost model: how much of the speed of 8 GPUs
 that don't talk is left to 8 that do. The first number hides nothing, the second all
 sending that fits behind the backward pass. A GPU is as fast as a Tesla P100 of 2016
-(utils.cost_model.HOROVOD_2018 has the sources); newer ones are several times as fast.
+(`HOROVOD_2018` in utils/measure/cost_model.py has the sources); newer ones are
+several times as fast.
 """
 
 import argparse
 
-from utils.cost_model import HOROVOD_2018, CostModel
+from utils.measure.cost_model import HOROVOD_2018, CostModel
 
 # Gigabits a second that a worker sends, by the standard's name; microseconds for a
 # message, assumed: what such links take, roughly. Put in your cluster's.

@@ -16,8 +16,7 @@ import signal
 import sys
 from pathlib import Path
 
-from utils import spark
-from utils.course import CourseError
+from utils import CourseError, spark
 
 
 def train(args):

@@ -1,0 +1,69 @@
+"""Where the course is, who this process is, and how the course speaks up."""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent.parent  # `utils`
+PACKAGE_ROOT = PACKAGE.parent
+
+TIME_LIMIT = 3600.0  # seconds that a run may take if nobody says otherwise
+
+
+def root() -> Path:
+    """The course folder: the nearest parent of the working directory that holds
+    `notebooks` and `exercises`, else the folder of the installed package.
+
+    Everything hangs off it, so a copy of the course is a course of its own.
+    """
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if (folder / "notebooks").is_dir() and (folder / "exercises").is_dir():
+            return folder
+    return PACKAGE_ROOT
+
+
+def modules() -> list[Path]:
+    """All modules of this package: what is remembered of a result hangs on them."""
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def shown(path: Path | str) -> str:
+    """`path` as a person would type it: relative to the working directory."""
+    return os.path.relpath(path)
+
+
+def worker_rank(environment: Mapping[str, str] = os.environ) -> int:
+    """This process's rank, as its launcher tells it; 0 for a process on its own.
+
+    Known before Horovod starts, so that data and log files can differ by rank in
+    programs that have not called `hvd.init()` yet.
+    """
+    for name in (
+        "HOROVOD_RANK",
+        "OMPI_COMM_WORLD_RANK",
+        "PMI_RANK",
+        "SLURM_PROCID",
+    ):
+        if name in environment:
+            return int(environment[name])
+    return 0
+
+
+def notice(text: str) -> None:
+    """Tell the user that something is synthetic, skipped or slower than expected.
+
+    The launcher collects these lines and repeats them with every result.
+    """
+    print(f"NOTICE: {text}", file=sys.stderr, flush=True)
+
+
+class CourseError(Exception):
+    """Something that the user can mend. The message says what, where and how.
+
+    Notebooks and the command line show the message alone, without a traceback.
+    """
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"{type(self).__name__}: {self}"]

@@ -1,0 +1,79 @@
+"""Programs as texts: reading them as Python does, and comparing them."""
+
+import ast
+import codecs
+import difflib
+import io
+import threading
+import tokenize
+from pathlib import Path
+
+from utils.base import course
+
+# CPython 3.11 counts the depth of syntax trees once for all threads: two that parse at
+# the same time end in "AST constructor recursion depth mismatch".
+_parsing = threading.Lock()
+
+
+def as_python_reads_it(program: bytes) -> str:
+    """The text of a program: what Python takes for a comment is one here, too.
+
+    Raises SyntaxError for a program that declares another coding than UTF-8, and
+    ValueError for one that is no UTF-8.
+    """
+    # To Python, a return ends a line as well: a coding may be declared behind it.
+    program = program.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    coding, _ = tokenize.detect_encoding(io.BytesIO(program).readline)
+    if codecs.lookup(coding).name not in ("utf-8", "utf-8-sig"):
+        raise SyntaxError(
+            f"it declares the coding {coding}, where the course reads UTF-8; save it "
+            "as UTF-8, and take that line out"
+        )
+    return program.decode("utf-8-sig")
+
+
+def syntax_tree(content: str | bytes, name: str) -> ast.Module:
+    """The syntax tree of a text, also from several threads at once.
+
+    Raises SyntaxError or ValueError, as ast.parse, also for what is nested too deeply.
+    """
+    with _parsing:
+        try:
+            return ast.parse(content, filename=name)
+        except (RecursionError, MemoryError):
+            # Python's parser has a stack of its own, and calls it memory.
+            raise SyntaxError("it is nested too deeply for Python to read") from None
+
+
+def parse_program(script: Path) -> ast.Module:
+    """The syntax tree of a program.
+
+    Raises CourseError, with the line, for a file that is missing, is not UTF-8 text
+    or is not Python.
+    """
+    try:
+        return syntax_tree(script.read_bytes(), script.name)
+    except (FileNotFoundError, IsADirectoryError):
+        raise course.CourseError(
+            f"there is no program {course.shown(script)}. Programs are named relative "
+            f"to the folder you are in, {Path.cwd().name}/."
+        ) from None
+    except SyntaxError as error:
+        line = f", line {error.lineno}: `{(error.text or '').strip()}`"
+        raise course.CourseError(
+            f"{course.shown(script)} is not valid Python{line if error.lineno else ''}:"
+            f" {error.msg}."
+        ) from None
+    except ValueError as error:
+        raise course.CourseError(
+            f"{course.shown(script)} is not a Python text file: {error}."
+        ) from None
+
+
+def difference(old: str, new: str, old_name: str, new_name: str) -> str:
+    """The unified diff of two texts."""
+    return "\n".join(
+        difflib.unified_diff(
+            old.splitlines(), new.splitlines(), old_name, new_name, n=2, lineterm=""
+        )
+    )

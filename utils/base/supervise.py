@@ -1,0 +1,257 @@
+"""Own a command and everything it starts, and end all of it.
+
+    python -m utils.base.supervise --time-limit 60 -- mpirun -np 2 python program.py
+
+Whoever starts this keeps its standard input open. When the command ends, the time
+limit passes, standard input closes (because its owner stopped or died) or a signal
+asks it to stop, every process that the command left behind is ended before this
+process ends. `mpirun` gives each worker a process group of its own, so killing a
+group is not enough: on Linux this process is a "child subreaper" (prctl(2)), to
+which orphans of any depth return.
+
+Exit status: the command's own (128 + n when it died from signal n), else
+TIMED_OUT or STOPPED.
+"""
+
+import argparse
+import contextlib
+import ctypes
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import psutil
+
+from utils.base import course
+
+TIMED_OUT = 124  # as timeout(1) has it
+STOPPED = 130  # as shells report a Ctrl-C
+
+POLL_SECONDS = 0.05
+GRACE_SECONDS = 1.0  # for the command to end by itself when asked
+KILL_SECONDS = 20.0  # for what is killed to be gone
+END_SECONDS = GRACE_SECONDS + KILL_SECONDS + 5.0  # for the supervisor to end
+
+# Options for `owned`, to read what the command says line by line.
+READ_LINES = {
+    "stdout": subprocess.PIPE,
+    "stderr": subprocess.STDOUT,
+    "text": True,
+    "errors": "replace",
+}
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def die_with_parent(number: int = signal.SIGTERM) -> None:
+    """Should the parent die, even killed, this process gets signal `number`."""
+    _prctl(_PR_SET_PDEATHSIG, number)
+
+
+class Supervisor:
+    """Runs `command` and ends all of its descendants. Use `run()` once."""
+
+    def __init__(self, command: list[str], time_limit: float | None):
+        self.command = command
+        self.time_limit = time_limit
+        self.stop_requested = False
+        # Where there is no subreaper (macOS), orphans are only known if they were
+        # seen while their parent lived.
+        self.seen: set[psutil.Process] = set()
+
+    def run(self) -> int:
+        """Run the command to its end and return this process's exit status."""
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._request_stop)
+        # Killed processes can't tidy up: Open MPI's session files and the memory that
+        # its workers share go where they can be removed in the end.
+        sweep()
+        name = f"course-{os.getpid()}-"
+        scratch = [tempfile.mkdtemp("", name, parent) for parent in _scratch_parents()]
+        environment = dict(os.environ, TMPDIR=scratch[0])
+        environment["OMPI_MCA_btl_vader_backing_directory"] = scratch[-1]
+        child = None
+        try:
+            child = subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                preexec_fn=die_with_parent,
+            )
+            return self._watch(child)
+        finally:
+            if child is not None:
+                self._end_all(child)
+            for folder in scratch:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _request_stop(self, number, frame) -> None:
+        self.stop_requested = True
+
+    def _watch(self, child: subprocess.Popen) -> int:
+        deadline = time.monotonic() + self.time_limit if self.time_limit else None
+        while child.poll() is None:
+            if deadline and time.monotonic() > deadline:
+                return TIMED_OUT
+            if self.stop_requested or self._owner_gone():
+                return STOPPED
+            if sys.platform != "linux":
+                self.seen.update(psutil.Process().children(recursive=True))
+        code = child.returncode
+        return code if code >= 0 else 128 - code
+
+    def _owner_gone(self) -> bool:
+        """Wait one beat; standard input at its end means that the owner is gone."""
+        readable, _, _ = select.select([sys.stdin], [], [], POLL_SECONDS)
+        return bool(readable) and not os.read(sys.stdin.fileno(), 4096)
+
+    def _end_all(self, child: subprocess.Popen) -> None:
+        """Ask the command, wait briefly, then kill whatever is left, orphans too."""
+        if child.poll() is None:
+            child.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(GRACE_SECONDS)
+        deadline = time.monotonic() + KILL_SECONDS
+        while alive := self._left():
+            for process in alive:
+                with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                    process.kill()
+            _reap()
+            if time.monotonic() > deadline:
+                # In the middle of a system call that never ends, or another user's.
+                _say_left(alive)
+                return
+            time.sleep(0.01)
+        _reap()
+
+    def _left(self) -> list[psutil.Process]:
+        """The descendants that have not ended yet."""
+        left = set(psutil.Process().children(recursive=True))
+        left |= {process for process in self.seen if process.is_running()}
+        return [process for process in left if _alive(process)]
+
+
+@contextlib.contextmanager
+def pool(jobs: int) -> Iterator[Callable]:
+    """Give a function that works on items, so many at a time, each in a thread, and
+    yields each item with its result, as they come.
+
+    When it is left early, what has not begun does not begin any more, and commands
+    that the threads own are ended.
+    """
+    if jobs <= 1:
+        yield lambda work, items: ((item, work(item)) for item in items)
+        return
+    # Here, as every run starts this module as a program, which needs no threads.
+    from concurrent.futures import ThreadPoolExecutor, as_completed
+
+    def run(work, items):
+        futures = {threads.submit(work, item): item for item in items}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+
+    threads = ThreadPoolExecutor(jobs)
+    try:
+        yield run
+    except BaseException:
+        threads.shutdown(wait=False, cancel_futures=True)
+        for child in psutil.Process().children():
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+                if __name__ in child.cmdline():
+                    child.terminate()
+        raise
+    finally:
+        threads.shutdown(cancel_futures=True)
+
+
+@contextlib.contextmanager
+def owned(command: list[str], time_limit: float, **options):
+    """Start `command` under a supervisor; leaving the block ends all of it.
+
+    Yields the supervisor's Popen, whose return code becomes the exit status.
+    time_limit: seconds. options: for Popen. The supervisor has a session of its own,
+    so that a Ctrl-C comes to the caller first, and is passed on by leaving the block.
+    """
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "utils.base.supervise"),
+            *("--time-limit", str(time_limit), "--"),
+            *command,
+        ],
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+        **options,
+    )
+    try:
+        yield process
+    finally:
+        process.stdin.close()
+        try:
+            process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            # Said, not raised: what happened in the block is what matters.
+            _say_left([psutil.Process(process.pid)])
+        sweep()
+
+
+def _say_left(processes: Sequence[psutil.Process]) -> None:
+    """Tell the user which processes could not be ended."""
+    for process in processes:
+        name = "?"
+        with contextlib.suppress(psutil.Error):
+            name = process.name()
+        course.notice(f"process {process.pid} ({name}) could not be ended, and is left")
+
+
+def _scratch_parents() -> list[str]:
+    """Where scratch folders go: temporary files, and shared memory if it is apart."""
+    return [tempfile.gettempdir(), *filter(os.path.isdir, ["/dev/shm"])]
+
+
+def sweep() -> None:
+    """Remove the scratch folders of supervisors that were killed."""
+    for parent in _scratch_parents():
+        for left in Path(parent).glob("course-*-*"):
+            owner = left.name.split("-")[1]
+            if owner.isdigit() and not psutil.pid_exists(int(owner)):
+                shutil.rmtree(left, ignore_errors=True)
+
+
+def _alive(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _reap() -> None:
+    """Collect dead children, adopted ones included."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--time-limit", type=float, metavar="SECONDS")
+    parser.add_argument("command", nargs="+", metavar="-- COMMAND")
+    arguments = parser.parse_args()
+    return Supervisor(arguments.command, arguments.time_limit).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

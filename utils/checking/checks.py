@@ -1,0 +1,271 @@
+"""Is step N right? Run the learner's program and judge it by what it does.
+
+First what can be seen at once: is the file Python, is a `TODO: Step N` left? Then the
+program runs, unmodified, on the workers of a lab (utils.checking.lab), and the judge
+(utils.checking.judges.judge) compares what they did.
+"""
+
+import os
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from utils.base import course, programs
+from utils.base.show import Coloured, html_table, marked, rich_table
+from utils.checking import exercises, lab
+from utils.checking.exercises import Exercise
+from utils.checking.judges import judge
+from utils.lessons import hints, progress, work
+from utils.lessons.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG, Verdict
+
+
+@dataclass(frozen=True)
+class Report:
+    """The verdicts of a check; shows itself as a table, with what to do next.
+
+    script: the program, as a person would type it. exercise: its name. hint: what helps
+    with the first step that is wrong. diff: from a right program to the course's, "" if
+    there is no difference.
+    """
+
+    script: str
+    exercise: str
+    verdicts: list[Verdict]
+    seconds: float
+    hint: str = ""
+    diff: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return all(verdict.ok for verdict in self.verdicts)
+
+    @property
+    def undecided(self) -> bool:
+        """Could some step not be checked, and none was found wrong?"""
+        states = {verdict.state for verdict in self.verdicts}
+        return UNDECIDED in states and WRONG not in states
+
+    @property
+    def wrong(self) -> Verdict | None:
+        """The first verdict that is not right."""
+        return next((verdict for verdict in self.verdicts if not verdict.ok), None)
+
+    def as_json(self) -> dict:
+        """The same as plain values."""
+        return {
+            "script": self.script,
+            "ok": self.ok,
+            "verdicts": [verdict.as_json() for verdict in self.verdicts],
+            "seconds": round(self.seconds, 1),
+        }
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The table: one row for each step, then what is said about a wrong one."""
+        rows = [(f"Step {v.step}", v.state) for v in self.verdicts]
+        wrong = self.wrong
+        if wrong is None and len(rows) == 1:
+            rows.append(("Seen", self.verdicts[0].seen))
+        if wrong is not None:
+            place = f"{self.script}, line {wrong.line}" if wrong.line else self.script
+            rows += [
+                ("Expected", wrong.expected),
+                ("Seen", wrong.seen),
+                ("Where", f"{place} ({wrong.id})"),
+            ]
+            if wrong.evidence:
+                rows.append(("Evidence", "\n".join(wrong.evidence)))
+            if self.hint:
+                rows.append(("Hint", self.hint))
+        return rows
+
+    def _which(self) -> tuple[str, str]:
+        """What tells commands and functions which exercise is meant."""
+        if self.exercise == exercises.HOROVOD.name:
+            return "", ""
+        return f" --exercise {self.exercise}", f', "{self.exercise}"'
+
+    def _closing(self) -> str:
+        last = self.verdicts[-1].step
+        took = f"Checked in {self.seconds:.1f} s. "
+        if self.wrong is not None:
+            step = self.wrong.step
+            option, argument = self._which()
+            return (
+                f"{took}`course hint {step}{option}`, or `hint({step}{argument})`, "
+                "says more each time."
+            )
+        if not self.diff:
+            return f"{took}Your program is the course's, word for word."
+        return (
+            f"{took}Below is what differs between yours and the course's (`course diff "
+            f"{last}{self._which()[0]}`); that is one possibility, not the only one."
+        )
+
+    def __rich__(self):
+        from rich.console import Group
+        from rich.syntax import Syntax
+        from rich.text import Text
+
+        parts = [rich_table(None, self.rows()), Text(self._closing())]
+        if self.ok and self.diff:
+            parts.append(Syntax(self.diff, "diff"))
+        return Group(*parts)
+
+    def _repr_html_(self) -> str:
+        page = html_table(None, self.rows()) + f"<p>{marked(self._closing())}</p>"
+        if self.ok and self.diff:
+            shown = Coloured(self.diff, "diff")._repr_html_()
+            page += f"<details><summary>What differs</summary>{shown}</details>"
+        return page
+
+    def __repr__(self) -> str:
+        return "\n".join(": ".join(row) for row in self.rows())
+
+
+def check(
+    step: int | None = None,
+    exercise: str | None = None,
+    script: str | os.PathLike | None = None,
+) -> None:
+    """Show whether step `step` of the program is right; all steps if none is named.
+
+    exercise: such as "mirrored"; default `fashion_mnist`. script: default the
+    learner's own program. Raises StepMissing after the table if a step is wrong, and
+    CourseError if it could not be checked.
+    """
+    from IPython.display import DisplayHandle
+
+    shown = DisplayHandle()
+    shown.display("Running your program ...")
+    report = examine(step, exercise, script)
+    shown.update(report)
+    wrong = report.wrong
+    if report.undecided:
+        raise course.CourseError(
+            f"step {wrong.step} could not be checked: {wrong.seen}"
+        )
+    if wrong is not None:
+        raise work.StepMissing(
+            f"step {wrong.step} is not right yet. Change {report.script}, save it, and "
+            "run this cell again."
+        )
+
+
+def examine(
+    step: int | None = None,
+    exercise: str | None = None,
+    script: str | os.PathLike | None = None,
+) -> Report:
+    """Check step `step`, or all until the first that is wrong; note the progress.
+
+    Raises CourseError for a step or a program that there isn't, or when the check
+    itself fails.
+    """
+    chosen = exercises.find(exercise, script)
+    if step is not None and step not in chosen.steps:
+        raise course.CourseError(
+            f"there is no step {step}: the steps of {chosen.name} are "
+            f"{chosen.steps[0]} to {chosen.steps[-1]}."
+        )
+    own = chosen.program
+    program = Path(script or own)
+    if not program.is_file():
+        raise course.CourseError(f"there is no program {course.shown(program)}.")
+    started = time.monotonic()
+    wanted = chosen.steps if step is None else (step,)
+    verdicts = at_once(program.read_bytes(), chosen, wanted)
+    left = [n for n, v in verdicts.items() if v is None]
+    verdicts |= by_behaviour(program, chosen, left)
+    ordered = stop_at_the_first([verdicts[n] for n in wanted])
+    hint = diff = ""
+    wrong = next((verdict for verdict in ordered if not verdict.ok), None)
+    if program.resolve() == own.resolve():
+        progress.note(chosen.name, ordered)
+        if wrong is not None:
+            level = max(1, progress.hints_shown(chosen.name, wrong.step))
+            progress.show_hint(chosen.name, wrong.step, level)
+            hint = _hint(chosen.name, wrong.step, level)
+    elif wrong is not None:
+        hint = _hint(chosen.name, wrong.step, 1)
+    if wrong is None:
+        todo = work.missing_steps(program)
+        done = min([n - 1 for n in todo] or [chosen.steps[-1]])
+        diff = work.yours_and_ours(max(done, ordered[-1].step), program, chosen.name)
+    seconds = time.monotonic() - started
+    return Report(course.shown(program), chosen.name, ordered, seconds, hint, diff)
+
+
+def _hint(exercise: str, step: int, level: int) -> str:
+    """A hint on one line: tables break lines themselves."""
+    return " ".join(hints.of(exercise)[step][level - 1].split())
+
+
+def at_once(
+    program: bytes, exercise: Exercise, wanted: tuple[int, ...]
+) -> dict[int, Verdict | None]:
+    """What can be seen of a program without running it: step -> verdict, or None."""
+    try:
+        text = programs.as_python_reads_it(program)
+        programs.syntax_tree(text, "program")
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None)
+        told = getattr(error, "msg", None) or str(error)
+        seen = f"It can't be read as Python: {told}{judge.in_line(line)}."
+        expected = "A Python program in UTF-8."
+        return {
+            n: Verdict(n, f"step-{n}.syntax", WRONG, expected, seen, line)
+            for n in wanted
+        }
+    todo = work.todo_lines(text)
+    found: dict[int, Verdict | None] = dict.fromkeys(wanted)
+    for n in wanted:
+        # What the learner asked for comes first, then what it builds on.
+        left = [step for step in (n, *sorted(todo)) if step in todo and step <= n]
+        if left:
+            line = todo[left[0]][0]
+            found[n] = Verdict(
+                n,
+                f"step-{n}.todo",
+                WRONG,
+                exercise.expected[n],
+                f"Line {line} still says `TODO: Step {left[0]}`.",
+                line,
+            )
+    return found
+
+
+def by_behaviour(
+    program: Path, exercise: Exercise, wanted: list[int]
+) -> dict[int, Verdict]:
+    """Run a program and judge these steps by what it does: step -> verdict.
+
+    Raises CourseError if the check itself fails.
+    """
+    if not wanted:
+        return {}
+    # By this name the next supervisor knows the folder, should this one be killed.
+    with tempfile.TemporaryDirectory(prefix=f"course-{os.getpid()}-") as name:
+        folder = Path(name).resolve()
+        worlds = exercise.worlds(wanted)
+        lab.perform(folder, [exercise.job(program.resolve(), worlds, folder)])
+        observed = judge.read(folder / "0")
+        return {step: exercise.judge(step, observed) for step in wanted}
+
+
+def stop_at_the_first(verdicts: list[Verdict]) -> list[Verdict]:
+    """The same, but nothing is said of the steps after the first that is not right."""
+    result = []
+    stopped = False
+    for verdict in verdicts:
+        if stopped:
+            verdict = Verdict(
+                verdict.step,
+                f"step-{verdict.step}.not-checked",
+                NOT_CHECKED,
+                verdict.expected,
+                "An earlier step comes first.",
+            )
+        result.append(verdict)
+        stopped = stopped or verdict.state != RIGHT
+    return result

@@ -1,0 +1,526 @@
+"""The clinic: programs with one fault each. See the symptom, name it, cure it.
+
+Each case is the healthy program solutions/patient.py with a fault (clinic.toml).
+`admit` puts it where a learner can edit it and shows how it behaves, `diagnose` says
+whether the learner has named it, and `cure` whether the program is healthy again. What
+is known of each disease is exercises/clinic.md, the course's troubleshooting page.
+"""
+
+import contextlib
+import functools
+import http.server
+import json
+import os
+import re
+import tempfile
+import threading
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from utils.base import course, logs, programs
+from utils.base.show import Shown, marked
+from utils.lessons import work
+from utils.running import fingerprint, launch, stacks
+from utils.running.result import Run, RunFailed
+
+PATIENT = course.PACKAGE_ROOT / "solutions" / "patient.py"
+WORKERS, EPOCHS, BASE_LR, BATCH, IMAGES = 2, 3, 0.01, 40, 2_400
+WARNED, ENDED = 3, 15  # seconds of standing still until Horovod warns, and gives up
+LIMIT = 150.0  # seconds for a run
+LOOK = 0.7  # seconds between two looks at the workers' stacks
+LEAST_TWICE = (
+    1.4611  # log(e + 9) - 1: the least loss with ten classes and two softmaxes
+)
+LONGEST = 130  # characters of a line of the log that are shown
+# Where in its source Horovod warns, and when.
+_STAMP = re.compile(r"\[[\d-]+ [\d:]+\. *\d+: [WE] \S+\] ?")
+_NODE = re.compile(r"\{\{.*?\}\} ")  # TensorFlow's name for a place in a graph
+# Lines of a stack, and what TensorFlow says about a graph that broke off.
+_NOISE = re.compile(
+    r"^\[\d\] *$|^\[\d\]  +|Traceback|During handling|Detected at node|\[\[\{\{node"
+)
+SECTIONS = ("Symptom", "Tell it apart", "Cure", "Prevention", "Upstream")
+
+
+# ------------------------------------------------------------ what is known
+
+
+def page() -> Path:
+    return course.PACKAGE_ROOT / "exercises" / "clinic.md"
+
+
+@functools.cache
+def diseases() -> dict[str, dict[str, str]]:
+    """Name -> section (of SECTIONS) -> text, as exercises/clinic.md has them.
+
+    Raises CourseError when a disease has other sections.
+    """
+    found = {}
+    for part in re.split(r"^## ", page().read_text(), flags=re.M)[1:]:
+        name, _, rest = part.partition("\n")
+        texts = dict(re.findall(r"^### (.+)\n((?:(?!###).*\n?)*)", rest, re.M))
+        texts = {title: " ".join(text.split()) for title, text in texts.items()}
+        if tuple(texts) != SECTIONS:
+            raise course.CourseError(
+                f"{course.shown(page())}: {name} needs the sections "
+                f"{', '.join(SECTIONS)}; it has {', '.join(texts)}."
+            )
+        found[name.strip()] = texts
+    return found
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program with a fault. disease: its name; complaint: what its owner says.
+
+    healthy, ill: its text. server: it downloads; gpus: it is run with two pretended
+    GPUs.
+    """
+
+    number: int
+    disease: str
+    complaint: str
+    healthy: str
+    ill: str
+    server: bool = False
+    gpus: bool = False
+
+    @property
+    def program(self) -> Path:
+        """The learner's own."""
+        return course.root() / "exercises" / f"clinic_{self.number:02}.py"
+
+
+@functools.cache
+def cases() -> tuple[Case, ...]:
+    """All cases, in the order of their numbers, which begin at 1."""
+    found = []
+    table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+    for number, row in enumerate(table["case"], 1):
+        text = PATIENT.read_text().partition('"""\n\n')[2]
+        text = f'"""Case {number} of the clinic: a program with one fault."""\n\n{text}'
+        text = _edited(text, row.get("given", []), number)
+        healthy = _edited(text, row.get("healthy", []), number)
+        ill = _edited(text, row["fault"], number)
+        facts = {key: row[key] for key in ("disease", "complaint")}
+        facts |= {key: row.get(key, False) for key in ("server", "gpus")}
+        found.append(Case(number, healthy=healthy, ill=ill, **facts))
+    return tuple(found)
+
+
+def _edited(text: str, edits: list[list[str]], number: int) -> str:
+    for old, new in edits:
+        if text.count(old) != 1:
+            raise ValueError(f"case {number}: {text.count(old)} places with {old!r}")
+        text = text.replace(old, new)
+    return text
+
+
+def case(number: int) -> Case:
+    """Raises CourseError when there is no such case."""
+    if number not in range(1, len(cases()) + 1):
+        raise course.CourseError(
+            f"there is no case {number!r}: they are 1 to {len(cases())}."
+        )
+    return cases()[number - 1]
+
+
+# ------------------------------------------------------------ what is seen
+
+
+@dataclass
+class Seen:
+    """How a program behaved.
+
+    stood_still: the stacks when Horovod first warned of a stall. glimpses: stacks while
+    it trained. writers: the ranks that left files. gpus: for each rank, which of the
+    pretended GPUs it could see.
+    """
+
+    run: Run
+    homes: Path
+    error: str = ""
+    stood_still: list[stacks.Stack] = field(default_factory=list)
+    glimpses: list[list[stacks.Stack]] = field(default_factory=list)
+    prints: list[fingerprint.Print] = field(default_factory=list)
+    writers: tuple[int, ...] = ()
+    gpus: dict[int, list[int]] = field(default_factory=dict)
+
+    @property
+    def script(self) -> str:
+        return self.run.script
+
+    @property
+    def trained(self) -> list[fingerprint.Print]:
+        """The fingerprints after an epoch; before the first, there is one as well."""
+        return [one for one in self.prints if one.epoch]
+
+    def lines(self, most: int = 12) -> list[str]:
+        """What a person would look at in the log: no stacks of libraries, no stall
+        warning twice, and no end of a long line."""
+        text = self.run.log.read_text()
+        text = _STAMP.sub("", text)
+        found = []
+        for line in text.splitlines():
+            line = _short(_NODE.sub("", line))
+            if not _NOISE.search(line) and line not in found:
+                found.append(line)
+        return found[-most:]
+
+
+def _short(line: str) -> str:
+    return line[:LONGEST] + " ..." if len(line) > LONGEST else line
+
+
+@contextlib.contextmanager
+def _server() -> Iterator[str]:
+    """A slow server on this machine: it sends half of a file, and then the rest."""
+    content = json.dumps([f"class {n}" for n in range(2_000)]).encode()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            with contextlib.suppress(ConnectionError):
+                self.wfile.write(content[: len(content) // 2])
+                time.sleep(1.5)
+                self.wfile.write(content[len(content) // 2 :])
+
+        def log_message(self, *_):
+            """Say nothing."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/names.json"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def observe(script: Path, which: Case) -> Seen:
+    """Run a program of a case on two workers, and look at it from all sides.
+
+    Each worker has a folder of its own, but where they are to share a download.
+    """
+    folder = logs.new_folder(f"clinic_{which.number:02}")
+    glimpses: list[list[stacks.Stack]] = []
+    still: list[stacks.Stack] = []
+    looked = time.monotonic()
+
+    def attend(running: Run) -> None:
+        nonlocal looked
+        if time.monotonic() - looked < LOOK:
+            return
+        looked = time.monotonic()
+        with contextlib.suppress(course.CourseError):
+            warned = "waiting for remainder of ranks" in running.log.read_text()
+            if warned and not still:
+                still.extend(stacks.of_run(running.folder))
+            elif _all_train(running.folder):
+                glimpses.append(stacks.of_run(running.folder))
+
+    environment = {
+        "HOROVOD_STALL_CHECK_TIME_SECONDS": str(WARNED),
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(ENDED),
+    }
+    with contextlib.ExitStack() as stack:
+        if which.server:
+            environment["NAMES"] = stack.enter_context(_server())
+        else:
+            environment["COURSE_HOMES"] = str(folder)
+        error = ""
+        try:
+            run = launch.run(
+                script,
+                workers=WORKERS,
+                quiet=True,
+                time_limit=LIMIT,
+                fingerprint=True,
+                attend=attend,
+                environment=environment,
+                epochs=EPOCHS,
+                log_dir=str(folder / "out") if which.server else "out",
+            )
+        except RunFailed as failed:
+            error = _short(_NODE.sub("", str(failed).partition("\n")[0]))
+            run = failed.run
+    prints = []
+    with contextlib.suppress(course.CourseError):
+        prints = fingerprint.of_run(run.folder)
+    writers = sorted(
+        int(home.name)
+        for home in folder.glob("[0-9]*")
+        if any(path.is_file() for path in home.rglob("*"))
+    )
+    gpus = _gpus(script) if which.gpus else {}
+    return Seen(run, folder, error, still, glimpses, prints, tuple(writers), gpus)
+
+
+def _all_train(folder: Path) -> bool:
+    return len(list(folder.glob("workers/*.prints"))) == WORKERS
+
+
+def _gpus(script: Path) -> dict[int, list[int]]:
+    """Which of two pretended GPUs each worker can see: rank -> their numbers."""
+    from utils.checking import lab
+    from utils.checking.judges import judge
+
+    with tempfile.TemporaryDirectory(prefix=f"course-{os.getpid()}-") as name:
+        folder = Path(name).resolve()
+        lab.perform(folder, [lab.Job(str(script.resolve()), ("two",), ())])
+        world = judge.read(folder / "0")["two"]
+        found = {}
+        for rank in world.ranks:
+            events = rank.all("devices")
+            found[rank.number] = events[-1]["visible"] if events else []
+    return found
+
+
+# ------------------------------------------------------------ healthy?
+
+
+def _ended(seen: Seen) -> str:
+    return seen.error
+
+
+def _of_training(sign: Callable[[Seen], str]) -> Callable[[Seen], str]:
+    """A sign that a program can't give that trains nothing."""
+
+    @functools.wraps(sign)
+    def checked(seen: Seen) -> str:
+        return sign(seen) if seen.trained else "it trained no epoch"
+
+    return checked
+
+
+@_of_training
+def _same_weights(seen: Seen) -> str:
+    epoch = fingerprint.drifted(seen.prints)
+    return f"after epoch {epoch} the workers had different weights" if epoch else ""
+
+
+@_of_training
+def _rate(seen: Seen) -> str:
+    rates = {round(one.rate, 6) for one in seen.trained}
+    right = BASE_LR * WORKERS
+    if rates == {right}:
+        return ""
+    told = " and ".join(f"{rate:g}" for rate in sorted(rates))
+    return f"the learning rate was {told}, not {right:g}"
+
+
+@_of_training
+def _all_images(seen: Seen) -> str:
+    whole = IMAGES // BATCH // WORKERS
+    steps = {one.steps for one in seen.trained}
+    if any(count < whole for count in steps):
+        return f"an epoch had {min(steps)} steps; {whole} are needed for all images"
+    return "" if len(steps) == 1 else "the workers made different numbers of steps"
+
+
+@_of_training
+def _own_images(seen: Seen) -> str:
+    for epoch in range(1, EPOCHS + 1):
+        pixels = [one.pixels for one in seen.prints if one.epoch == epoch]
+        if len(pixels) == WORKERS and len(set(pixels)) == 1:
+            return f"in epoch {epoch} all workers had the same images"
+    return ""
+
+
+def _one_writer(seen: Seen) -> str:
+    others = [str(rank) for rank in seen.writers if rank]
+    return f"rank {' and '.join(others)} wrote files, too" if others else ""
+
+
+def _learns(seen: Seen) -> str:
+    import pandas
+
+    paths = list(seen.homes.rglob("history.csv"))
+    rows = pandas.read_csv(paths[0]) if paths and paths[0].stat().st_size else []
+    if len(rows) < EPOCHS or "val_accuracy" not in rows:
+        return f"its history has {len(rows)} of {EPOCHS} validated epochs"
+    loss = rows["loss"].min()
+    return "" if loss < LEAST_TWICE else f"the loss got down to {loss:.2f} only"
+
+
+def _in_step(seen: Seen) -> str:
+    """Was a worker ever seen in a function of the program's own, called by `fit`?"""
+    for glimpse in seen.glimpses:
+        for one in glimpse:
+            own = one.of_program(seen.script)
+            if own and own.function != "<module>" and one.inside("fit", own):
+                return f"rank {one.rank} was in line {own.line}, while others waited"
+    return ""
+
+
+def _own_gpu(seen: Seen) -> str:
+    visible = list(seen.gpus.values())
+    if len({tuple(own) for own in visible}) == len(visible):
+        return ""
+    shared = " and ".join(map(str, visible[0])) or "no GPU"
+    return f"all workers see GPU {shared}"
+
+
+SIGNS: dict[str, Callable[[Seen], str]] = {
+    "It ends, and ends well": _ended,
+    "All workers have the same weights": _same_weights,
+    "The learning rate fits the number of workers": _rate,
+    "Every worker has images of its own": _own_images,
+    "An epoch has all images, in as many steps on each": _all_images,
+    "Rank 0 alone writes files": _one_writer,
+    "It validates, and learns": _learns,
+    "Nobody keeps the others waiting": _in_step,
+    "Every worker has a GPU of its own": _own_gpu,
+}
+
+
+# ------------------------------------------------------------ for learners
+
+
+@dataclass(frozen=True)
+class Page:
+    """Paragraphs and tables, as a notebook and a terminal show them."""
+
+    parts: tuple[str | Shown, ...]
+
+    def _repr_html_(self) -> str:
+        return "".join(
+            f"<p>{marked(part)}</p>" if isinstance(part, str) else part._repr_html_()
+            for part in self.parts
+        )
+
+    def __rich__(self):
+        from rich.console import Group
+
+        return Group(*self.parts)
+
+    def __repr__(self) -> str:
+        return "\n".join(map(repr, self.parts))
+
+
+def admit(number: int) -> Page:
+    """Put the program of a case into exercises/, if it isn't there yet, and show how it
+    behaves. Raises CourseError when there is no such case."""
+    one = case(number)
+    if not one.program.exists():
+        one.program.write_text(one.ill)
+    with _copy(one.ill, one) as script:
+        seen = observe(script, one)
+    parts: list[str | Shown] = [
+        f"Case {number}, `{course.shown(one.program)}`. {one.complaint}",
+        f"It ran for {seen.run.seconds:.0f} s. {seen.error or 'It ended by itself.'}",
+    ]
+    lines = [(line,) for line in seen.lines()]
+    parts.append(Shown(("the last lines of its log",), lines))
+    if seen.stood_still:
+        parts.append("Where its workers were when Horovod warned of a stall:")
+        parts.append(stacks.table(seen.stood_still, seen.script))
+    elif seen.glimpses:
+        parts.append("Where its workers were at a moment of the training:")
+        parts.append(stacks.table(_telling(seen), seen.script))
+    if seen.trained:
+        parts += ["Their fingerprints:", _prints_table(seen.trained)]
+    if seen.gpus:
+        rows = [(str(rank), str(own)) for rank, own in sorted(seen.gpus.items())]
+        parts.append(Shown(("rank", "the GPUs that it sees, of two"), rows))
+    return Page(tuple(parts))
+
+
+def _telling(seen: Seen) -> list[stacks.Stack]:
+    """The glimpse in which most workers are in functions of the program, or any."""
+
+    def inside(glimpse):
+        frames = [one.of_program(seen.script) for one in glimpse]
+        return sum(bool(f and f.function != "<module>") for f in frames)
+
+    return max(seen.glimpses, key=inside)
+
+
+def _prints_table(prints: list[fingerprint.Print]) -> Shown:
+    rows = [
+        (
+            str(one.epoch),
+            str(one.rank),
+            one.weights,
+            f"{one.pixels:g}",
+            f"{one.rate:g}",
+            str(one.steps),
+            f"{one.seconds:.1f}",
+        )
+        for one in prints
+    ]
+    header = ("epoch", "rank", "weights", "pixels", "rate", "steps", "seconds")
+    return Shown(header, rows)
+
+
+@contextlib.contextmanager
+def _copy(text: str, one: Case) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix=f"course-{os.getpid()}-") as name:
+        script = Path(name).resolve() / one.program.name
+        script.write_text(text)
+        yield script
+
+
+def diagnose(number: int, disease: str = "") -> Page:
+    """Is it this? Without a name, show all names.
+
+    Of a wrong one, what tells it apart is shown; of the right one, all that is known.
+    Raises CourseError for a case or a disease that there isn't.
+    """
+    one = case(number)
+    if not disease:
+        symptoms = [(name, texts["Symptom"]) for name, texts in diseases().items()]
+        return Page((Shown(("disease", "symptom"), symptoms),))
+    if disease not in diseases():
+        raise course.CourseError(
+            f"there is no disease {disease!r}: `clinic.diagnose({number})` lists them."
+        )
+    known = diseases()[disease]
+    if disease != one.disease:
+        return Page((f"It is not that. {disease}: {known['Tell it apart']}",))
+    rows = [(title, known[title]) for title in SECTIONS]
+    return Page((f"Yes: {disease}.", Shown((disease, ""), rows)))
+
+
+def cure(number: int) -> Page:
+    """Is the learner's program of this case healthy? As long as it is unchanged, the
+    course's own is looked at. Raises StepMissing, below the table, if it is still ill,
+    and CourseError if it is no Python.
+    """
+
+    one = case(number)
+    own = one.program.read_text() if one.program.exists() else one.ill
+    changed = own != one.ill
+    if changed:
+        programs.parse_program(one.program)  # its name in an error, not a copy's
+    with _copy(own if changed else one.healthy, one) as script:
+        signs = examine(script, one)
+    whose = "Your program" if changed else "The course's program, as yours is unchanged"
+    rows = [(name, found or "yes") for name, found in signs.items()]
+    shown = Page((f"{whose}:", Shown(("sign of health", "seen"), rows)))
+    if not any(signs.values()):
+        return shown
+    from IPython.display import display
+
+    display(shown)
+    first = next(filter(None, signs.values())).removesuffix(".")
+    raise work.StepMissing(f"step {number}, case {number}, is not cured yet: {first}.")
+
+
+def examine(script: Path, one: Case) -> dict[str, str]:
+    """Sign of health -> what is wrong with it, "" if nothing is."""
+    return signs_of(observe(script, one), one)
+
+
+def signs_of(seen: Seen, one: Case) -> dict[str, str]:
+    """The same, of a program that was observed."""
+    return {
+        name: sign(seen)
+        for name, sign in SIGNS.items()
+        if one.gpus or name != "Every worker has a GPU of its own"
+    }

@@ -1,0 +1,396 @@
+"""What this machine can run, and the fix for what it can't: `course doctor`.
+
+Nothing is guessed: two processes are started with `mpirun`, add two numbers with
+Horovod, and tell what they found on the way (utils.checking.probe).
+"""
+
+import html
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from utils.base import course, machine, profiles, supervise
+from utils.base.show import html_table, rich_table
+from utils.checking import probe
+from utils.lessons import notebook_rules, notebooks
+from utils.running import launch, launchers
+from utils.training import fetch
+
+OK, LIMITED, MISSING = "ok", "limited", "missing"
+
+PROBE_SECONDS = 90.0  # two processes import TensorFlow at once; it may be a cold start
+NEEDED_MEMORY = 2 * launch.MEMORY_PER_WORKER + 0.6e9  # two workers and a notebook
+NEEDED_DISK = 1e9  # the data, the logs and the executed notebooks
+SMALLEST_FILE = fetch.FILES["y_test"][0]
+SET_UP = "run `make setup`; it says what it misses"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One thing that was looked at.
+
+    name: what notebooks call it in `metadata.course.needs`; what, found: for people.
+    state: OK, LIMITED (the course runs, but ...) or MISSING; fix: what to do, if
+    there is anything.
+    """
+
+    name: str
+    what: str
+    found: str
+    state: str = OK
+    fix: str = ""
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A notebook and whether it will run here; the minutes to set aside."""
+
+    number: str
+    title: str
+    minutes: int
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """The lines, the lessons, and the profile in force.
+
+    Shows itself as tables in a terminal and in a notebook.
+    """
+
+    lines: list[Line]
+    lessons: list[Lesson]
+    profile: profiles.Settings
+
+    @property
+    def ok(self) -> bool:
+        """Nothing is missing; what is limited still runs."""
+        return all(line.state != MISSING for line in self.lines)
+
+    @property
+    def summary(self) -> str:
+        if not self.ok:
+            return "Something is missing. Mend it as above, then look again."
+        if any(line.state == LIMITED for line in self.lines):
+            return "The course runs here, with the limits named above."
+        return "The course runs here."
+
+    def line(self, name: str) -> Line:
+        """The line called `name`."""
+        return next(line for line in self.lines if line.name == name)
+
+    def as_json(self) -> dict:
+        """The same as plain values."""
+        return {"ok": self.ok, "summary": self.summary, **asdict(self)}
+
+    def _tables(self) -> list[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
+        """Header and rows of what was looked at, and of the lessons."""
+        lines = [(line.what, line.found, line.state) for line in self.lines]
+        lessons = [
+            (lesson.number, lesson.title, str(lesson.minutes), lesson.verdict)
+            for lesson in self.lessons
+        ]
+        return [
+            (("What", "Found", "State"), lines),
+            (("Notebook", "Title", "Minutes", "Runs here?"), lessons),
+        ]
+
+    def _remarks(self) -> list[str]:
+        """What to do about each line that is not ok, and the sum of it all."""
+        fixes = [
+            f"{line.what} ({line.state}): {line.fix}."
+            for line in self.lines
+            if line.fix
+        ]
+        return [*fixes, self.summary]
+
+    def __rich__(self):
+        from rich.console import Group
+        from rich.text import Text
+
+        tables = [rich_table(header, rows) for header, rows in self._tables()]
+        return Group(*tables, *map(Text, self._remarks()))
+
+    def _repr_html_(self) -> str:
+        tables = [html_table(header, rows) for header, rows in self._tables()]
+        remarks = [f"<p>{html.escape(remark)}</p>" for remark in self._remarks()]
+        return "".join(tables + remarks)
+
+
+def doctor() -> Report:
+    """Look at this machine; about 15 seconds, most of it TensorFlow's import.
+
+    Raises CourseError when COURSE_PROFILE names no profile.
+    """
+    profile = profiles.settings()
+    own_lines: list[Line] = []
+    # Two things that wait: for a network that may be absent, for TensorFlow.
+    looking = threading.Thread(target=lambda: own_lines.extend(_lines_of_machine()))
+    looking.start()
+    facts = _probe()
+    looking.join()
+    lines = [*_lines_of_software(facts), *own_lines, _gpu_line(facts)]
+    return Report(lines, _lessons(lines), profile)
+
+
+# -------------------------------------------------------------- the machine
+
+
+def _lines_of_machine() -> list[Line]:
+    return [_core_line(), _memory_line(), _disk_line(), _data_line()]
+
+
+def _core_line() -> Line:
+    cores, quota = machine.cores(), _cgroup("cpu.max", "cpu/cpu.cfs_quota_us")
+    found = f"{cores}, one worker each"
+    if quota and quota < cores:
+        found, cores = f"{cores}, of which this container may use {quota:g}", quota
+    if cores >= 2:
+        return Line("cores", "Processor cores", found)
+    return Line(
+        "cores",
+        "Processor cores",
+        found if quota else "1",
+        LIMITED,
+        "everything runs, but two workers take turns: no speed-up; give the virtual "
+        "machine or container a second core",
+    )
+
+
+def _memory_line() -> Line:
+    free, limit = psutil.virtual_memory().available, _cgroup("memory.max", None)
+    if limit:
+        free = min(free, limit)
+    found = f"{free / 1e9:.1f} GB free of {psutil.virtual_memory().total / 1e9:.1f} GB"
+    if free >= NEEDED_MEMORY:
+        return Line("memory", "Memory", found)
+    fix = f"close programs until {NEEDED_MEMORY / 1e9:.0f} GB are free"
+    return Line("memory", "Memory", found, MISSING, fix)
+
+
+def _cgroup(version_2: str, version_1: str | None) -> float | None:
+    """A container's limit: cores for `cpu.max`, bytes for `memory.max`; None without
+    one."""
+    top = Path("/sys/fs/cgroup")
+    if (top / version_2).exists():
+        value, *period = (top / version_2).read_text().split()
+    elif version_1 and (top / version_1).exists():
+        value, period = (top / version_1).read_text().strip(), ["100000"]
+    else:
+        return None
+    if value in ("max", "-1"):
+        return None
+    return int(value) / (int(period[0]) if period else 1)
+
+
+def _disk_line() -> Line:
+    free = shutil.disk_usage(course.root()).free
+    found = f"{free / 1e9:.0f} GB free"
+    if free >= NEEDED_DISK:
+        return Line("disk", "Disk", found)
+    fix = f"free {NEEDED_DISK / 1e9:.0f} GB on the disk that holds the course"
+    return Line("disk", "Disk", found, MISSING, fix)
+
+
+def _data_line() -> Line:
+    cache = fetch.cache_folder() / "fashion-mnist"
+    given = os.environ.get("COURSE_DATA")
+    if given or all((cache / name).exists() for name, _ in fetch.FILES.values()):
+        try:
+            fetch.fashion_mnist()
+        except course.CourseError as error:
+            return Line("data", "Data", "unusable", MISSING, str(error).rstrip("."))
+        where = "the folder COURSE_DATA names" if given else "the course's cache"
+        return Line("data", "Data", f"Fashion-MNIST, checked, in {where}")
+    if _published_data_answers():
+        return Line("data", "Data", "Fashion-MNIST, downloaded when first used (31 MB)")
+    return Line(
+        "data",
+        "Data",
+        "none; the course will draw garments of its own",
+        LIMITED,
+        "everything runs, but not on Fashion-MNIST: connect to the network, or set "
+        "COURSE_DATA to a folder that holds its four .gz files",
+    )
+
+
+def _published_data_answers() -> bool:
+    """Try to get the smallest of the files, from one place after the other."""
+    for place in fetch.places():
+        try:
+            fetch.download(f"{place}/{SMALLEST_FILE}")
+            return True
+        except fetch.WrongFile:
+            continue
+    return False
+
+
+# -------------------------------------------------------------- the software
+
+
+def _probe() -> dict:
+    """What two processes under `mpirun` found out, or one alone if they can't start.
+
+    Keys as in probe.py, `alone` (only one process could say anything) and `last`
+    (the last line about an error, else the last line at all).
+    """
+    program = [sys.executable, "-m", "utils.checking.probe"]
+    environment = launchers.clean_environment()  # what runs get
+    facts = {}
+    if mpirun := _mpirun():
+        together = launchers.mpirun_line(
+            2, program, threads=None if machine.gpus() else 1
+        )
+        facts = _facts_from([mpirun, *together[1:]], environment)
+    if "tensorflow" in facts:
+        return facts
+    return {**facts, **_facts_from(program, environment), "alone": True}
+
+
+def _facts_from(command: list[str], environment: dict[str, str]) -> dict:
+    facts: dict = {}
+    with supervise.owned(
+        command,
+        PROBE_SECONDS,
+        env=environment,
+        **supervise.READ_LINES,
+    ) as process:
+        lines = process.stdout.read().splitlines()
+    for line in lines:
+        if line.startswith(probe.MARK):
+            facts |= json.loads(line.removeprefix(probe.MARK))
+    # mpirun closes with a paragraph of its own; what a worker said is above it.
+    said = [line.strip() for line in lines if re.search(r"[a-z]", line)]
+    errors = [line for line in said if "error" in line.lower()]
+    if errors or said:
+        facts["last"] = (errors or said)[-1]
+    return facts
+
+
+def _lines_of_software(facts: dict) -> list[Line]:
+    return [
+        _python_line(),
+        _package_line(facts, "tensorflow", "TensorFlow"),
+        _horovod_line(facts),
+        _mpi_line(),
+        _all_reduce_line(facts),
+    ]
+
+
+def _python_line() -> Line:
+    version = platform.python_version()
+    if version.startswith("3.11."):
+        return Line("python", "Python", version)
+    fix = "the course needs Python 3.11: run `make setup`, which can fetch it"
+    return Line("python", "Python", version, MISSING, fix)
+
+
+def _package_line(facts: dict, name: str, what: str) -> Line:
+    if name in facts:
+        return Line(name, what, facts[name])
+    reason = facts.get("last", "it gave no reason")
+    return Line(name, what, f"not importable: {reason[:200]}", MISSING, SET_UP)
+
+
+def _horovod_line(facts: dict) -> Line:
+    line = _package_line(facts, "horovod", "Horovod")
+    if line.state == MISSING:
+        return line
+    built = [name for name in ("MPI", "Gloo", "NCCL") if facts["built"][name]]
+    found = f"{line.found} with {', '.join(built) or 'neither MPI nor Gloo'}"
+    if not {"MPI", "Gloo"} <= set(built):
+        return Line("horovod", "Horovod", found, MISSING, SET_UP)
+    return Line("horovod", "Horovod", found)
+
+
+def _mpi_line() -> Line:
+    version = _version_of(_mpirun())
+    if version:
+        return Line("mpi", "MPI", version)
+    return Line("mpi", "MPI", "no mpirun", MISSING, SET_UP)
+
+
+def _mpirun() -> str:
+    """The mpirun that runs use; "" if there is none."""
+    try:
+        return launchers.mpirun()
+    except course.CourseError:
+        return ""
+
+
+def _version_of(mpirun: str) -> str:
+    """Which MPI answers to `mpirun --version`; "" if none does."""
+    if not mpirun:
+        return ""
+    try:
+        answer = subprocess.run(
+            [mpirun, "--version"], capture_output=True, text=True, timeout=20
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    first_line = answer.stdout.partition("\n")[0]
+    version = re.search(r"Open.*?(\d+\.\d+[\w.]*)", first_line)
+    return f"Open MPI {version[1]}" if version else first_line
+
+
+def _all_reduce_line(facts: dict) -> Line:
+    what = "Two processes"
+    if facts.get("sum") == 3 and not facts.get("alone"):
+        return Line("all-reduce", what, "added 1 and 2 with Horovod: 3")
+    found = f"could not add 1 and 2: {facts.get('last', 'no answer in time')[:200]}"
+    fix = f"{SET_UP}; then `mpirun -np 2 hostname` must print two lines"
+    return Line("all-reduce", what, found, MISSING, fix)
+
+
+def _gpu_line(facts: dict) -> Line:
+    there, seen = machine.gpus(), facts.get("gpus", 0)
+    if not there:
+        return Line("gpus", "GPUs", "none, and none needed: a core stands in for each")
+    if seen < there:
+        return Line(
+            "gpus",
+            "GPUs",
+            f"{there}, of which TensorFlow sees {seen}",
+            LIMITED,
+            "everything runs on the cores; `make setup GPU=1` installs what GPUs need",
+        )
+    cuda = f", CUDA {facts['cuda']}" if facts.get("cuda") else ""
+    if there > 1 and not facts["built"]["NCCL"]:
+        found, fix = f"{there}{cuda}, Horovod without NCCL", "they talk through memory"
+        return Line("gpus", "GPUs", found, LIMITED, fix)
+    return Line("gpus", "GPUs", f"{there}{cuda}, one worker each")
+
+
+# -------------------------------------------------------------- the notebooks
+
+
+def _lessons(lines: list[Line]) -> list[Lesson]:
+    state = {line.name: line for line in lines}
+    lessons = []
+    for path in notebooks.discover():
+        notebook = notebook_rules.read(path)
+        facts = notebook.metadata.get("course", {})
+        needed = [state[name] for name in facts.get("needs", [])]
+        missing = [line.what for line in needed if line.state == MISSING]
+        limited = [line.what for line in needed if line.state == LIMITED]
+        verdict = "yes"
+        if missing:
+            verdict = f"not before this is mended: {', '.join(missing)}"
+        elif limited:
+            verdict = f"yes, with a limit: {', '.join(limited)}"
+        title = notebook.cells[0].source.partition("\n")[0].lstrip("# 0123456789")
+        minutes = facts.get("minutes", 1)
+        lessons.append(Lesson(path.name[:2], title, minutes, verdict))
+    return lessons
+
+
+# -------------------------------------------------------------- the figure

@@ -1,0 +1,64 @@
+"""Judge whether what a program did while functions ran eagerly can be compiled, too.
+
+Keras compiles training, so what only runs eagerly fails as soon as the learner trains,
+however right it is here (see utils.checking.observers.graphs).
+"""
+
+import functools
+from collections.abc import Callable
+
+from utils.checking import lab
+from utils.checking.judges.judge import Problem, Unreadable, World, in_line, short
+
+Judge = Callable[[dict[str, World]], None]
+
+CURE = (
+    "In what is compiled, tensors have no values yet: call the functions of "
+    "horovod.tensorflow there, not those of horovod.tensorflow.keras, which compute "
+    "at once."
+)
+
+
+def trains(judge: Judge) -> Judge:
+    """The same, for a step that nothing does whose training can't be compiled."""
+    return _compiled(judge, validates=False)
+
+
+def validates(judge: Judge) -> Judge:
+    """The same, for a step that needs validation to be compiled as well."""
+    return _compiled(judge, validates=True)
+
+
+def _compiled(judge: Judge, validates: bool) -> Judge:
+    @functools.wraps(judge)
+    def judged(worlds: dict[str, World]) -> None:
+        judge(worlds)
+        for world in worlds.values():
+            if lab.WORLDS[world.name].graphs:
+                _raise_what_fails(world, validates)
+
+    return judged
+
+
+def _raise_what_fails(world: World, validates: bool) -> None:
+    first, graphs = world.ranks[0], world.ranks[0].all("graph")
+    if world.outcome == lab.ENDED:
+        counts = [event["count"] for event in first.all("graphs")]
+        if counts != [len(graphs)]:
+            raise Unreadable("the graphs of rank 0")
+    for graph in graphs:
+        if graph["error"] is None or not (graph["training"] or validates):
+            continue
+        raise Problem(
+            "eager-only",
+            f"{_compiler(graph)}; compiled, it failed on rank 0"
+            f"{in_line(graph['line'])}: {short(graph['error'])} {CURE}",
+            graph["line"],
+        )
+
+
+def _compiler(graph: dict) -> str:
+    if graph["function"] is not None:
+        return f"tf.function compiles {short(graph['function'], 60)}"
+    kind = "training" if graph["training"] else "validation"
+    return f"Keras compiles the {kind} step"

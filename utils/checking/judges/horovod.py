@@ -1,0 +1,766 @@
+"""Judge the six Horovod steps: compare what the ranks reported."""
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+
+from utils.checking import lab
+from utils.checking.judges.graphs import trains, validates
+from utils.checking.judges.judge import (
+    DEADLOCK,
+    Missing,
+    Problem,
+    Rank,
+    Unreadable,
+    World,
+    in_line,
+    short,
+)
+from utils.checking.observers.observe import SMALL
+from utils.lessons.verdict import UNDECIDED
+
+CLOSE = 0.01  # relative: what compression to 16 bits may cost
+ROUNDED = 1e-3  # relative: weights sent in 16 bits; those of two ranks differ by more
+
+# So many digits at most: a long row of them would be read again from each of them.
+_PROGRESS = re.compile(
+    r"Epoch \d+/\d+|\d{1,9}/\d{1,9} \[[=>.]|\d(ms|s|us)/step"
+    r"|\b(val_)?(loss|accuracy)\b\W{0,3}\d",
+    re.IGNORECASE,
+)
+
+EXPECTED = {
+    1: "Every worker calls hvd.init() before it asks for its rank, and makes the GPU "
+    "with the number of its local rank visible, with memory growth on, before "
+    "TensorFlow touches a device; without GPUs, the program runs, too.",
+    2: "Rank 0 shows progress and scores, all other ranks none.",
+    3: "All ranks update their weights with the same gradient, the mean of what each "
+    "of them computed.",
+    4: "After the first batch all ranks have rank 0's weights and optimizer state, "
+    "wherever they started.",
+    5: f"With N workers, each trains {lab.STEPS} // N steps and validates "
+    f"3 * {lab.VAL_STEPS} // N steps, where one worker alone has {lab.STEPS} and "
+    f"{lab.VAL_STEPS}.",
+    6: "Every callback that reads validation metrics sees their mean over all workers.",
+}
+
+# The worlds that the check of each step needs.
+WORLDS = {
+    **{step: ("two",) for step in (2, 3, 4, 6)},
+    1: ("two", "one"),
+    5: ("pair", "three", "one"),
+}
+
+
+# ------------------------------------------------------------ step 1
+
+
+def _start_and_pin(worlds: dict[str, World]) -> None:
+    world = worlds["two"]
+    started = [r for r in world.ranks if any(e["op"] == "init" for e in r.all("enter"))]
+    if 0 < len(started) < world.size:
+        numbers = ", ".join(str(rank.number) for rank in started)
+        line = next(e["line"] for e in started[0].all("enter") if e["op"] == "init")
+        raise Problem(
+            "started-by-some", f"Only rank {numbers} called hvd.init().", line
+        )
+    for rank in world.ranks:
+        for event in rank.all("asked"):
+            if event["too_early"]:
+                raise Problem(
+                    "asked-too-early",
+                    f"Rank {rank.number} called hvd.{event['name']}() in line "
+                    f"{event['line']}, before hvd.init().",
+                    event["line"],
+                )
+    for rank, failure in world.failures():
+        if "cannot be modified after being initialized" in failure["error"]:
+            touched = next((e["line"] for e in rank.all("devices")), None)
+            raise Problem(
+                "too-late",
+                f"TensorFlow took hold of its devices{in_line(touched)}, before the "
+                f"GPU was chosen in line {failure['line']}.",
+                failure["line"],
+            )
+    if not started:
+        world.raise_trouble()
+        raise Problem("not-started", "No worker called hvd.init().")
+    locals_ = lab.WORLDS["two"].local_ranks
+    devices = [rank.first("devices") for rank in world.ranks]
+    visible = [event["visible"] for event in devices]
+    where = "On a machine with four GPUs"
+    touched = devices[0]["line"]
+    pinned = world.ranks[0].all("pinned")
+    line = pinned[-1]["line"] if pinned else touched
+    if visible != [[n] for n in locals_]:
+        told = "; ".join(
+            f"rank {rank} with local rank {local} saw {_gpus(seen)}"
+            for rank, (local, seen) in enumerate(zip(locals_, visible, strict=True))
+        )
+        if visible == [[n] for n in range(world.size)]:
+            name = "rank-for-local-rank"
+        elif all(len(v) == lab.WORLDS["two"].gpus for v in visible):
+            name = "not-pinned"
+            told += f"; TensorFlow took hold of the devices{in_line(touched)}"
+        elif len({tuple(v) for v in visible}) == 1 and visible[0]:
+            name = "same-gpu"
+        else:
+            name = "wrong-gpu"
+        raise Problem(name, f"{where}, {told}.", line)
+    for rank, event in enumerate(devices):
+        if locals_[rank] not in event["growth"]:
+            raise Problem(
+                "no-memory-growth",
+                f"{where}, rank {rank} saw the right one, GPU {locals_[rank]}, but "
+                "memory growth was not on for it.",
+                line,
+            )
+    alone = worlds.get("one")
+    failures = alone.failures() if alone and not world.failures() else []
+    if failures and not alone.ranks[0].all("forward"):
+        _, failure = failures[0]
+        raise Problem(
+            "needs-gpu",
+            f"On a machine without a GPU it failed{in_line(failure['line'])}: "
+            f"{short(failure['error'])}",
+            failure["line"],
+        )
+
+
+def _gpus(numbers: list[int]) -> str:
+    if not numbers:
+        return "no GPU"
+    return f"GPU{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+
+
+# ------------------------------------------------------------ step 2
+
+
+def _one_voice(worlds: dict[str, World]) -> None:
+    world = worlds["two"]
+    fits = [rank.all("fit") for rank in world.ranks]
+    asked = [bool(fit[0]["verbose"]) if fit else None for fit in fits]
+    spoke = [_PROGRESS.search(rank.text("out")) for rank in world.ranks]
+    if world.outcome != lab.ENDED and None in asked:
+        raise Missing
+    line = fits[0][0]["line"] if fits[0] else None
+    rank_0 = asked[0] or spoke[0]
+    others = [n for n in range(1, world.size) if asked[n] or spoke[n]]
+    if others and not rank_0:
+        raise Problem(
+            "inverted", f"Rank 0 was silent, and rank {others[0]} was not.", line
+        )
+    if not rank_0:
+        raise Problem("silent", "No worker showed progress, not even rank 0.", line)
+    if others:
+        heard = spoke[others[0]]
+        what = (
+            f'printed "{_whole_line(heard)}"'
+            if heard
+            else f"called fit with verbose={fits[others[0]][0]['verbose']!r}"
+        )
+        raise Problem("others-speak", f"Rank {others[0]} {what}.", line)
+
+
+def _whole_line(match: re.Match) -> str:
+    start = max(match.string.rfind(c, 0, match.start()) for c in "\n\r\b") + 1
+    return short(re.split(r"[\n\r\b]", match.string[start:])[0], 60)
+
+
+# ------------------------------------------------------------ step 3
+
+
+def _average_gradients(worlds: dict[str, World]) -> None:
+    world = worlds["two"]
+    wrapped = [event["line"] for event in world.ranks[0].all("wrapped")]
+    if len(wrapped) > 1 and any("Recursion" in e["error"] for _, e in world.failures()):
+        raise Problem(
+            "wrapped-twice",
+            "The optimizer was wrapped in another wrapped one: they call each other "
+            "for ever.",
+            wrapped[1],
+        )
+    own, used = world.arrays("local"), world.arrays("applied")
+    if own.shape != used.shape:
+        raise Unreadable("the gradients")
+    if _same(own[0], own[1]):
+        raise Problem(
+            "no-difference",
+            "All ranks computed the same gradient, so whether it was averaged can't "
+            "be seen.",
+            state=UNDECIDED,
+        )
+    updates = [rank.first("update") for rank in world.ranks]
+    line = updates[0]["line"]
+    mean = own.mean(axis=0)
+    if all(_same(gradient, mean) for gradient in used):
+        reduced = _reduced_elements(world.ranks[0])
+        if reduced > 1.5 * mean.size:
+            raise Problem(
+                "wrapped-twice",
+                f"Every gradient was averaged {reduced / mean.size:.0f} times over: "
+                "the result is the same, at the double price.",
+                wrapped[-1] if wrapped else line,
+            )
+        return
+    if all(_same(gradient, mine) for gradient, mine in zip(used, own, strict=True)):
+        by_wrapped = [update["wrapped"] for update in updates]
+        if all(by_wrapped) and not _reduced_elements(world.ranks[0]):
+            raise Problem(
+                "applied-directly",
+                "The wrapped optimizer applied each rank's own gradient"
+                f"{in_line(line)}: its apply_gradients does not average. Only its "
+                "minimize does, which fit calls; in a loop of your own, "
+                "horovod.tensorflow.DistributedGradientTape averages.",
+                line,
+            )
+        if wrapped and not any(by_wrapped):
+            raise Problem(
+                "not-used",
+                f"The optimizer wrapped in line {wrapped[0]} is not the one that "
+                "trained: each rank used its own gradient.",
+                wrapped[0],
+            )
+        raise Problem("not-averaged", "Each rank used its own gradient.", line)
+    factors = [float(g @ mean / (mean @ mean)) for g in used]
+    if all(_same(g, f * mean) for g, f in zip(used, factors, strict=True)):
+        if np.allclose(factors, world.size, rtol=CLOSE):
+            raise Problem(
+                "sum", "All ranks used the sum of the gradients, not the mean.", line
+            )
+        told = " and ".join(f"{factor:.2f}" for factor in factors)
+        raise Problem("scaled", f"The ranks used {told} times the mean.", line)
+    if _same(used[0], used[1]):
+        raise Problem(
+            "not-the-mean", "All ranks used the same gradient, but not the mean.", line
+        )
+    raise Problem("differs", "The ranks used different gradients.", line)
+
+
+def _reduced_elements(rank: Rank) -> int:
+    """How many numbers went through allreduce before the first update."""
+    total = 0
+    for event in rank.events:
+        if event["what"] == "forward":
+            total = 0
+        if event["what"] == "enter" and "allreduce" in event["op"]:
+            total += event["elements"]
+        if event["what"] == "update":
+            break
+    return total
+
+
+# ------------------------------------------------------------ step 4
+
+
+def _broadcast(worlds: dict[str, World]) -> None:
+    world = worlds["two"]
+    start, updated = world.arrays("start"), world.arrays("updated")
+    second, state = world.arrays("second"), [r.array("state") for r in world.ranks]
+    sent = [e for e in world.ranks[0].all("enter") if e["op"] == "broadcast"]
+    line = sent[0]["line"] if sent else None
+    together = np.array_equal(start[0], start[1])
+    if together:
+        _from_rank_0(world, start[0], world.arrays("made"), "started")
+    apart = _distance(second[0], second[1])
+    if apart > 0:
+        if not sent:
+            raise Problem(
+                "not-broadcast",
+                "Nobody handed out weights: after the first batch those of rank 0 and "
+                f"rank 1 are {apart:.1%} apart. (A seed does not help: the check gives "
+                "each rank a start of its own, as a checkpoint or another machine "
+                "may.)",
+            )
+        raise Problem(
+            "differs",
+            f"There was a broadcast in line {line}, but after the first batch the "
+            f"weights of rank 0 and rank 1 are {apart:.1%} apart.",
+            line,
+        )
+    if not together:
+        _from_rank_0(world, second[0], updated, "update")
+    if state[0].shape != state[1].shape or _distance(state[0], state[1]) > 0:
+        raise Problem(
+            "optimizer-state",
+            "All ranks have the same weights, but not rank 0's optimizer state.",
+            line,
+        )
+    if world.outcome == lab.ENDED:
+        apart = _distance(*world.arrays("end"))
+        if apart > CLOSE:
+            raise Problem(
+                "apart-again",
+                "After the first batch all ranks had the same weights; in the end "
+                f"those of rank 0 and rank 1 were {apart:.1%} apart.",
+                line,
+            )
+
+
+def _from_rank_0(
+    world: World, weights: np.ndarray, before: np.ndarray, since: str
+) -> None:
+    """Raise a Problem if `weights`, which all ranks have now, are not those of rank 0.
+
+    before: what each rank had before that; since: the event since which they may have
+    become the same.
+    """
+    owners = [n for n, its in enumerate(before) if _distance(its, weights) < ROUNDED]
+    line = _first_exchange(world.ranks[0], since)
+    combined = {
+        "mean": before.mean(axis=0),
+        "sum": before.sum(axis=0),
+        "maximum": before.max(axis=0),
+        "minimum": before.min(axis=0),
+    }
+    for name, numbers in combined.items():
+        if not owners and _distance(numbers, weights) < ROUNDED:
+            raise Problem(
+                f"{name}-of-starts",
+                f"All ranks got the {name} of the ranks' weights{in_line(line)}, not "
+                "those of rank 0: a checkpoint that only rank 0 had read would be "
+                "blurred by the random weights of the others.",
+                line,
+            )
+    foreign = _foreign_broadcasts(world.ranks[0], weights.size)
+    if foreign:
+        line = foreign[0]["line"]
+    if len(owners) in (0, world.size):  # then only broadcasts tell whose they are
+        whose = [event["root"] for event in foreign]
+    else:
+        whose = owners
+    if whose and 0 not in whose:
+        raise Problem(
+            "wrong-root",
+            f"All ranks got the weights of rank {whose[0]}, not of rank 0.",
+            line,
+        )
+    if not owners and since == "update":
+        raise Problem(
+            "another-start",
+            "After the first batch all ranks have the same weights, but not those that "
+            "rank 0 had.",
+            line,
+        )
+
+
+def _foreign_broadcasts(rank: Rank, numbers: int) -> list[dict]:
+    """The broadcasts from other ranks than 0, if they carried so many numbers in all:
+    with fewer, they were about something else than the weights."""
+    sent = [e for e in rank.all("enter") if e["op"] == "broadcast" and e["root"]]
+    return sent if sum(event["elements"] for event in sent) >= numbers else []
+
+
+def _first_exchange(rank: Rank, since: str) -> int | None:
+    """The line of the first collective, other than a broadcast, that carried more than
+    a few numbers between the first such event and the next batch."""
+    what = [event["what"] for event in rank.events]
+    for event in rank.events[what.index(since) :]:
+        if event["what"] == "forward":
+            break
+        large = event["what"] == "enter" and event["elements"] > SMALL
+        if large and event["op"] != "broadcast":
+            return event["line"]
+    return None
+
+
+# ------------------------------------------------------------ step 5
+
+
+def _fewer_steps(worlds: dict[str, World]) -> None:
+    used = worlds.values()
+    counts = {}
+    for world in sorted(used, key=lambda world: world.size):
+        for rank in world.ranks:
+            for fit in rank.all("fit")[:1]:
+                for name in ("steps_per_epoch", "validation_steps"):
+                    if isinstance(fit[name], float):
+                        raise Problem(
+                            "float",
+                            f"On {world.size} workers {name} was {fit[name]:.4g}: "
+                            "steps are whole numbers, so divide with //.",
+                            fit["line"],
+                        )
+        if world.outcome != lab.ENDED and not all(
+            rank.all("fitted") or rank.all("callback") for rank in world.ranks
+        ):
+            world.raise_trouble()
+        if not any(rank.all("forward") for rank in world.ranks):
+            raise Missing
+        counts[world.size] = [_steps(rank) for rank in world.ranks]
+    lines = [f["line"] for w in used for r in w.ranks for f in r.all("fit")]
+    line = lines[0] if lines else None
+    sizes = sorted(counts)
+    trained = {n: [train for train, _ in counts[n]] for n in sizes}
+    validated = {n: [val for _, val in counts[n]] for n in sizes}
+    evidence = [
+        f"{_workers(size)}: {_listed(trained[size])} training, "
+        f"{_listed(validated[size])} validation steps"
+        for size in sizes
+    ]
+
+    def problem(name: str, seen: str) -> Problem:
+        return Problem(name, seen, line, evidence)
+
+    total, rounds = lab.STEPS, 3 * lab.VAL_STEPS
+    if not any(e["op"] == "join" for w in used for e in w.ranks[0].all("enter")):
+        _raise_unequal(trained, problem)
+    _compare(trained, total, "training", {}, problem)
+    _compare(
+        validated,
+        rounds,
+        "validation",
+        {
+            "validation-divided-first": (
+                lambda n: 3 * (lab.VAL_STEPS // n),
+                "They are 3 * (steps // N): dividing first drops a remainder, which "
+                "is then lost three times.",
+            ),
+            "validation-not-tripled": (
+                lambda n: lab.VAL_STEPS // n,
+                "They are steps // N, without the three rounds.",
+            ),
+        },
+        problem,
+    )
+
+
+def _workers(size: int) -> str:
+    return f"{size} worker{'s' * (size > 1)}"
+
+
+def _listed(done: list[int]) -> str:
+    """Steps by rank: "3", or "4 (rank 0) and 3 (rank 1)" where they differ."""
+    if len(set(done)) == 1:
+        return str(done[0])
+    return " and ".join(f"{steps} (rank {rank})" for rank, steps in enumerate(done))
+
+
+def _who_did(done: list[int]) -> str:
+    if len(set(done)) == 1:
+        return f"each did {done[0]}"
+    return ", ".join(f"rank {rank} did {steps}" for rank, steps in enumerate(done))
+
+
+def _raise_unequal(
+    trained: dict[int, list[int]], problem: Callable[[str, str], Problem]
+) -> None:
+    """Raise the Problem of ranks that do not train equally many steps."""
+    for size, done in trained.items():
+        if len(set(done)) > 1:
+            raise problem(
+                DEADLOCK,
+                f"On {_workers(size)} {_who_did(done)} training steps. Every step "
+                "averages the gradients of all ranks, so this is a deadlock: rank "
+                f"{done.index(max(done))}, which does more, waits for ever for the "
+                "others.",
+            )
+
+
+def _steps(rank: Rank) -> tuple[int, int]:
+    """Training and validation steps that the rank has done."""
+    forwards = rank.all("forward")
+    if any(event["fit"] for event in forwards):
+        forwards = [event for event in forwards if event["fit"]]
+    elif rank.number == 0:
+        # In a loop of its own, nothing but its place tells the test at the end, of
+        # all images once, from the validation.
+        test = forwards[-lab.VAL_STEPS :]
+        if not any(event["training"] for event in test):
+            forwards = forwards[: -lab.VAL_STEPS]
+    train = sum(event["training"] for event in forwards)
+    return train, len(forwards) - train
+
+
+def _compare(
+    counts: dict[int, list[int]],
+    total: int,
+    kind: str,
+    special: dict[str, tuple[Callable[[int], int], str]],
+    problem: Callable[[str, str], Problem],
+) -> None:
+    """Compare the steps that each rank did, by number of workers, with total // N.
+
+    Rounding to the nearest whole number, as Python's round() does, is as good.
+    special: faults that have names of their own, as what they would give.
+    """
+    allowed = {n: {total // n, round(total / n)} for n in counts}
+    if all(set(done) <= allowed[n] for n, done in counts.items()):
+        return
+    faults = {
+        "not-divided": (
+            lambda n: total,
+            f"Every worker did all {kind} steps, however many workers there were.",
+        ),
+        "hard-coded": (
+            lambda n: total // 2,
+            f"The {kind} steps were halved, however many workers there were.",
+        ),
+        **special,
+        "rounded-up": (
+            lambda n: -(-total // n),
+            f"The {kind} steps were rounded up: together the workers do more than an "
+            "epoch.",
+        ),
+    }
+    for name, (steps, seen) in faults.items():
+        if all(set(done) == {steps(n)} for n, done in counts.items()):
+            raise problem(name, seen)
+    wrong = next(n for n, done in counts.items() if not set(done) <= allowed[n])
+    raise problem(
+        f"{kind}-steps",
+        f"On {_workers(wrong)} {_who_did(counts[wrong])} {kind} steps, where each has "
+        f"{total // wrong} to do.",
+    )
+
+
+# ------------------------------------------------------------ step 6
+
+
+def _average_metrics(worlds: dict[str, World]) -> None:
+    world = worlds["two"]
+    if not any(rank.all("fit") for rank in world.ranks):
+        _averaged_by_hand(world)
+        return
+    calls = [rank.all("callback") for rank in world.ranks]
+    if not all(calls):
+        raise Missing
+    computed = [
+        {k: v for k, v in call[0]["before"].items() if k.startswith("val_")}
+        for call in calls
+    ]
+    if not all(computed):
+        raise Problem("no-validation", "The program did not validate.")
+    for rank, metrics in enumerate(computed):
+        if set(metrics) != set(computed[0]):
+            raise Problem(
+                "other-metrics",
+                f"Rank 0 computed {', '.join(sorted(computed[0]))}, rank {rank} "
+                f"{', '.join(sorted(metrics))}: only what all ranks have can be "
+                "averaged.",
+            )
+    mean = {k: float(np.mean([each[k] for each in computed])) for k in computed[0]}
+    if all(_near(computed[0][k], computed[1][k]) for k in mean):
+        raise Problem(
+            "no-difference",
+            "All ranks computed the same validation metrics, so whether they were "
+            "averaged can't be seen.",
+            state=UNDECIDED,
+        )
+    for together in _side_by_side(calls):
+        _raise_combined(world, together, computed)
+    averaged = any(_all_near(c["after"], mean) for call in calls for c in call)
+    for rank, call in enumerate(calls):
+        for callback in call:
+            before, after = callback["before"], callback["after"]
+            changes = any(after.get(k) != before.get(k) for k in mean)
+            reads = set(callback["read"]) & set(mean)
+            wrong = sorted(k for k in reads if not _near(before[k], mean[k]))
+            if changes or not wrong:
+                continue
+            if world.outcome != lab.ENDED:
+                raise Missing
+            told = (
+                f"{callback['name']} read {wrong[0]} = {before[wrong[0]]:.4f} on rank "
+                f"{rank}; the mean over the workers is {mean[wrong[0]]:.4f}"
+            )
+            if averaged:
+                raise Problem(
+                    "too-late",
+                    f"{told}. It is averaged only after that: callbacks act in the "
+                    "order of the list.",
+                    callback["made"],
+                )
+            raise Problem("not-averaged", f"{told}.", callback["made"])
+    if not averaged:
+        raise Missing
+
+
+def _side_by_side(calls: list[list[dict]]):
+    """Each callback that all ranks have, as what it did on each; in rank 0's order."""
+    rest = [list(call) for call in calls[1:]]
+    for callback in calls[0]:
+        likes = [
+            next((c for c in others if c["name"] == callback["name"]), None)
+            for others in rest
+        ]
+        if None not in likes:
+            for others, like in zip(rest, likes, strict=True):
+                others.remove(like)
+            yield callback, *likes
+
+
+def _raise_combined(world: World, together: tuple, computed: list[dict]) -> None:
+    """Raise the Problem of a callback that replaces metrics by something known.
+
+    together: what it did on each rank; computed: the metrics that each computed.
+    """
+    changed = sorted(
+        k
+        for k in computed[0]
+        if any(c["after"].get(k) != c["before"].get(k) for c in together)
+    )
+    if not changed or not all(set(changed) <= set(c["after"]) for c in together):
+        return
+    handed_out = _broadcasts_in(world.ranks[0], together[0])
+    for keys in (changed, *([key] for key in changed)):
+        given = np.array([[metrics[k] for k in keys] for metrics in computed])
+        got = np.array([[c["after"][k] for k in keys] for c in together])
+        name, words = _combination(given, got, handed_out)
+        if name not in ("", "mean"):
+            raise Problem(
+                name,
+                f"{together[0]['name']} replaces {' and '.join(keys)} by {words}, not "
+                "by the mean.",
+                together[0]["made"],
+            )
+
+
+def _broadcasts_in(rank: Rank, callback: dict) -> bool:
+    """Did a broadcast take place in this callback, at the end of the epoch?"""
+    for event in reversed(rank.events[: rank.events.index(callback)]):
+        if event["what"] in ("callback", "forward"):
+            break
+        if event["what"] == "enter" and event["op"] == "broadcast":
+            return True
+    return False
+
+
+def _combination(
+    given: np.ndarray, got: np.ndarray, handed_out: bool
+) -> tuple[str, str]:
+    """What was made of the numbers that the ranks gave: its name, "mean" or that of a
+    Problem, and words for it; both empty for nothing known.
+
+    given, got: (ranks, numbers). handed_out: by a broadcast; the numbers alone do not
+    always tell what rank 0 gave from a maximum or minimum.
+    """
+    mean = given.mean(axis=0)
+    computed = [
+        ("mean", "the mean", mean),
+        ("sum", "the sum over the workers", given.sum(axis=0)),
+        (
+            "divided-twice",
+            "the mean divided by the number of workers once more",
+            mean / len(given),
+        ),
+        ("maximum", "the maximum over the workers", given.max(axis=0)),
+        ("minimum", "the minimum over the workers", given.min(axis=0)),
+    ]
+    taken = [
+        ("broadcast", f"what rank {rank} computed", numbers)
+        for rank, numbers in enumerate(given)
+    ]
+    known = [*taken, *computed] if handed_out else [*computed, *taken]
+    return next(
+        ((name, words) for name, words, numbers in known if _near(got, numbers)),
+        ("", ""),
+    )
+
+
+def _averaged_by_hand(world: World) -> None:
+    """A training loop of its own has no callbacks: look at what it lets reduce."""
+    if world.outcome != lab.ENDED or not all(r.all("forward") for r in world.ranks):
+        raise Missing
+    exchanges = zip(*(_small_exchanges(rank) for rank in world.ranks), strict=False)
+    outcomes = [(*_outcome(together), together[0]["line"]) for together in exchanges]
+    if any(name == "mean" for name, _, _ in outcomes):
+        return
+    # What leaves it open comes first: a rank may exchange more than metrics.
+    for name, words, line in sorted(outcomes, key=lambda o: o[0] not in _OPEN):
+        if name in _OPEN:
+            raise Problem(name, _OPEN[name], line, state=UNDECIDED)
+        if name:
+            raise Problem(
+                name,
+                "No number that the ranks computed in validation was averaged: what "
+                f"they get{in_line(line)} is {words}.",
+                line,
+            )
+    raise Problem(
+        "not-averaged", "No number that the ranks computed in validation was averaged."
+    )
+
+
+_EXCHANGES = ("allreduce", "allgather", "broadcast")  # and the grouped ones
+_OPEN = {
+    "no-difference": "All ranks gave the same numbers to be reduced, so whether they "
+    "were averaged can't be seen.",
+    "gathered": "All ranks gathered their numbers, and whether each then took the mean "
+    "can't be seen.",
+}
+
+
+def _outcome(together: tuple[dict, ...]) -> tuple[str, str]:
+    """What a collective made of a few numbers of each rank: as _combination, or a name
+    in _OPEN."""
+    op = together[0]["op"]
+    if "allgather" in op:
+        return "gathered", ""
+    given = np.array([exchange["given"] for exchange in together])
+    got = np.array([exchange["got"] for exchange in together])
+    name, words = _combination(given, got, handed_out=op == "broadcast")
+    # Numbers as good as equal are their mean, their maximum, what rank 0 gave.
+    if np.allclose(given, given[0], rtol=1e-4) and name != "divided-twice":
+        return ("", "") if op == "broadcast" else ("no-difference", "")
+    # The program may divide the sum by itself.
+    return ("mean", "") if name == "sum" else (name, words)
+
+
+def _small_exchanges(rank: Rank):
+    """The collectives that exchanged a few numbers after validating, as dicts with
+    what the rank gave and got.
+
+    What comes before the validation, such as the mean of the training loss, does not
+    tell whether its metrics are averaged.
+    """
+    what = [event["what"] for event in rank.events]
+    if "update" not in what:
+        raise Missing
+    last = len(what) - what[::-1].index("update")
+    validated = next(
+        (
+            i
+            for i, event in enumerate(rank.events[last:], last)
+            if event["what"] == "forward" and not event["training"]
+        ),
+        last,
+    )
+    entered = None
+    for event in rank.events[validated:]:
+        if event["what"] == "enter":
+            entered = event if event["op"].endswith(_EXCHANGES) else None
+        elif event["what"] == "leave" and entered and entered["given"] and event["got"]:
+            yield {**entered, "got": event["got"]}
+
+
+# ------------------------------------------------------------ small things
+
+
+def _same(a: np.ndarray, b: np.ndarray) -> bool:
+    return _distance(a, b) < CLOSE
+
+
+def _distance(a: np.ndarray, b: np.ndarray) -> float:
+    """|a - b| / |a|."""
+    return float(np.linalg.norm(a - b) / (np.linalg.norm(a) or 1.0))
+
+
+def _near(a, b) -> bool:
+    """Two numbers, or all of two arrays."""
+    return bool(np.allclose(a, b, rtol=1e-5, atol=1e-7))
+
+
+def _all_near(metrics: dict, wanted: dict) -> bool:
+    return all(k in metrics and _near(metrics[k], v) for k, v in wanted.items())
+
+
+JUDGES = {
+    1: _start_and_pin,
+    2: _one_voice,
+    3: trains(_average_gradients),
+    4: trains(_broadcast),
+    5: trains(_fewer_steps),
+    6: validates(_average_metrics),
+}

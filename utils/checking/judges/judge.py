@@ -1,0 +1,308 @@
+"""Read what the workers of a check reported, and turn what is wrong into a verdict.
+
+The programs only report (utils.checking.observers). The judges of each exercise's
+steps, in the other modules here, compare what the workers did and raise a Problem. A
+step is judged by its own evidence as far as that goes: a program that hangs at its
+broadcast may well have a right step 1.
+"""
+
+import itertools
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from signal import strsignal
+
+import numpy as np
+
+from utils.base import course
+from utils.checking import evidence, lab
+from utils.checking.evidence import Unreadable
+from utils.lessons.verdict import RIGHT, UNDECIDED, WRONG, Verdict
+
+EVIDENCE_LINES = 6
+
+TAMPERED, CRASHED, DEADLOCK, HUNG, FLOOD, NO_MPIRUN = (
+    *("tampered", "crashed", "deadlock", "hung", "flood", "no-mpirun"),
+)
+
+
+class Missing(Exception):
+    """The evidence for a step is not there: the program did not come so far."""
+
+
+class Problem(Exception):
+    """What is wrong; becomes the verdict."""
+
+    def __init__(self, name, seen, line=None, evidence=(), state=WRONG):
+        super().__init__(seen)
+        self.name, self.seen, self.line = name, seen, line
+        self.evidence, self.state = tuple(evidence), state
+
+
+# ------------------------------------------------------------ reading the reports
+
+
+@dataclass
+class Rank:
+    """The report of one worker.
+
+    kind: of what was observed, see `evidence.SCHEMAS`.
+    """
+
+    folder: Path
+    number: int
+    script: str = ""
+    kind: str = "horovod"
+
+    @cached_property
+    def events(self) -> list[dict]:
+        """All that it reported. Raises Unreadable."""
+        return evidence.events(self._file("jsonl"), self.kind)
+
+    def _file(self, name: str) -> Path:
+        return self.folder / f"rank.{self.number}.{name}"
+
+    def all(self, what: str) -> list[dict]:
+        return [event for event in self.events if event["what"] == what]
+
+    def first(self, what: str) -> dict:
+        """The first such event. Raises Missing."""
+        found = self.all(what)
+        if not found:
+            raise Missing
+        return found[0]
+
+    def array(self, name: str) -> np.ndarray:
+        """float32, one axis. Raises Missing, Unreadable, and a Problem where its
+        numbers can't be compared."""
+        try:
+            array = evidence.array(self._file(f"{name}.npy"))
+        except FileNotFoundError:
+            raise Missing from None
+        except evidence.TooLarge:
+            raise Problem(
+                "too-large",
+                "Its network is too large for a check, which compares up to "
+                f"{evidence.MOST_ARRAY // 4:,} weights. Leave the network as it was.",
+            ) from None
+        if not np.isfinite(array).all():
+            raise Problem(
+                "not-finite",
+                f"Rank {self.number} computed weights or gradients that are no finite "
+                "numbers: its training has diverged.",
+            )
+        return array
+
+    def text(self, name: str) -> str:
+        """What it printed ("out", "err"), or where it was ("stack"). Raises
+        Unreadable."""
+        return evidence.text(self._file(name))
+
+    @property
+    def state(self) -> str:
+        """What it was doing in the end."""
+        last = self.events[-1] if self.events else {"what": "nothing"}
+        if last["what"] == "enter":
+            at = in_line(last["line"])
+            return f"rank {self.number} waits for the others in {last['op']}{at}"
+        if last["what"] == "ended":
+            return f"rank {self.number} has ended"
+        if last["what"] == "failed":
+            return f"rank {self.number} has failed"
+        place = rf'File "{re.escape(self.script)}", line (\d+) in '
+        found = re.search(place, self.text("stack"))
+        line = int(found[1]) if found else last.get("line")
+        return f"rank {self.number} is busy{in_line(line)}"
+
+
+@dataclass
+class World:
+    """What was observed of a program on so many workers.
+
+    statuses: rank -> exit status of each that was started, None if it was ended; None
+    where that can't be read.
+    """
+
+    folder: Path
+    name: str
+    outcome: str
+    ranks: list[Rank] = field(default_factory=list)
+    statuses: dict[str, int | None] | None = None
+
+    @property
+    def size(self) -> int:
+        return len(self.ranks)
+
+    def arrays(self, name: str) -> np.ndarray:
+        """(size, numbers). Raises Missing if a rank has none, Unreadable."""
+        found = [rank.array(name) for rank in self.ranks]
+        if len({array.shape for array in found}) != 1 or not found[0].size:
+            raise Unreadable(f"{name}: the ranks differ in size")
+        return np.stack(found)
+
+    def failures(self) -> list[tuple[Rank, dict]]:
+        found = [(rank, event) for rank in self.ranks for event in rank.all("failed")]
+        # A rank that another one left alone complains, too, but later.
+        return sorted(found, key=lambda pair: _left_alone(pair[1]))
+
+    def raise_trouble(self) -> None:
+        """Raise the Problem of a program that did not end well."""
+        states = [rank.state for rank in self.ranks]
+        waiting = [
+            r for r in self.ranks if r.events and r.events[-1]["what"] == "enter"
+        ]
+        if self.outcome == lab.DEADLOCK:
+            raise Problem(
+                DEADLOCK,
+                f"The workers wait for ever: {'; '.join(states)}. All of them have to "
+                "make the same calls, in the same order.",
+                waiting[0].events[-1]["line"],
+            )
+        failures = self.failures()
+        if failures and _left_alone(failures[0][1]):
+            rank, failure = failures[0]
+            others = [r.state for r in self.ranks if r is not rank]
+            raise Problem(
+                DEADLOCK,
+                f"Rank {rank.number} still wanted to work with the others"
+                f"{in_line(failure['line'])}, but {'; '.join(others)}. All of them "
+                "have to make the same calls.",
+                failure["line"],
+            )
+        if failures:
+            rank, failure = failures[0]
+            raise Problem(
+                CRASHED,
+                f"Rank {rank.number} of {self.size} failed"
+                f"{in_line(failure['line'])}: {short(failure['error'])}",
+                failure["line"],
+                _own_frames(rank.text("err")),
+            )
+        if self.outcome == lab.FLOOD:
+            raise Problem(FLOOD, f"A worker printed more than {lab.OUTPUT:,} bytes.")
+        if self.outcome == lab.HUNG:
+            busy = [r for r in self.ranks if r not in waiting]
+            line = busy[0].events[-1].get("line") if busy and busy[0].events else None
+            raise Problem(
+                HUNG,
+                f"It did not get on: {'; '.join(states)}.",
+                line,
+            )
+        if self.outcome == lab.FAILED and self.statuses == {}:
+            output = evidence.text(self.folder / "mpirun.txt")
+            raise Problem(
+                NO_MPIRUN,
+                "mpirun ended before it had started a worker. It said: "
+                f"{short(output)}",
+                state=UNDECIDED,
+            )
+        if self.outcome == lab.FAILED:
+            left = [
+                f"rank {r.number}"
+                for r in self.ranks
+                if not r.events or r.events[-1]["what"] not in ("ended", "failed")
+            ]
+            raise Problem(
+                CRASHED,
+                f"{' and '.join(left) or 'a worker'} of {self.size} ended in the "
+                f"middle of the program, without an error{self._signals()}.",
+            )
+
+    def _signals(self) -> str:
+        """Words for the signals that ended workers; none without one."""
+        known = [status or 0 for status in (self.statuses or {}).values()]
+        numbers = sorted({-status for status in known if status < 0})
+        if not numbers:
+            return ""
+        return f" (by {' and '.join(f'signal {n}, {strsignal(n)}' for n in numbers)})"
+
+
+def read(folder: Path) -> dict[str, World]:
+    """The worlds of one job of the lab, by name. folder: resolved."""
+    worlds = {}
+    for name, observed in lab.WORLDS.items():
+        place = folder / name
+        try:
+            facts = evidence.outcome(place / "outcome.json")
+        except FileNotFoundError:
+            continue
+        except Unreadable:
+            facts = {"outcome": lab.FAILED, "script": "", "statuses": None}
+        ranks = [
+            Rank(place, number, facts["script"], observed.kind)
+            for number in range(observed.size)
+        ]
+        worlds[name] = World(place, name, facts["outcome"], ranks, facts["statuses"])
+    return worlds
+
+
+def verdict(
+    step: int,
+    expected: str,
+    judge: Callable[[dict[str, World]], None],
+    worlds: dict[str, World],
+) -> Verdict:
+    """What `judge` makes of these worlds: it raises a Problem, or Missing evidence."""
+    try:
+        for world in worlds.values():
+            _raise_tampering(world)
+        try:
+            judge(worlds)
+        except Missing:
+            for world in worlds.values():
+                world.raise_trouble()
+            raise Problem(
+                "never-trained", "The program ended without having trained."
+            ) from None
+    except Problem as p:
+        name = f"step-{step}.{p.name}"
+        return Verdict(step, name, p.state, expected, p.seen, p.line, p.evidence)
+    except Unreadable as error:
+        seen = f"What the program reported can't be read: {error}."
+        return Verdict(step, f"step-{step}.{TAMPERED}", WRONG, expected, seen)
+    return Verdict(step, f"step-{step}.right", RIGHT, expected, expected)
+
+
+def _raise_tampering(world: World) -> None:
+    for rank in world.ranks:
+        for event in rank.all("tampered"):
+            raise Problem(
+                TAMPERED,
+                f"Rank {rank.number} {event['how']}: what the check sees may be wrong. "
+                "Programs may use and subclass libraries, not change or trace them.",
+            )
+
+
+# ------------------------------------------------------------ small things
+
+
+def in_line(line: int | None) -> str:
+    """Words for a line of the program; none without one."""
+    return f" in line {line}" if line else ""
+
+
+def short(text: str, most: int = 200) -> str:
+    """On one line, of at most so many characters."""
+    text = " ".join(str(text).split())
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def _own_frames(traceback: str) -> list[str]:
+    """The lines of the program in the traceback of its error, innermost last."""
+    lines = traceback.splitlines()
+    found = [
+        f"line {frame[2]}: {below.strip()}"
+        for line, below in itertools.pairwise(lines)
+        if (frame := re.match(r'  File "([^"]*)", line (\d+)', line))
+        and "site-packages" not in frame[1]
+        and course.PACKAGE not in Path(frame[1]).parents
+        and not frame[1].startswith("<")
+    ]
+    return found[-EVIDENCE_LINES:]
+
+
+def _left_alone(failure: dict) -> bool:
+    """Did Horovod complain that another worker has gone?"""
+    return "Horovod has been shut down" in str(failure["error"])

@@ -1,0 +1,336 @@
+"""Judge the steps of exercises/scaled.py: rate, warm-up, validation and checkpoint.
+
+Every worker is on a machine of its own (see lab.py), so its local rank is 0, and
+what it writes can't be taken for another's.
+"""
+
+import math
+from collections import Counter
+
+import numpy as np
+
+from utils.checking import lab
+from utils.checking.judges.graphs import trains, validates
+from utils.checking.judges.judge import Missing, Problem, Rank, World
+
+BASE_LR, WARMUP_EPOCHS, EPOCHS, VAL_BATCH = 0.01, 2, 3, 3
+TRAIN_IMAGES = 54  # four batches in an epoch; and nine images to validate on ...
+IMAGES = TRAIN_IMAGES // 6  # ... whose shards on two workers differ in size
+OPTIONS = (
+    *("--epochs", str(EPOCHS), "--warmup-epochs", str(WARMUP_EPOCHS)),
+    *("--base-lr", str(BASE_LR), "--batch-size", "13", "--val-batch-size"),
+    *(str(VAL_BATCH), "--train-images", str(TRAIN_IMAGES), "--width", "1"),
+    *("--seed", "1", "--checkpoint", "kept"),
+)
+CLOSE = 1e-3  # relative: of rates and metrics
+
+EXPECTED = {
+    1: f"After the warm-up, the learning rate of every rank is {BASE_LR:g}, which is "
+    "--base-lr, times the number of workers.",
+    2: "In the first --warmup-epochs epochs the learning rate of every rank grows "
+    "evenly from --base-lr to the full rate, from batch to batch or epoch to epoch.",
+    3: f"In each epoch, the ranks share the {IMAGES} images to validate on, each seen "
+    "once; and every callback that reads the metrics sees those of all images.",
+    4: "Rank 0 keeps all weights and the optimizer's state, and never overwrites its "
+    "only copy; the other ranks write no file.",
+}
+WORLDS = {
+    1: ("machine", "two machines", "three machines"),
+    2: ("machine", "two machines"),
+    3: ("two machines",),
+    4: ("two machines",),
+}
+
+
+# ------------------------------------------------------------ the learning rate
+
+
+def _rates(rank: Rank) -> list[list[float]]:
+    """The learning rates of the updates of each epoch. Raises Missing without all."""
+    updates = rank.all("update")
+    rates = [[u["rate"] for u in updates if u["epoch"] == e] for e in range(EPOCHS)]
+    if not all(rates):
+        raise Missing
+    return rates
+
+
+def _near(a: float, b: float) -> bool:
+    return math.isclose(a, b, rel_tol=CLOSE)
+
+
+def _scaled(worlds: dict[str, World]) -> None:
+    for world in worlds.values():
+        full, line = world.size * BASE_LR, _place(world)
+        last = [_rates(rank)[-1][-1] for rank in world.ranks]
+        if all(_near(rate, full) for rate in last):
+            continue
+        where = f"On {world.size} worker{'s' * (world.size > 1)}, after the warm-up,"
+        if not all(_near(rate, last[0]) for rate in last):
+            told = " and ".join(f"{rate:.4g}" for rate in last)
+            raise Problem("differs", f"{where} the ranks trained with {told}.", line)
+        size, rate = world.size, last[0]
+        seen = f"{where} the learning rate is {rate:.4g}, not {full:.4g}"
+        faults = {
+            "not-scaled": (BASE_LR, "it does not depend on the number of workers"),
+            "scaled-twice": (size * full, "the number of workers is in it twice"),
+            "divided": (BASE_LR / size, "it was divided, not multiplied"),
+            "square-root": (
+                math.sqrt(size) * BASE_LR,
+                "it grows with the square root of the number of workers",
+            ),
+        }
+        asked = {event["name"] for rank in world.ranks for event in rank.all("asked")}
+        if _near(rate, BASE_LR) and "local_size" in asked:
+            raise Problem(
+                "local-size",
+                f"{seen}: hvd.local_size() counts the workers of one machine, here 1.",
+                line,
+            )
+        for name, (found, why) in faults.items():
+            if _near(rate, found):
+                raise Problem(name, f"{seen}: {why}.", line)
+        raise Problem("another-rate", f"{seen}.", line)
+
+
+def _place(world: World) -> int | None:
+    """The line that trains."""
+    return world.ranks[0].first("fit")["line"]
+
+
+def _warms_up(worlds: dict[str, World]) -> None:
+    for world in worlds.values():
+        full, line = world.size * BASE_LR, _place(world)
+        by_epoch = [_rates(rank) for rank in world.ranks]
+        rates = [[r for epoch in one for r in epoch] for one in by_epoch]
+        where = f"On {world.size} worker{'s' * (world.size > 1)}"
+        for rank, own in enumerate(rates):
+            if not np.allclose(own, rates[0][: len(own)], rtol=CLOSE):
+                raise Problem(
+                    "differs",
+                    f"{where}, rank 0 began with a learning rate of {rates[0][0]:.4g}, "
+                    f"then {rates[0][1]:.4g}; rank {rank} with {own[0]:.4g}, "
+                    f"then {own[1]:.4g}.",
+                    line,
+                )
+        own, steps = rates[0], len(by_epoch[0][0])
+        name, seen = _wrong_warm_up(own, steps, full)
+        if name:
+            shown = ", ".join(f"{epoch[0]:.4g}" for epoch in by_epoch[0])
+            raise Problem(
+                name, f"{where}, {seen}. Its epochs began with {shown}.", line
+            )
+
+
+def _wrong_warm_up(rates: list[float], steps: int, full: float) -> tuple[str, str]:
+    """What is wrong with the rates of one rank, with so many steps an epoch; ("", "")
+    if nothing is.
+
+    A right rate is on the line from the base rate to the full one, or behind it by
+    less than an epoch, as a schedule is that acts once an epoch, or ahead by a batch.
+    """
+    batches = WARMUP_EPOCHS * steps
+
+    def line(batch: float) -> float:
+        return BASE_LR + (full - BASE_LR) * min(1.0, max(0.0, batch / batches))
+
+    slack = CLOSE * full
+    warm, after = np.array(rates[:batches]), np.array(rates[batches:])
+    if full > BASE_LR and np.allclose(warm, full, rtol=CLOSE):
+        return "no-warm-up", f"all updates have the full learning rate, {full:.4g}"
+    if warm[0] < BASE_LR - slack:
+        return "starts-too-low", f"the first learning rate is {warm[0]:.4g}"
+    if warm[0] > line(1) + slack:
+        return "starts-too-high", f"the first learning rate is {warm[0]:.4g}"
+    if np.any(np.diff(rates[: batches + 1]) < -slack):
+        return "falls", "the learning rate falls during the warm-up"
+    if full > BASE_LR and np.allclose(warm, warm[0], rtol=CLOSE):
+        return "jumps", f"the learning rate stays at {warm[0]:.4g}, and then jumps"
+    for batch, rate in enumerate(warm):
+        if rate > line(batch + 1) + slack:
+            return (
+                "too-fast",
+                f"update {batch} has the learning rate {rate:.4g} already",
+            )
+        if rate < line(batch - steps) - slack:
+            return "too-slow", f"update {batch} still has the learning rate {rate:.4g}"
+    if not np.allclose(after, full, rtol=CLOSE):
+        return "never-full", f"after the warm-up it is {after[0]:.4g}, not {full:.4g}"
+    return "", ""
+
+
+# ------------------------------------------------------------ validation
+
+
+def _exactly_validated(worlds: dict[str, World]) -> None:
+    for world in worlds.values():
+        line = _place(world)
+        ends = [{e["epoch"] for e in rank.all("epoch")} for rank in world.ranks]
+        if any(len(done) < EPOCHS for done in ends):
+            raise Missing
+        for epoch in range(EPOCHS):
+            _shared(world, epoch, line)
+        for epoch in range(EPOCHS):
+            _known(world, epoch)
+
+
+def _seen(rank: Rank, epoch: int) -> tuple[list[int], list[bool]]:
+    """The images that a rank validated on in an epoch, and which it recognised."""
+    events = [e for e in rank.all("validated") if e["epoch"] == epoch]
+    images = [number for event in events for number in event["images"]]
+    return images, [right for event in events for right in event["right"]]
+
+
+def _shared(world: World, epoch: int, line: int | None) -> None:
+    """Are the images shared out, each seen once?"""
+    images = [_seen(rank, epoch)[0] for rank in world.ranks]
+    evidence = [
+        f"rank {n}: {' '.join(map(str, sorted(own))) or 'none'}"
+        for n, own in enumerate(images)
+    ]
+    where = f"In epoch {epoch + 1} on {world.size} workers"
+
+    def problem(name: str, seen: str) -> Problem:
+        return Problem(name, f"{where}, {seen}.", line, evidence)
+
+    if not any(images):
+        raise problem("no-validation", "nobody validated")
+    idle = [str(n) for n, own in enumerate(images) if not own]
+    if idle:
+        raise problem("some-idle", f"rank {' and '.join(idle)} validated on no image")
+    if any(-1 in own for own in images):
+        raise problem("other-images", "the images were not those to validate on")
+    everything = set(range(IMAGES))
+    if world.size > 1 and all(set(own) == everything for own in images):
+        raise problem("not-shared", f"every rank validated on all {IMAGES} images")
+    counted = Counter(number for own in images for number in own)
+    missing = len(everything - set(counted))
+    twice = sum(count > 1 for count in counted.values())
+    told = f"{missing} of {IMAGES} images were seen by nobody, {twice} more than once"
+    if missing and twice:
+        raise problem("at-random", told)
+    if missing:
+        raise problem("left-out", told)
+    if twice:
+        raise problem("repeated", told)
+    if max(map(len, images)) >= -(-IMAGES // world.size) + VAL_BATCH:
+        raise problem("unequal", "the shards differ by a batch or more")
+
+
+def _known(world: World, epoch: int) -> None:
+    """Do all that read the metrics read those of all images?"""
+    calls = [
+        [c for c in rank.all("callback")][_slice(rank, epoch)] for rank in world.ranks
+    ]
+    seen = [_seen(rank, epoch) for rank in world.ranks]
+    counts = np.array([len(images) for images, _ in seen])
+    right = np.array([sum(recognised) for _, recognised in seen])
+    exact = {"val_accuracy": right.sum() / counts.sum()}
+    plain = {"val_accuracy": float(np.mean(right / counts))}
+    losses = [own[0]["before"].get("val_loss") for own in calls]
+    if None not in losses:
+        exact["val_loss"] = float(np.array(losses) @ counts / counts.sum())
+        plain["val_loss"] = float(np.mean(losses))
+    for number, own in enumerate(calls):
+        last = own[-1]["after"]
+        for name in exact:
+            if name not in last:
+                raise Problem("no-metric", f"Rank {number} has no {name} in the end.")
+        for call in own:
+            changed = any(call["before"].get(n) != call["after"].get(n) for n in exact)
+            wrong = [
+                n
+                for n in exact
+                if n in call["read"] and not _same(call["before"].get(n), exact[n])
+            ]
+            if changed or not wrong:
+                continue
+            name, read = wrong[0], call["before"].get(wrong[0])
+            told = f"{call['name']} read {name} = {_shown(read)} on rank {number}"
+            told += f"; over all {counts.sum()} images it is {exact[name]:.4f}"
+            if all(_same(last[n], exact[n]) for n in exact):
+                raise Problem("too-late", f"{told}, as it says later on.", call["made"])
+            if all(_same(last[n], plain[n]) for n in exact):
+                shards = " and ".join(map(str, counts))
+                raise Problem(
+                    "unweighted",
+                    f"{told}. It is the mean over the workers, whose shards have "
+                    f"{shards} images: weigh each with its number.",
+                    call["made"],
+                )
+            raise Problem("wrong-metric", f"{told}.", call["made"])
+
+
+def _slice(rank: Rank, epoch: int) -> slice:
+    """Which of the rank's callback events are those of an epoch."""
+    seen, bounds = 0, [0]
+    for event in rank.events:
+        seen += event["what"] == "callback"
+        if event["what"] == "epoch":
+            bounds.append(seen)
+    return slice(bounds[epoch], bounds[epoch + 1])
+
+
+def _same(a: float | None, b: float) -> bool:
+    return a is not None and math.isclose(a, b, rel_tol=CLOSE, abs_tol=1e-6)
+
+
+def _shown(value: float | None) -> str:
+    return "nothing" if value is None else f"{value:.4f}"
+
+
+# ------------------------------------------------------------ the checkpoint
+
+
+def kept(world: World) -> None:
+    """Does rank 0 alone keep what training has changed, and safely?"""
+    kept = [rank.first("kept") for rank in world.ranks]
+    line = _place(world)
+    others = [n for n, own in enumerate(kept) if n and own["files"]]
+    if others:
+        files = kept[others[0]]["files"]
+        told = f"Rank {others[0]} wrote {files[0]}"
+        told += f" and {len(files) - 1} more" if len(files) > 1 else ""
+        if kept[0]["files"]:
+            raise Problem("others-write", f"{told}; so did rank 0.", line)
+        raise Problem("another-rank", f"{told}, and rank 0 wrote nothing.", line)
+    if world.outcome != lab.ENDED:
+        raise Missing
+    if not kept[0]["files"]:
+        raise Problem(
+            "nothing-kept",
+            "Rank 0 left no file in the folder that --checkpoint names.",
+            line,
+        )
+    for what, words in (("weights", "weights"), ("state", "optimizer's state")):
+        share = kept[0][what]
+        if share < 1:
+            raise Problem(
+                f"no-{what}",
+                f"Of the {words} at the end of an epoch, {share:.0%} is in the files "
+                f"that rank 0 left: {', '.join(kept[0]['files'])}.",
+                line,
+            )
+    before: dict[str, list[int]] = {}
+    for event in world.ranks[0].all("epoch"):
+        for name, (number, written) in event["files"].items():
+            old = before.get(name)
+            if old and old[0] == number and old[1] != written:
+                raise Problem(
+                    "overwritten",
+                    f"In epoch {event['epoch'] + 1}, rank 0 overwrote {name}. Who "
+                    "stops it in the middle has neither the old nor the new one.",
+                    line,
+                )
+        before = event["files"]
+
+
+def _kept(worlds: dict[str, World]) -> None:
+    kept(worlds["two machines"])
+
+
+JUDGES = {
+    1: trains(_scaled),
+    2: trains(_warms_up),
+    3: validates(_exactly_validated),
+    4: validates(_kept),
+}

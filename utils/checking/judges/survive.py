@@ -1,0 +1,197 @@
+"""Judge the steps of exercises/survive.py: keep, take up, agree, and survive.
+
+The program has two lives: it is trained, and later started again, with one more epoch
+to train and the same folders. In another world, a worker seems to die in the middle.
+"""
+
+from utils.checking import lab
+from utils.checking.judges import scaled as judge_scaled
+from utils.checking.judges.graphs import validates
+from utils.checking.judges.judge import Missing, Problem, Rank, World, in_line
+
+EPOCHS, BATCH, COMMIT_EVERY, WORKERS = 3, 5, 2, 2
+TRAIN_IMAGES = 54  # five steps of two batches in an epoch, and four images left over
+STEP = BATCH * WORKERS
+STEPS = TRAIN_IMAGES // STEP
+OPTIONS = (
+    *("--epochs", str(EPOCHS), "--batch-size", str(BATCH), "--val-batch-size", "3"),
+    *("--train-images", str(TRAIN_IMAGES), "--width", "1", "--seed", "1"),
+    *("--commit-every", str(COMMIT_EVERY), "--checkpoint", "kept"),
+)
+FIRST, SECOND, SHAKEN = "first life", "second life", "shaken"
+
+EXPECTED = {
+    1: "Rank 0 keeps all weights and the optimizer's state after each epoch, and never "
+    "overwrites its only copy; the other ranks write no file.",
+    2: "Started again, rank 0 goes on with the next epoch, with the weights and the "
+    "optimizer's state that it had kept.",
+    3: "From the first batch on, all ranks have the epoch, the weights and the "
+    "optimizer's state of rank 0, though they could not read what it had kept.",
+    4: f"When a worker has died, the others go back to the last commit, {COMMIT_EVERY} "
+    "batches ago at most, and go on from there with all of its state.",
+}
+WORLDS = {1: (FIRST,), 2: (FIRST, SECOND), 3: (FIRST, SECOND), 4: (SHAKEN,)}
+WORDS = {"weights": "weights", "state": "optimizer's state"}
+STATISTICS = {"statistics": "running statistics of batch normalisation"}
+
+
+def _place(world: World) -> int | None:
+    """The line that trains."""
+    return world.ranks[0].first("fit")["line"]
+
+
+def _kept(worlds: dict[str, World]) -> None:
+    judge_scaled.kept(worlds[FIRST])
+
+
+# ------------------------------------------------------------ going on
+
+
+def _taken_up(worlds: dict[str, World]) -> None:
+    before, after = worlds[FIRST].ranks[0], worlds[SECOND].ranks[0]
+    if worlds[FIRST].outcome != lab.ENDED:
+        worlds[FIRST].raise_trouble()
+    last = before.all("after")
+    if not last:
+        raise Missing
+    if not after.all("begins") and worlds[SECOND].outcome == lab.ENDED:
+        raise Problem(
+            "trains-nothing",
+            f"Started again with --epochs {EPOCHS + 1} after {EPOCHS} epochs, rank 0 "
+            "trained no more.",
+        )
+    first, line = after.first("begins"), _place(worlds[SECOND])
+    same = {what: first[what] == last[-1][what] for what in WORDS}
+    epoch = first["epoch"]
+    where = "Started again, rank 0"
+    if not any(same.values()) and epoch == 0:
+        raise Problem("from-the-start", f"{where} began from the start.", line)
+    for what, words in WORDS.items():
+        if not same[what]:
+            raise Problem(
+                f"other-{what}",
+                f"{where} began epoch {epoch + 1}, but not with the {words} that it "
+                "had at its end.",
+                line,
+            )
+    if epoch != EPOCHS:
+        raise Problem(
+            "other-epoch",
+            f"{where} had trained {EPOCHS} epochs, and has their weights; but it went "
+            f"on with epoch {epoch + 1}, not {EPOCHS + 1}.",
+            line,
+        )
+
+
+def _agreed(worlds: dict[str, World]) -> None:
+    if worlds[SECOND].ranks[0].first("begins")["epoch"] == 0:
+        raise Missing  # rank 0 took nothing up that the others would have to be told
+    for name in WORLDS[3]:
+        world = worlds[name]
+        starts = [rank.first("begins") for rank in world.ranks]
+        line = _place(world)
+        where = "In its second life" if name == SECOND else "In its first life"
+        epochs = [start["epoch"] for start in starts]
+        if len(set(epochs)) > 1:
+            told = " and ".join(
+                f"rank {n} began with epoch {epoch + 1}"
+                for n, epoch in enumerate(epochs)
+            )
+            raise Problem("other-epochs", f"{where}, {told}.", line)
+        for what, words in (WORDS | STATISTICS).items():
+            if len({start[what] for start in starts}) > 1:
+                raise Problem(
+                    f"other-{what}",
+                    f"{where}, the ranks had different {words} in the first batch.",
+                    line,
+                )
+        if world.outcome != lab.ENDED:
+            world.raise_trouble()
+
+
+# ------------------------------------------------------------ after a death
+
+
+def _survived(worlds: dict[str, World]) -> None:
+    world = worlds[SHAKEN]
+    for number, rank in enumerate(world.ranks):
+        told = _going_on(rank, number, _place(world))
+        if told:
+            raise told
+    if world.outcome != lab.ENDED:
+        world.raise_trouble()
+
+
+def _going_on(rank: Rank, number: int, line: int | None) -> Problem | None:
+    """What is wrong with how a rank went on after a worker seemed to have died."""
+    events = rank.events
+    lost = next((i for i, e in enumerate(events) if e["what"] == "lost"), None)
+    if lost is None:
+        raise Missing
+    known = _positions(events[:lost])
+    rest = next((e for e in events[lost:] if e["what"] == "rest"), None)
+    again = next((e for e in events[lost:] if e["what"] == "before"), None)
+    if again is None or rest is None:
+        failed = rank.all("failed")
+        if failed:
+            return Problem(
+                "died-too",
+                f"When a worker had died, rank {number} ended as well"
+                f"{in_line(failed[0]['line'])}: {failed[0]['error']}.",
+                failed[0]["line"],
+            )
+        raise Missing
+    asked = rest["epoch"], rest["done"]
+    having = [
+        place
+        for place, weights, state in known
+        if (weights, state) == (again["weights"], again["state"])
+    ]
+    shown = _shown(asked)
+    if not having:
+        return Problem(
+            "other-state",
+            f"When a worker had died, rank {number} went on {shown}, with weights or "
+            "an optimizer's state that it never had after a batch.",
+            line,
+        )
+    back = len(known) - 1 - [place for place, *_ in known].index(having[-1])
+    if back > COMMIT_EVERY:
+        return Problem(
+            "too-far-back",
+            f"When a worker had died, rank {number} went back {back} batches, "
+            f"{_shown(having[-1])}. Commit every --commit-every batches.",
+            line,
+        )
+    if asked not in having:
+        return Problem(
+            "other-place",
+            f"When a worker had died, rank {number} went on {shown}, with the weights "
+            f"that it had {_shown(having[-1])}.",
+            line,
+        )
+    return None
+
+
+def _positions(events: list[dict]) -> list[tuple[tuple[int, int], str, str]]:
+    """Where in which epoch each update was, with which weights and state."""
+    found, place = [], (0, 0)
+    for event in events:
+        if event["what"] == "rest":
+            place = event["epoch"], event["done"]
+        elif event["what"] == "before":
+            found.append((place, event["weights"], event["state"]))
+            place = place[0], place[1] + STEP
+    return found
+
+
+def _shown(place: tuple[int, int]) -> str:
+    return f"after {place[1]} images of epoch {place[0] + 1}"
+
+
+JUDGES = {
+    1: validates(_kept),
+    2: validates(_taken_up),
+    3: validates(_agreed),
+    4: validates(_survived),
+}

@@ -1,0 +1,569 @@
+"""Run programs on workers that report what they do: where the checks get their facts.
+
+    python -m utils.checking.lab FOLDER
+
+imports TensorFlow once and then, for every job in FOLDER/jobs.json and every world
+that it asks for, starts a real `mpirun`. What mpirun starts is only a messenger
+(utils/checking/messenger.py): it asks this process to fork the worker, which so has
+TensorFlow imported already, and ends as the worker ends. Without that, six workers
+would spend half a minute on two cores with importing.
+
+A world ends when its workers have ended, when they wait for each other for ever, or
+when they are silent; how, is in its outcome.json.
+"""
+
+import contextlib
+import faulthandler
+import gc
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import psutil
+
+from utils.base import course, files, machine, supervise
+from utils.checking import evidence
+from utils.checking.observers import graphs as observe_graphs
+from utils.checking.observers import observe
+from utils.checking.observers import replicas as observe_replicas
+from utils.checking.observers import scaled as observe_scaled
+from utils.checking.observers import survive as observe_survive
+from utils.running import launchers, worker
+
+# Odd numbers of batches, so that dividing leaves remainders.
+TRAIN_IMAGES, BATCH_SIZE, VAL_BATCH_SIZE = 60, 8, 4
+STEPS = TRAIN_IMAGES // BATCH_SIZE
+VAL_STEPS = -(-(TRAIN_IMAGES // 6) // VAL_BATCH_SIZE)
+OPTIONS = (
+    *("--epochs", "1", "--width", "1", "--train-images", str(TRAIN_IMAGES)),
+    *("--batch-size", str(BATCH_SIZE), "--val-batch-size", str(VAL_BATCH_SIZE)),
+)
+
+
+@dataclass(frozen=True)
+class World:
+    """The workers that a program is run on.
+
+    local_ranks: what to pretend, by rank, where not the real ones; gpus: how many to
+    pretend on the machine. count_only: see observers/observe.py. replicas: of a single
+    worker, for programs with tf.distribute; reference: it runs the course's program
+    for one device, with which the other is compared. machines: each worker is on a
+    machine of its own, with one GPU and a disk (see observers/scaled.py).
+    lives: it may be started again (see observers/survive.py): `after` the world so
+    called, with what that has left on the disks, and with `more` options. failing: the
+    update in which a worker seems to die. graphs: rank 0 builds in the end what would
+    have been compiled (see observers/graphs.py). Not `observed`, the program does what
+    it does for a learner: it is compiled, and nothing but its end is known.
+    """
+
+    size: int
+    local_ranks: tuple[int, ...] = ()
+    gpus: int = 0
+    count_only: bool = False
+    replicas: int = 0
+    reference: bool = False
+    machines: bool = False
+    lives: bool = False
+    after: str = ""
+    more: tuple[str, ...] = ()
+    failing: int | None = None
+    graphs: bool = False
+    observed: bool = True
+
+    @property
+    def kind(self) -> str:
+        """What is observed of it: see `evidence.SCHEMAS`."""
+        if self.replicas:
+            return "replicas"
+        if self.lives:
+            return "survive"
+        return "scaled" if self.machines else "horovod"
+
+
+def _machines(size: int, **more) -> World:
+    return World(size, local_ranks=(0,) * size, gpus=1, machines=True, **more)
+
+
+# Two workers of a machine with four GPUs, on which others work, too; and machines
+# without a GPU.
+WORLDS = {
+    "two": World(2, local_ranks=(3, 2), gpus=4, graphs=True),
+    "pair": World(2, count_only=True, graphs=True),
+    "three": World(3, count_only=True),
+    "one": World(1, count_only=True),
+    "replicas": World(1, replicas=2),
+    "reference": World(1, replicas=1, reference=True),
+    "machine": _machines(1),
+    "two machines": _machines(2, graphs=True),
+    "three machines": _machines(3),
+    "first life": _machines(2, lives=True, graphs=True),
+    "second life": _machines(2, lives=True, after="first life", more=("--epochs", "4")),
+    "shaken": _machines(2, lives=True, failing=8, graphs=True),
+    "plain": World(2, observed=False),
+    "plain replicas": World(1, replicas=2, observed=False),
+}
+
+BEAT = 0.05  # seconds between two looks at the workers
+FAILING = 1.0  # seconds that a failing world has left
+STALL = 4.0  # seconds without a word, after which waiting for each other is for ever
+SILENCE = 25.0  # seconds of processor without a word, after which a worker is hung
+PATIENCE = 3  # so many times as many seconds pass before one is hung that sleeps
+LIMIT = 150.0  # seconds for a world
+START = 60.0  # seconds to import TensorFlow
+OUTPUT = 1_000_000  # bytes that a worker may print
+
+ENDED, FAILED, DEADLOCK, HUNG, FLOOD = "ended", "failed", "deadlock", "hung", "flood"
+
+# Printed before the first worker is there; what fails before that, no program did.
+BEGINS = "The first worker begins."
+
+
+@dataclass
+class _Worker:
+    pid: int
+    messenger: socket.socket
+    status: int | None = None
+
+
+@dataclass
+class _Running:
+    """A world that is on."""
+
+    world: World
+    folder: Path
+    earlier: Path
+    script: str
+    options: list[str]
+    mpirun: subprocess.Popen
+    workers: dict[int, _Worker] = field(default_factory=dict)
+    started: float = field(default_factory=time.monotonic)
+    heard: float = field(default_factory=time.monotonic)
+    used: dict[int, float] = field(default_factory=dict)
+    failed: float | None = None
+    size: int = -1
+
+
+class Lab:
+    """The process that has TensorFlow imported and forks the workers."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        # The path of a Unix socket has to be short.
+        self.place = tempfile.mkdtemp(prefix=f"course-{os.getpid()}-")
+        self.door = socket.socket(socket.AF_UNIX)
+        self.door.bind(f"{self.place}/door")
+        self.door.listen()
+        self.door.setblocking(False)
+        self.running: dict[str, _Running] = {}
+        self.begun = False
+
+    def serve(self) -> None:
+        """Do all jobs, in order; as many worlds at a time as the cores bear."""
+        wanted = json.loads((self.folder / "jobs.json").read_text())
+        self.silence = wanted["silence"]
+        try:
+            for number, job in enumerate(wanted["jobs"]):
+                for name in job["worlds"]:
+                    before = f"{number}/{WORLDS[name].after}"
+                    while self._busy(WORLDS[name].size) or before in self.running:
+                        self._beat()
+                    folder = self.folder / str(number) / name
+                    folder.mkdir(parents=True)
+                    self._start(f"{number}/{name}", name, folder, job)
+            while self.running:
+                self._beat()
+        finally:
+            shutil.rmtree(self.place, ignore_errors=True)
+
+    def _busy(self, more: int) -> bool:
+        """Would more than two workers have to share a core?
+
+        Two may: half of the time, a worker waits for mpirun or for another worker. But
+        not on a crowded machine, where those who wait take time from those who work.
+        """
+        ended = [
+            waits == "ended"
+            for running in self.running.values()
+            for waits in self._waits(running).values()
+        ]
+        size = sum(running.world.size for running in self.running.values())
+        now = size - sum(ended)
+        crowded = os.getloadavg()[0] > 3 * machine.cores()
+        return bool(now) and now + more > (1 if crowded else 2) * machine.cores()
+
+    def _start(self, key: str, name: str, folder: Path, job: dict) -> None:
+        world = WORLDS[name]
+        script = job["reference"] if world.reference else job["script"]
+        options = [*job["options"], *world.more]
+        if world.replicas:
+            options += ["--replicas", str(world.replicas)]
+        messenger = [sys.executable, "-I", "-S"]
+        messenger += [str(Path(__file__).with_name("messenger.py"))]
+        messenger += [f"{self.place}/door", key]
+        command = launchers.mpirun_line(world.size, messenger, threads=1)
+        command[1:1] = ["--oversubscribe"]
+        # Of two that make Open MPI's folder in the same place at once, one may fail.
+        own = tempfile.mkdtemp(dir=self.place)
+        environment = dict(os.environ, COURSE_RUN=str(folder), TMPDIR=own)
+        with (folder / "mpirun.txt").open("wb") as said:
+            mpirun = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                env=environment,
+            )
+        earlier = Path(job["earlier"] or folder.parent / world.after)
+        self.running[key] = _Running(world, folder, earlier, script, options, mpirun)
+
+    def _beat(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self._fork(self.door.accept()[0])
+        for key, running in list(self.running.items()):
+            self._tend(running)
+            outcome = self._verdict(running)
+            if outcome:
+                self._end(running, outcome)
+                del self.running[key]
+        time.sleep(BEAT)
+
+    def _fork(self, messenger: socket.socket) -> None:
+        """Start the worker that a messenger asks for."""
+        messenger.settimeout(START)
+        with messenger.makefile("rb") as stream:
+            wanted = json.loads(stream.readline())
+        running = self.running.get(wanted["key"])
+        if running is None:  # ended while mpirun was still starting workers
+            messenger.close()
+            return
+        if not self.begun:
+            print(BEGINS, flush=True)
+            self.begun = True
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                for other in self.running.values():
+                    for sibling in other.workers.values():
+                        sibling.messenger.close()
+                self.door.close()
+                messenger.close()
+                status = _work(running, wanted["environment"])
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stderr.flush()
+                os._exit(status)
+        messenger.setblocking(False)
+        rank = course.worker_rank(wanted["environment"])
+        running.workers[rank] = _Worker(pid, messenger)
+
+    def _tend(self, running: _Running) -> None:
+        """Pass on how workers ended; end those whose messenger was ended."""
+        for one in running.workers.values():
+            if one.status is not None:
+                continue
+            ended, status = os.waitpid(one.pid, os.WNOHANG)
+            if ended:
+                one.status = os.waitstatus_to_exitcode(status)
+                with contextlib.suppress(OSError):
+                    one.messenger.sendall(json.dumps(one.status).encode() + b"\n")
+                one.messenger.close()
+                continue
+            with contextlib.suppress(BlockingIOError):
+                if not one.messenger.recv(1):
+                    os.kill(one.pid, signal.SIGKILL)
+
+    def _verdict(self, running: _Running) -> str | None:
+        """How the world has ended; None while it goes on."""
+        if not running.world.observed:
+            return self._plain_verdict(running)
+        now = time.monotonic()
+        waits = self._waits(running)
+        if len(waits) == running.world.size and set(waits.values()) == {"ended"}:
+            return ENDED
+        failed = [one for one in running.workers.values() if one.status is not None]
+        if failed or running.mpirun.poll() is not None:
+            running.failed = running.failed or now
+            # The others may be about to say why they fail, too.
+            if now - running.failed > FAILING or len(failed) == running.world.size:
+                return FAILED
+        size = 0
+        for path in running.folder.glob("rank.*"):
+            bytes_there = path.lstat().st_size
+            if path.suffix in (".out", ".err") and bytes_there > OUTPUT:
+                return FLOOD
+            if path.suffix == ".jsonl":
+                size += bytes_there
+        if size != running.size:
+            running.size, running.heard = size, now
+            running.used = _used(running)
+        quiet = now - running.heard
+        all_wait = len(waits) == running.world.size and None not in waits.values()
+        if quiet > STALL and all_wait and len(set(waits.values())) > 1:
+            return DEADLOCK
+        if now - running.started > LIMIT:
+            return HUNG
+        return HUNG if self._hangs(running) else None
+
+    def _plain_verdict(self, running: _Running) -> str | None:
+        """The same for a world that reports nothing but what mpirun ends with."""
+        status = running.mpirun.poll()
+        if status is not None:
+            return FAILED if status else ENDED
+        return HUNG if self._hangs(running) else None
+
+    def _hangs(self, running: _Running) -> bool:
+        """Was there no word from it for too long?"""
+        quiet = time.monotonic() - running.heard
+        if quiet <= self.silence:
+            return False
+        # On a busy machine, a worker gets little of the seconds that pass.
+        before, used = running.used, _used(running)
+        most = max((used[r] - before.get(r, 0.0) for r in used), default=0.0)
+        return most > self.silence or quiet > PATIENCE * self.silence
+
+    def _waits(self, running: _Running) -> dict[int, str | None]:
+        """What each worker waits for, "ended" if for nothing more; None: it works."""
+        found: dict[int, str | None] = {}
+        for rank in running.workers:
+            report = running.folder / f"rank.{rank}.jsonl"
+            last = last_event(report, running.world.kind)
+            found[rank] = None
+            if last.get("what") == "enter":
+                found[rank] = f"{last['op']} {last['name']} {last['elements']}"
+            elif last.get("what") == "ended":
+                found[rank] = "ended"
+        return found
+
+    def _end(self, running: _Running, outcome: str) -> None:
+        """End all processes of a world, and write down how it ended."""
+        alive = [one for one in running.workers.values() if one.status is None]
+        if outcome in (HUNG, DEADLOCK):
+            for one in alive:  # they write down where they are
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(one.pid, signal.SIGUSR1)
+            time.sleep(0.3)
+        # Asking mpirun nicely would take a second; the supervisor's scratch folder has
+        # its files.
+        running.mpirun.kill()
+        running.mpirun.wait()
+        for one in alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one.pid, signal.SIGKILL)
+            os.waitpid(one.pid, 0)
+            one.messenger.close()
+        facts = {
+            "outcome": outcome,
+            "script": running.script,
+            "seconds": round(time.monotonic() - running.started, 2),
+            "mpirun": running.mpirun.returncode,
+            "statuses": {rank: one.status for rank, one in running.workers.items()},
+        }
+        # In a file that nobody else can have made, a pipe for example.
+        number, half = tempfile.mkstemp(dir=running.folder)
+        with os.fdopen(number, "w") as file:
+            json.dump(facts, file)
+        os.replace(half, running.folder / "outcome.json")
+
+
+def _used(running: _Running) -> dict[int, float]:
+    """Seconds of processor that each living worker of a world has used so far."""
+    found = {}
+    for rank, one in running.workers.items():
+        if one.status is None:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                times = psutil.Process(one.pid).cpu_times()
+                found[rank] = times.user + times.system
+    return found
+
+
+def _work(running: _Running, environment: dict[str, str]) -> int:
+    """Be a worker: run the program, mostly observed; return the exit status."""
+    supervise.die_with_parent(signal.SIGKILL)
+    os.setsid()
+    os.environ.clear()
+    os.environ.update(environment)
+    rank = course.worker_rank()
+    world = running.world
+    if world.observed:  # which pretends what GPUs there are
+        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    local_rank = world.local_ranks[rank] if world.local_ranks else None
+    if local_rank is not None:
+        os.environ["OMPI_COMM_WORLD_LOCAL_RANK"] = str(local_rank)
+    for number, name in ((1, "out"), (2, "err")):
+        path = running.folder / f"rank.{rank}.{name}"
+        os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600), number)
+    stack = (running.folder / f"rank.{rank}.stack").open("w")
+    faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
+    home = running.folder / f"rank.{rank}.home" if world.machines else running.folder
+    if world.after:
+        shutil.copytree(running.earlier / home.name, home)
+    home.mkdir(exist_ok=True)
+    os.chdir(home)
+    sys.argv = [running.script, *running.options]
+    sys.path[0] = str(Path(running.script).parent)
+    if not world.observed:
+        return _run_plainly(running.script)
+    where = (running.folder, rank, running.script)
+    if world.kind == "replicas":
+        observer = observe_replicas.ReplicaObserver(*where)
+    elif world.kind == "survive":
+        observer = observe_survive.SurviveObserver(
+            *where, local_rank, world.gpus, failing=world.failing
+        )
+    elif world.kind == "scaled":
+        observer = observe_scaled.ScaledObserver(*where, local_rank, world.gpus)
+    else:
+        observer = observe.Observer(*where, local_rank, world.gpus, world.count_only)
+    observer.event("started", pid=os.getpid())
+    graphs = None
+    if world.graphs and rank == 0:
+        graphs = observer.graphs = observe_graphs.Graphs(observer)
+    with observer.at_work():
+        failure = worker.run_program(running.script)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if failure:
+        failure["status"] = failure["status"] & 0xFF or 1  # as the system has it
+        observer.event("failed", **failure)
+        os._exit(failure["status"])
+    if graphs:
+        graphs.build()
+    observer.event("ended", cpu=os.times()[:2])
+    # The goodbyes of Horovod and MPI would take a second; the lab ends the world when
+    # all workers are here.
+    while True:
+        signal.pause()
+
+
+def _run_plainly(script: str) -> int:
+    """Run a program as it is; return its exit status."""
+    import horovod.tensorflow as hvd
+
+    failure = worker.run_program(script)
+    sys.stdout.flush()
+    if failure:
+        return failure["status"] & 0xFF or 1
+    # As Python does when it ends: mpirun takes who leaves without a word for failed.
+    if hvd.is_initialized():
+        hvd.shutdown()
+    return 0
+
+
+def last_event(path: Path, kind: str) -> dict:
+    """The last whole line of a report; {} if there is none, or none that a worker
+    reports."""
+    try:
+        with files.open_regular(path) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - evidence.MOST_LINE))
+            lines = file.read(evidence.MOST_LINE).split(b"\n")
+        return evidence.event(lines[-2], kind) if len(lines) > 1 else {}
+    except (OSError, files.Unfit, evidence.Unreadable):
+        return {}
+
+
+# -------------------------------------------------------------- the other side
+
+
+@dataclass(frozen=True)
+class Job:
+    """A program to run, the names of the worlds to run it in, and its options.
+
+    reference: the program for one device, where a world compares with it.
+    earlier: the folder of the world that another one of these comes after, where that
+        is not run in this job.
+    """
+
+    script: str
+    worlds: tuple[str, ...]
+    options: tuple[str, ...] = OPTIONS
+    reference: str = ""
+    earlier: str = ""
+
+
+def command(folder: Path) -> list[str]:
+    """The command that does the jobs in `folder`."""
+    return [sys.executable, "-m", "utils.checking.lab", str(folder)]
+
+
+def environment() -> dict[str, str]:
+    """What the command needs in its environment, beside what every process has."""
+    return {
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "OMP_NUM_THREADS": "1",
+        "TF_NUM_INTRAOP_THREADS": "1",
+        "TF_NUM_INTEROP_THREADS": "1",
+        # With it, TensorFlow 2.15 fails at the first convolution of an empty batch,
+        # which is what a replica gets when there are fewer images than replicas.
+        "TF_ENABLE_ONEDNN_OPTS": "0",
+        "CUDA_VISIBLE_DEVICES": "-1",
+        "PYTHONUNBUFFERED": "1",
+        "HOROVOD_STALL_CHECK_DISABLE": "1",
+    }
+
+
+def prepare(folder: Path, jobs: list[Job], silence: float = SILENCE) -> None:
+    """Write down the jobs in `folder`, for `command`.
+
+    silence: seconds of processor without a word from any worker, after which a world
+    is ended; a sleeping one after PATIENCE times as many seconds.
+    """
+    wanted = {"jobs": [asdict(job) for job in jobs], "silence": silence}
+    (folder / "jobs.json").write_text(json.dumps(wanted))
+
+
+def perform(folder: Path, jobs: list[Job], silence: float = SILENCE) -> None:
+    """Do the jobs; what was observed is then in `folder/<number>/<world>/`.
+
+    Raises CourseError if the lab itself fails. An interrupt ends all its processes.
+    """
+    prepare(folder, jobs, silence)
+    surroundings = {**launchers.clean_environment(), **environment()}
+    limit = START + LIMIT * len(jobs)
+    with (
+        (folder / "lab.txt").open("wb") as said,
+        supervise.owned(
+            command(folder), limit, env=surroundings, stdout=said, stderr=said
+        ) as process,
+    ):
+        process.wait()
+    if process.returncode:
+        last = (folder / "lab.txt").read_text(errors="replace")[-2000:]
+        raise course.CourseError(
+            f"the check itself failed with status {process.returncode}:\n{last}"
+        )
+
+
+def main() -> None:
+    (folder,) = sys.argv[1:]
+    from utils.training import data, drawn
+
+    worker.quiet()
+    observe.prepare()
+    data.horovod_as_it_is()  # or the program would seem to have replaced it
+    x, y = drawn.draw(TRAIN_IMAGES + TRAIN_IMAGES // 6, seed=1)
+    arrays = {"x_train": x[:TRAIN_IMAGES], "y_train": y[:TRAIN_IMAGES]}
+    arrays |= {"x_test": x[TRAIN_IMAGES:], "y_test": y[TRAIN_IMAGES:]}
+    data._arrays = lambda choice, count: ("drawn garments of a check", dict(arrays))
+    from utils import logs  # noqa: F401
+
+    # What is imported stays: workers need not look through it for garbage, and copy
+    # its pages by that.
+    gc.collect()
+    gc.freeze()
+    Lab(Path(folder).resolve()).serve()
+
+
+if __name__ == "__main__":
+    main()

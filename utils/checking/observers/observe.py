@@ -1,0 +1,743 @@
+"""Report what a program does while it trains, from inside, without changing it.
+
+Each worker of a check (lab.py) runs the learner's file as it is and writes a line
+of JSON for everything that the checks want to know: which device was made visible,
+which collectives were called from which line, what each callback read. Arrays go to
+.npy files beside it. Nothing is decided here; the judges compare the workers.
+
+Functions run eagerly, so that every value can be seen, and the same building of
+graphs is not waited for on every worker. Whether they can be built, one worker tries in
+the end (utils.checking.observers.graphs).
+"""
+
+import contextlib
+import functools
+import json
+import os
+import re
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from utils.checking.evidence import MOST_TEXT
+from utils.checking.observers import graphs as observe_graphs
+
+# As they are now: a program that replaces them later doesn't change what is reported.
+_dumps, _write, _clock, _frame = json.dumps, os.write, time.monotonic, sys._getframe
+
+NOISE = 0.05  # of a weight's spread: how far apart the workers start
+APART = 1 / 64  # how far apart their validation metrics are, at least
+SMALL = 8  # numbers in a tensor whose values are reported
+
+_current: "Observer | None" = None
+
+
+def prepare() -> None:
+    """Import what the programs import, ready to be observed.
+
+    To be called once, before Horovod is imported: its functions are methods that are
+    bound, and copied under many names, while it is.
+    """
+    from horovod.common.basics import HorovodBasics
+
+    for name in ("init", "shutdown", "barrier"):
+        if hasattr(HorovodBasics, name):
+            _wrap(HorovodBasics, name, lambda o, f, n: o.collective(n, f))
+    for name in ("rank", "size", "local_rank", "local_size", "cross_rank"):
+        _wrap(HorovodBasics, name, lambda o, f, n: o.asked(n, f))
+
+    import horovod._keras
+    import horovod.tensorflow.keras
+
+    _wrap(horovod._keras, "create_distributed_optimizer", lambda o, f, n: o.wraps(f))
+    from horovod.tensorflow import mpi_ops
+
+    library = mpi_ops.MPI_LIB
+    for name in ("allreduce", "grouped_allreduce", "allgather", "grouped_allgather"):
+        _wrap(library, f"horovod_{name}", lambda o, f, n: o.collective(n[8:], f))
+    for name in ("broadcast", "broadcast_inplace", "broadcast_inplace_resource"):
+        _wrap(library, f"horovod_{name}", lambda o, f, n: o.collective("broadcast", f))
+    for name in ("alltoall", "reducescatter", "grouped_reducescatter", "join"):
+        _wrap(library, f"horovod_{name}", lambda o, f, n: o.collective(n[8:], f))
+
+
+def _wrap(owner, name: str, handler) -> None:
+    """Replace `owner.name` by a function that lets the observer make the call."""
+    original = getattr(owner, name)
+
+    def observed(*args, **kwargs):
+        if _current is None:
+            return original(*args, **kwargs)
+        # Not only at the end: who silences the reports would be taken for hung.
+        if not _current.building:
+            _report_replaced(_current)
+        return handler(_current, original, name)(*args, **kwargs)
+
+    observed.__name__ = name
+    setattr(owner, name, observed)
+
+
+class Reporter:
+    """Writes what a worker does to `folder/rank.N.jsonl`.
+
+    script: the program whose lines are named.
+    """
+
+    def __init__(self, folder: Path, rank: int, script: str):
+        self.folder, self.rank, self.script = folder, rank, script
+        self._file = os.open(
+            folder / f"rank.{rank}.jsonl", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600
+        )
+        self._originals: tuple[tuple, ...] = ()
+        self._methods: list[tuple] = []  # as they were before this replaced them
+        self._keeping = False
+
+    def event(self, what: str, **facts) -> None:
+        """Report that something happened, with the line of the program, if any."""
+        facts = {"what": what, "time": _clock(), "line": self.line(), **facts}
+        facts = {
+            name: fact[:MOST_TEXT] if isinstance(fact, str) else fact
+            for name, fact in facts.items()
+        }
+        _write(self._file, (_dumps(facts, default=_as_json) + "\n").encode())
+
+    def line(self) -> int | None:
+        """The innermost line of the program that is being executed."""
+        frame = _frame(1)
+        while frame is not None:
+            if frame.f_code.co_filename == self.script:
+                return frame.f_lineno
+            frame = frame.f_back
+        return None
+
+    def keep(self, name: str, arrays) -> None:
+        """Keep arrays, flattened and joined, as `rank.N.name.npy` (float32)."""
+        import numpy as np
+
+        flat = [np.asarray(a, np.float32).ravel() for a in arrays]
+        joined = np.concatenate(flat) if flat else np.zeros(0, np.float32)
+        self._keeping = True
+        try:
+            np.save(self.folder / f"rank.{self.rank}.{name}.npy", joined)
+        finally:
+            self._keeping = False
+
+    def replace(self, owner, name: str, make) -> None:
+        """Replace a method by `make(original)`."""
+        original = getattr(owner, name)
+        self._methods.append((owner, name, original))
+        setattr(owner, name, make(original))
+
+    def remember(self, *owners) -> None:
+        """Note what a program could replace to make its report look right, and
+        report from now on when it traces itself or writes into its report."""
+        classes = type(self).__mro__[:-1]  # down to Reporter, without object
+        inherited = {name for base in classes for name in vars(base)}
+        # What the reporter, or a class, has for itself hides what it inherits.
+        originals = [
+            (owner, name, None)
+            for owner in (self, *classes)
+            for name in sorted(inherited - set(vars(owner)))
+        ]
+        for owner in (*owners, *classes, json, sys.modules[__name__], os):
+            for name, value in list(vars(owner).items()):
+                if callable(value) and not name.startswith("__"):
+                    originals.append((owner, name, value))
+        self._originals = tuple(originals)
+        self._watch_for_tampering()
+
+    def report_replaced(self) -> None:
+        """Report what the program has replaced of it."""
+        replaced = []
+        for owner, name, value in self._originals:
+            if vars(owner).get(name) is not value:
+                owner_name = getattr(owner, "__name__", type(owner).__name__)
+                replaced.append(f"{owner_name}.{name}")
+                # Or this report, too, would be wrong.
+                delattr(owner, name) if value is None else setattr(owner, name, value)
+        for name in replaced:
+            self.event("tampered", how=f"replaced {name}")
+
+    def _watch_for_tampering(self) -> None:
+        """Report what Python audits: a hook for that can't be taken away again.
+
+        See sys.addaudithook and the table of audit events in Python's documentation.
+        """
+        folder, event = str(self.folder), self.event
+        originals, told = self._originals, set()
+
+        def tell(how: str) -> None:
+            if how not in told:
+                told.add(how)
+                event("tampered", how=how)
+
+        def audit(name: str, arguments: tuple) -> None:
+            if name in _TRACING:
+                tell(f"called {name}")
+            elif name in _WRITING and not self._keeping:
+                if name == "open" and not _writes(*arguments[1:3]):
+                    return
+                for file in filter(_is_report, arguments):
+                    with contextlib.suppress(OSError):
+                        if os.path.realpath(os.path.dirname(file) or ".") == folder:
+                            tell(f"wrote {os.path.basename(file)}")
+            if self._originals is not originals:
+                self._originals = originals
+                tell("replaced what the observer knows of the libraries")
+
+        sys.addaudithook(audit)
+
+
+_report_replaced = Reporter.report_replaced
+
+# Audit events, by what a program may do with them to its report.
+_TRACING = frozenset(
+    ("sys.settrace", "sys.setprofile", "sys.monitoring.register_callback")
+)
+_WRITING = frozenset(
+    ("open", "os.remove", "os.rename", "os.link", "os.symlink", "os.truncate")
+)
+_REPORT = re.compile(
+    r"rank\.\d+\.(jsonl|out|err|stack|[a-z0-9.]+\.npy)|outcome\.json|mpirun\.txt"
+)
+
+
+def _is_report(argument) -> bool:
+    """Is it the path of a file that is called as those of a check are?"""
+    return isinstance(argument, str | os.PathLike) and bool(
+        _REPORT.fullmatch(os.path.basename(os.fspath(argument)))
+    )
+
+
+def _writes(mode: str | None, flags: int | None) -> bool:
+    """Is a file opened so as to write to it? What `open` and `os.open` audit."""
+    if mode is not None:
+        return not set(mode).isdisjoint("wax+")
+    return bool((flags or 0) & (os.O_WRONLY | os.O_RDWR | os.O_TRUNC | os.O_CREAT))
+
+
+def _as_json(value):
+    """What stands for a value that JSON has no form for."""
+    if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:  # of NumPy
+        return value.item()
+    return repr(value)[:MOST_TEXT]
+
+
+class Observer(Reporter):
+    """Reports what a worker of a Horovod program does.
+
+    local_rank: the one to pretend, gpus: how many GPUs to pretend (see
+    `_pretend_gpus`). count_only: see `_hook_steps`.
+    """
+
+    metrics_apart = APART
+    graphs: observe_graphs.Graphs | None = None  # to be built in the end
+
+    def __init__(
+        self,
+        folder: Path,
+        rank: int,
+        script: str,
+        local_rank: int | None = None,
+        gpus: int = 0,
+        count_only: bool = False,
+    ):
+        super().__init__(folder, rank, script)
+        self.local_rank, self.gpus, self.count_only = local_rank, gpus, count_only
+        self._said: set[tuple] = set()
+        self._lines: dict[int, int | None] = {}  # id of a callback -> where it was made
+        self._forwards = self._gradients = self._updates = 0
+        self._model = self._optimizer = None
+        self._resumed = False  # has anything been computed after the first update?
+        self._broadcasts = 0
+        self._trainable: list = []  # all such variables, of whatever model
+        self._made: dict[int, object] | None = None  # see _note_made
+        self._inside: list[str] = []
+        self.building = False  # are only graphs built by now?
+
+    # ------------------------------------------------------------ Horovod
+
+    def asked(self, name: str, function):
+        """Who am I, and how many are we? Each place that asks is reported once."""
+
+        def ask(*args, **kwargs):
+            key = (name, self.line())
+            known = key in self._said
+            self._said.add(key)
+            try:
+                answer = function(*args, **kwargs)
+            except ValueError:
+                self.event("asked", name=name, too_early=True, answer=None)
+                raise
+            if name.startswith("local") and self.local_rank is not None:
+                answer = self.local_rank if name == "local_rank" else self.gpus
+            if not known and key[1] is not None:
+                self.event("asked", name=name, too_early=False, answer=answer)
+            return answer
+
+        return ask
+
+    def collective(self, kind: str, function):
+        """What all workers have to call together: report before and after."""
+
+        def call(*args, **kwargs):
+            tensor = args[0] if args else None
+            tensors = tensor if isinstance(tensor, list | tuple) else [tensor]
+            if any(hasattr(t, "op") and not hasattr(t, "numpy") for t in tensors):
+                return function(*args, **kwargs)  # a graph that is being built
+            if self.building:
+                return tensor  # the others have ended
+            self._note_made(tensors)
+            root = kwargs.get("root_rank")
+            small = _values(tensors)
+            if kind == "broadcast":
+                self._broadcasts += 1
+            facts = {"op": kind, "name": kwargs.get("name"), "root": root}
+            facts["elements"] = sum(_elements(t) for t in tensors)
+            self.event("enter", given=small, **facts)
+            result = function(*args, **kwargs)
+            results = result if isinstance(result, list | tuple) else [result]
+            got = _values(results) if small is not None else None
+            self.event("leave", op=kind, got=got)
+            return result
+
+        return call
+
+    def wraps(self, function):
+        """A distributed optimizer is made."""
+
+        def wrap(*args, **kwargs):
+            self.event("wrapped")
+            return function(*args, **kwargs)
+
+        return wrap
+
+    # ------------------------------------------------------------ TensorFlow, Keras
+
+    @contextlib.contextmanager
+    def at_work(self):
+        """Observe the program that runs in this block."""
+        global _current
+        import tensorflow as tf
+
+        observe_graphs.eagerly()
+        _current = self
+        self._hook_devices()
+        self._hook_training(tf)
+        self._hook_steps(tf)
+        self._hook_callbacks(tf)
+        if self.graphs:
+            self.graphs.watch()
+        self._remember(tf)
+        # As they are before the program can replace them.
+        report_replaced, report_end = self.report_replaced, self._report_end
+        try:
+            with tf.variable_creator_scope(self._apart):
+                yield
+        finally:
+            report_replaced()
+            report_end()
+
+    def _hook_devices(self) -> None:
+        from tensorflow.python.eager import context
+
+        def initialize(original):
+            def observed(ctx, *args, **kwargs):
+                if getattr(ctx, "_physical_devices", None) is None:
+                    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+                    # Whatever GPUs there are, a check computes on the processor.
+                    os.putenv("CUDA_VISIBLE_DEVICES", "-1")
+                    original(ctx, *args, **kwargs)
+                    if chosen is None:
+                        os.unsetenv("CUDA_VISIBLE_DEVICES")
+                    else:
+                        os.putenv("CUDA_VISIBLE_DEVICES", chosen)
+                    self._pretend_gpus(ctx, chosen)
+                    return None
+                return original(ctx, *args, **kwargs)
+
+            return observed
+
+        def ensure(original):
+            def observed(ctx):
+                if not ctx._initialized:
+                    ctx._initialize_physical_devices()
+                    self.event("devices", **self._devices(ctx))
+                return original(ctx)
+
+            return observed
+
+        def pin(original):
+            def observed(ctx, *args, **kwargs):
+                self.event("pinned")
+                return original(ctx, *args, **kwargs)
+
+            return observed
+
+        self.replace(context.Context, "set_visible_devices", pin)
+        self.replace(context.Context, "_initialize_physical_devices", initialize)
+        self.replace(context.Context, "ensure_initialized", ensure)
+
+    def _pretend_gpus(self, ctx, chosen: str | None) -> None:
+        """Let TensorFlow believe in GPUs for as long as they are only configured.
+
+        Its own functions list them, make them visible and refuse what comes too late,
+        as on a machine that has them; none of them can compute.
+        """
+        if chosen is None:
+            self._physical = list(range(self.gpus))
+        else:
+            words = [word.strip() for word in chosen.split(",")]
+            self._physical = [int(w) for w in words if w.isdigit()]
+            self._physical = [n for n in self._physical if n < self.gpus]
+        from tensorflow.python.eager import context
+
+        self._pretended = [
+            context.PhysicalDevice(f"/physical_device:GPU:{n}", "GPU")
+            for n in range(len(self._physical))
+        ]
+        start = len(ctx._physical_devices)
+        for index, device in enumerate(self._pretended, start):
+            ctx._physical_devices.append(device)
+            ctx._physical_device_to_index[device] = index
+            ctx._visible_device_list.append(device)
+            ctx._memory_growth_map[device] = None
+
+    def _devices(self, ctx) -> dict:
+        """Numbers of the pretended GPUs that are visible, and that may grow."""
+        number = dict(zip(self._pretended, self._physical, strict=True))
+        growth = [number[d] for d in self._pretended if ctx._memory_growth_map.get(d)]
+        if os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH", "").lower() == "true":
+            growth = list(number.values())
+        visible = [number[d] for d in ctx._visible_device_list if d in number]
+        return {"visible": visible, "growth": growth}
+
+    @contextlib.contextmanager
+    def inside(self, what: str):
+        """Note that the program is in a "forward", an "update" or a "fit" now."""
+        self._inside.append(what)
+        try:
+            yield
+        finally:
+            self._inside.remove(what)
+
+    def _hook_training(self, tf) -> None:
+        from keras.src.optimizers import optimizer as new
+        from keras.src.optimizers.legacy import optimizer_v2 as legacy
+
+        self.replace(tf.keras.Model, "__call__", self._forward)
+        self.replace(tf.keras.Model, "fit", self._fit)
+        self.replace(tf.GradientTape, "gradient", self._gradient)
+        self.replace(new._BaseOptimizer, "apply_gradients", self._update)
+        distributed = functools.partial(self._update, position=1)
+        self.replace(legacy.OptimizerV2, "_distributed_apply", distributed)
+
+    def _forward(self, original):
+        def observed(model, *args, **kwargs):
+            given = kwargs.get("inputs", args[0] if args else None)
+            if "forward" in self._inside or not _is_batch(given):
+                return original(model, *args, **kwargs)
+            training = bool(kwargs.get("training", len(args) > 1 and args[1]))
+            with self.inside("forward"):
+                result = original(model, *args, **kwargs)
+            self._after_forward(model, training)
+            return result
+
+        return observed
+
+    def _gradient(self, original):
+        import tensorflow as tf
+
+        def observed(tape, target, sources, *args, **kwargs):
+            result = original(tape, target, sources, *args, **kwargs)
+            flat = tf.nest.flatten(result)
+            if self._forwards and not self._gradients and len(flat) > 1:
+                self._gradients += 1
+                self.keep("local", [g for g in flat if g is not None])
+            return result
+
+        return observed
+
+    def _update(self, original, position: int = 0):
+        """position: of the pairs of gradients and variables among the arguments."""
+
+        def observed(optimizer, *args, **kwargs):
+            if "update" in self._inside:
+                return original(optimizer, *args, **kwargs)
+            args = list(args)
+            pairs = kwargs.pop("grads_and_vars", None)
+            if pairs is None:
+                pairs = args.pop(position)
+            pairs = list(pairs)
+            args.insert(position, pairs)
+            with self.inside("update"):
+                self._before_update(optimizer, pairs)
+                result = original(optimizer, *args, **kwargs)
+            self._after_update(optimizer)
+            return result
+
+        return observed
+
+    def _fit(self, original):
+        import inspect
+
+        signature = inspect.signature(original)
+
+        def observed(*args, **kwargs):
+            asked = signature.bind(*args, **kwargs).arguments
+            names = ("verbose", "steps_per_epoch", "validation_steps", "epochs")
+            asked = {name: asked.get(name) for name in names}
+            self.event("fit", **asked)
+            with self.inside("fit"):
+                try:
+                    return original(*args, **kwargs)
+                finally:
+                    self.event("fitted")
+
+        return observed
+
+    def _hook_steps(self, tf) -> None:
+        """Compute Keras' first training and validation steps, and count the others.
+
+        Where all are only counted, not even an update is computed.
+        """
+        known: dict = {}
+
+        def forward_only(model, batch):
+            """The metrics of a batch, without an update; for both kinds of steps."""
+            x, y, weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
+            with self.inside("forward"):
+                guess = model(x, training=True)
+                model.compute_loss(x, y, guess, weight)
+                return model.compute_metrics(x, y, guess, weight)
+
+        def step(original, training: bool, computed: int):
+            """computed: how many steps are, before the others are only counted."""
+            done: Counter = Counter()
+
+            def counted(model, batch):
+                key = id(model), training
+                done[key] += 1
+                if done[key] <= computed:
+                    known[key] = original(model, batch)  # which reports itself
+                    return known[key]
+                if self.count_only and id(model) not in known:
+                    known[id(model)] = forward_only(model, batch)
+                self._after_forward(model, training)
+                return known[id(model) if self.count_only else key]
+
+            return counted
+
+        # With a second step, a rank that others leave alone after the first one waits
+        # where it would wait in a whole training.
+        trained, validated = (0, 0) if self.count_only else (2, 1)
+        for name, training, computed in (
+            ("train_step", True, trained),
+            ("test_step", False, validated),
+        ):
+            make = functools.partial(step, training=training, computed=computed)
+            self.replace(tf.keras.Model, name, make)
+
+    def _apart(self, next_creator, **kwargs):
+        """Let each rank but the first start from other weights, whatever the seed."""
+        import numpy as np
+
+        variable = next_creator(**kwargs)
+        if variable.trainable and variable.shape.rank:  # optimizers have single numbers
+            self._trainable.append(variable)
+        if self.rank and variable.trainable and variable.dtype.is_floating:
+            shape = tuple(variable.shape)
+            if None not in shape:
+                value = variable.numpy()
+                noise = np.random.default_rng([self.rank, value.size])
+                spread = NOISE * (float(np.std(value)) or 1.0)
+                variable.assign_add(
+                    noise.normal(0, spread, shape).astype(value.dtype), read_value=False
+                )
+        return variable
+
+    def _note_made(self, tensors) -> None:
+        """Note the weights as they are before a collective first carries any: as many
+        numbers as one of them has, or as all of them have, or the variables."""
+        if self._made is not None or not self._trainable:
+            return
+        sizes = [_elements(variable) for variable in self._trainable]
+        carried = [_elements(tensor) for tensor in tensors]
+        in_place = any("resource" in str(getattr(t, "dtype", "")) for t in tensors)
+        if in_place or set(carried) & set(sizes) or sum(carried) >= sum(sizes):
+            self._made = {id(v.handle): v.numpy() for v in self._trainable}
+
+    def _after_forward(self, model, training: bool) -> None:
+        self.event("forward", training=training, fit="fit" in self._inside)
+        if self._updates and not self._resumed:
+            self._resumed = True
+            self.keep("second", self._weights())
+            self.keep("state", self._state())
+        if not training:
+            return
+        self._forwards += 1
+        if self._forwards == 1:
+            self._model = model
+            self.keep("start", self._weights())
+            made = self._made or {}
+            weights = model.trainable_weights
+            self.keep("made", [made.get(id(w.handle), w.numpy()) for w in weights])
+
+    def _weights(self) -> list:
+        return [w.numpy() for w in self._model.trainable_weights]
+
+    def _state(self) -> list:
+        """The optimizer's variables with more than one number in them."""
+        if self._optimizer is None:
+            return []
+        variables = self._optimizer.variables
+        variables = variables() if callable(variables) else variables
+        return [v.numpy() for v in variables if len(v.shape) and v.dtype.is_floating]
+
+    def _before_update(self, optimizer, pairs: list) -> None:
+        self._updates += 1
+        wrapped = hasattr(optimizer, "_allreduce_grads")
+        if self._updates == 1:
+            self._optimizer = optimizer
+            self.keep("applied", [g for g, _ in pairs if g is not None])
+        self.event("update", wrapped=wrapped, optimizer=type(optimizer).__name__)
+
+    def _after_update(self, optimizer) -> None:
+        if self._updates != 1 or self._model is None:
+            return
+        self.keep("updated", self._weights())
+        # Whoever broadcasts from now on has to broadcast the optimizer's state, too.
+        if self.rank and not self._broadcasts:
+            variables = optimizer.variables
+            for v in variables() if callable(variables) else variables:
+                if len(v.shape) and v.dtype.is_floating:
+                    v.assign_add(0.01 * self.rank + 0 * v)
+
+    def _hook_callbacks(self, tf) -> None:
+        from keras.src import callbacks  # the list has no public name
+
+        base = tf.keras.callbacks.Callback
+
+        def new(cls, *args, **kwargs):
+            callback = object.__new__(cls)
+            self._lines[id(callback)] = self.line()
+            return callback
+
+        def epoch_end(original):
+            def observed(listing, epoch, logs=None):
+                seen = Watched(listing._process_logs(logs))
+                # So few images may give all ranks the same accuracy by chance.
+                more = self.metrics_apart * self.rank
+                for key in [k for k in _plain(seen) if k.startswith("val_")]:
+                    dict.__setitem__(seen, key, dict.get(seen, key) + more)
+                for callback in listing.callbacks:
+                    seen.read.clear()
+                    before = _plain(seen)
+                    callback.on_epoch_end(epoch, seen)
+                    self.event(
+                        "callback",
+                        name=type(callback).__name__,
+                        made=self._lines.get(id(callback)),
+                        before=before,
+                        after=_plain(seen),
+                        read=sorted(seen.read),
+                    )
+
+            return observed
+
+        base.__new__ = staticmethod(new)
+        self.replace(callbacks.CallbackList, "on_epoch_end", epoch_end)
+
+    # ------------------------------------------------------------ the end
+
+    def _remember(self, tf) -> None:
+        import horovod.tensorflow as hvd_tf
+        import horovod.tensorflow.keras as hvd
+        from horovod.tensorflow import mpi_ops
+
+        self.remember(
+            *(hvd, hvd.callbacks, hvd_tf, mpi_ops, mpi_ops.MPI_LIB, tf.GradientTape),
+            *(tf.keras.Model, tf.keras.optimizers.Optimizer),
+            *(tf.keras.callbacks.Callback, *observe_graphs.relied_on()),
+        )
+
+    def _report_end(self) -> None:
+        if self._model is not None:
+            self.keep("end", self._weights())
+
+    def work_done(self) -> int:
+        """Grows whenever the program trains."""
+        return self._forwards + self._updates
+
+    def only_building(self) -> None:
+        """Observe no more: let TensorFlow and Keras do what they do without this."""
+        self.building = True
+        for owner, name, original in reversed(self._methods):
+            setattr(owner, name, original)
+
+
+class Watched(dict):
+    """The metrics of an epoch; `read` holds the names that somebody looked at."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.read: set[str] = set()
+
+    def _all(self) -> None:
+        self.read.update(super().keys())
+
+    def __getitem__(self, key):
+        self.read.add(key)
+        return super().__getitem__(key)
+
+    def get(self, key, default=None):
+        self.read.add(key)
+        return super().get(key, default)
+
+    def items(self):
+        self._all()
+        return super().items()
+
+    def values(self):
+        self._all()
+        return super().values()
+
+    def copy(self):
+        self._all()
+        return super().copy()
+
+
+def _plain(logs: Watched) -> dict[str, float]:
+    import numpy as np
+
+    return {k: float(v) for k, v in dict.items(logs) if np.ndim(v) == 0}
+
+
+def _is_batch(given) -> bool:
+    """Real images, not the placeholder from which a network is put together."""
+    first = given[0] if isinstance(given, list | tuple) and given else given
+    return hasattr(first, "shape") and (
+        hasattr(first, "numpy") or type(first).__name__ == "ndarray"
+    )
+
+
+def _elements(tensor) -> int:
+    shape = getattr(tensor, "shape", None)
+    try:
+        return int(shape.num_elements()) if shape is not None else 0
+    except (AttributeError, TypeError):
+        return 0
+
+
+def _values(tensors) -> list[float] | None:
+    """The numbers in small float tensors, None for anything else."""
+    import numpy as np
+
+    found: list[float] = []
+    for tensor in tensors:
+        dtype = getattr(tensor, "dtype", None)
+        if not hasattr(tensor, "numpy") or not getattr(dtype, "is_floating", False):
+            return None
+        found += np.ravel(tensor.numpy()).astype(float).tolist()
+    return found if 0 < len(found) <= SMALL else None

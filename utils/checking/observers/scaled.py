@@ -1,0 +1,222 @@
+"""Report what the workers of exercises/scaled.py do: the learning rate of each update,
+the images that each validates on, what it knows of the metrics, and what it keeps.
+
+As in observe.py, nothing is decided here, and functions run eagerly. The course's
+network gives way to a tiny one, as no check depends on it, so that whole trainings are
+computed. Each worker has a folder of its own to work in, as if on a disk of its own.
+"""
+
+import zipfile
+from pathlib import Path
+
+from utils.checking.observers.observe import Observer, _is_batch
+
+
+class ScaledObserver(Observer):
+    """Reports whole trainings with `Model.fit`."""
+
+    metrics_apart = 0.0  # what is validated here can be compared as it is
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._epoch = 0
+        self._labels: dict[bytes, tuple[int, int]] = {}
+        self._kept: list[tuple[list, list]] = []  # weights and state of each epoch
+        self._held: list = []  # open files, so that no new file gets their numbers
+
+    def _hook_training(self, tf) -> None:
+        from keras.src.optimizers import optimizer as new
+        from keras.src.optimizers.legacy import optimizer_v2 as legacy
+
+        from utils.training import networks
+
+        networks.wide_resnet = _tiny
+        self.replace(tf.keras.Model, "__call__", self._forward)
+        self.replace(tf.keras.Model, "fit", self._fit)
+        self.replace(new._BaseOptimizer, "apply_gradients", self._update)
+        self.replace(legacy.OptimizerV2, "_distributed_apply", self._update)
+
+    def _hook_steps(self, tf) -> None:
+        """Compute all steps: there are few, of a tiny network."""
+
+    def _hook_callbacks(self, tf) -> None:
+        from keras.src import callbacks
+
+        super()._hook_callbacks(tf)
+        self.replace(callbacks.CallbackList, "on_epoch_begin", self._epoch_begin)
+        self.replace(callbacks.CallbackList, "on_epoch_end", self._epoch_end)
+
+    def _fit(self, original):
+        def observed(model, *args, **kwargs):
+            self.event("fit")
+            self._model = model
+            with self.inside("fit"):
+                try:
+                    return original(model, *args, **kwargs)
+                finally:
+                    self.event("fitted")
+
+        return observed
+
+    def _update(self, original):
+        def observed(optimizer, *args, **kwargs):
+            if "update" in self._inside:
+                return original(optimizer, *args, **kwargs)
+            with self.inside("update"):
+                result = original(optimizer, *args, **kwargs)
+            self._optimizer = optimizer
+            self._updates += 1
+            self.event("update", epoch=self._epoch, rate=_rate(optimizer))
+            return result
+
+        return observed
+
+    def _forward(self, original):
+        def observed(model, *args, **kwargs):
+            given = kwargs.get("inputs", args[0] if args else None)
+            training = bool(kwargs.get("training", len(args) > 1 and args[1]))
+            inner = "forward" in self._inside or "fit" not in self._inside
+            if inner or training or not _is_batch(given):
+                return original(model, *args, **kwargs)
+            with self.inside("forward"):
+                result = original(model, *args, **kwargs)
+            self._validated(given, result)
+            return result
+
+        return observed
+
+    def _validated(self, images, result) -> None:
+        """Report which images these are, by number, and which were recognised."""
+        import numpy as np
+
+        from utils.training import data
+
+        dataset = data.load("auto")
+        if not self._labels:
+            for number, (image, label) in enumerate(
+                zip(dataset.x_val, dataset.y_val, strict=True)
+            ):
+                self._labels[image.tobytes()] = number, int(label)
+        pixels = np.asarray(images)[..., 0] * dataset.std + dataset.mean
+        pixels = np.rint(pixels).clip(0, 255).astype(np.uint8)
+        known = [self._labels.get(one.tobytes(), (-1, -1)) for one in pixels]
+        guess = np.asarray(result).argmax(axis=-1)
+        self.event(
+            "validated",
+            epoch=self._epoch,
+            images=[number for number, _ in known],
+            right=[int(g) == label for g, (_, label) in zip(guess, known, strict=True)],
+        )
+
+    def _epoch_begin(self, original):
+        def observed(listing, epoch, logs=None):
+            self._epoch = int(epoch)
+            return original(listing, epoch, logs)
+
+        return observed
+
+    def _epoch_end(self, original):
+        def observed(listing, epoch, logs=None):
+            original(listing, epoch, logs)
+            if self._model is not None:
+                weights = [v.numpy() for v in self._model.weights]
+                self._kept.append((weights, self._state()))
+            files = _files(Path.cwd())
+            self._held += [open(name, "rb") for name in files]
+            self.event("epoch", epoch=int(epoch), files=files)
+
+        return observed
+
+    def _report_end(self) -> None:
+        """Report what files the worker left, and what of the training is in them."""
+        found = _arrays(Path.cwd())
+        best = max(
+            (
+                (_share(weights, found), _share(state, found), epoch)
+                for epoch, (weights, state) in enumerate(self._kept)
+            ),
+            default=(0.0, 0.0, -1),
+        )
+        weights, state, epoch = best
+        files = sorted(_files(Path.cwd()))
+        self.event("kept", files=files, weights=weights, state=state, epoch=epoch)
+
+
+def _tiny(*_, **__):
+    import tensorflow as tf
+
+    layers = tf.keras.layers
+    return tf.keras.Sequential(
+        [
+            tf.keras.Input((28, 28, 1)),
+            layers.Flatten(),
+            layers.Dense(8),
+            layers.BatchNormalization(momentum=0.9),
+            layers.Dense(10, activation="softmax"),
+        ]
+    )
+
+
+def _rate(optimizer) -> float:
+    """The learning rate of the update that the optimizer has just made."""
+    rate = optimizer.learning_rate
+    if callable(rate):  # a schedule of a legacy optimizer
+        rate = rate(optimizer.iterations - 1)
+    return float(getattr(rate, "numpy", lambda: rate)())
+
+
+def _files(folder: Path) -> dict[str, list[int]]:
+    """Name -> number of the file (its inode), and when it was last written, in ns."""
+    found = {}
+    for path in folder.rglob("*"):
+        if path.is_file():
+            facts = path.stat()
+            name = str(path.relative_to(folder))
+            found[name] = [facts.st_ino, facts.st_mtime_ns]
+    return found
+
+
+def _arrays(folder: Path) -> list:
+    """All arrays in the checkpoints in a folder, whichever way they were saved."""
+    import h5py
+    import numpy as np
+    import tensorflow as tf
+
+    found: list = []
+
+    def of_hdf5(file) -> None:
+        with h5py.File(file, "r") as stored:
+            stored.visititems(
+                lambda _, item: (
+                    found.append(item[()]) if isinstance(item, h5py.Dataset) else None
+                )
+            )
+
+    for path in folder.rglob("*"):
+        if path.suffix == ".index":
+            reader = tf.train.load_checkpoint(str(path.with_suffix("")))
+            for name in reader.get_variable_to_shape_map():
+                found.append(reader.get_tensor(name))
+        elif path.is_file() and h5py.is_hdf5(path):
+            of_hdf5(path)
+        elif path.is_file() and zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                for name in archive.namelist():
+                    if name.endswith(".h5"):
+                        with archive.open(name) as file:
+                            of_hdf5(file)
+                    elif name.endswith(".npy"):
+                        with archive.open(name) as file:
+                            found.append(np.load(file, allow_pickle=False))
+    return [array for array in found if isinstance(array, np.ndarray)]
+
+
+def _share(wanted: list, found: list) -> float:
+    """Which share of the wanted arrays is among those that were found."""
+    import numpy as np
+
+    there = [
+        any(one.shape == other.shape and np.allclose(one, other) for other in found)
+        for one in wanted
+    ]
+    return sum(there) / len(there) if there else 1.0

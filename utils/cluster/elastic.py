@@ -1,0 +1,266 @@
+"""Let hosts die, leave and come in the middle of a training, and watch it go on.
+
+from utils.cluster import elastic
+elastic.run("exercises/survive.py", [elastic.dies(after=30), elastic.comes(after=60)])
+"""
+
+import contextlib
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from utils.base import course, show
+from utils.running import hosts, launch
+from utils.running.result import Run, RunFailed
+from utils.running.watch import worker_processes
+
+DIES, LEAVES, COMES = "dies", "leaves", "comes"
+REFRESH = 2.0  # seconds between two states of the live figure
+
+
+@dataclass(frozen=True)
+class Incident:
+    """What happens to a host once so many batches of a training are done.
+
+    what: it DIES (its workers are killed), LEAVES (it is to be used no more, and its
+    workers end by themselves) or COMES back.
+    """
+
+    what: str
+    after: int
+    host: str = hosts.NAMES[1]
+
+    def __str__(self) -> str:
+        return f"{self.host} {self.what} after {self.after} batches"
+
+
+@dataclass(frozen=True)
+class Happened:
+    """An incident, and when it happened, in seconds since 1970."""
+
+    incident: Incident
+    time: float
+
+
+@dataclass
+class Story:
+    """An elastic run, and what happened in it."""
+
+    run: Run
+    happened: list[Happened]
+
+    @property
+    def journal(self):
+        """pandas DataFrame, a row a batch that was done, also of those done twice."""
+        return journal(self.run.folder)
+
+    @property
+    def history(self):
+        """pandas DataFrame, a row an epoch, of whoever was rank 0 at its end.
+
+        Raises CourseError if no epoch ended.
+        """
+        import pandas
+
+        # An epoch whose end Horovod went back to has been written down twice, and the
+        # second time without what is known of its training.
+        whole = pandas.concat(self.run.histories)
+        return whole.groupby("epoch", as_index=False).last()
+
+    @property
+    def lost(self) -> int:
+        """How many images were trained on for nothing: done, but not yet committed."""
+        rows = self.journal
+        back = rows["images"].shift() - rows["begin"]
+        return int(back[rows["epoch"].diff().eq(0) & back.gt(0)].sum())
+
+
+def dies(after: int, host: str = hosts.NAMES[1]) -> Incident:
+    """The host loses its power after so many batches: nobody on it says goodbye."""
+    return _incident(DIES, after, host)
+
+
+def leaves(after: int, host: str = hosts.NAMES[1]) -> Incident:
+    """The host is taken out of the list of hosts, as clouds do with some notice."""
+    return _incident(LEAVES, after, host)
+
+
+def comes(after: int, host: str = hosts.NAMES[1]) -> Incident:
+    """The host is put into the list again."""
+    return _incident(COMES, after, host)
+
+
+def _incident(what: str, after: int, host: str) -> Incident:
+    """Raises CourseError for a host that there isn't, and for what is no number."""
+    if not isinstance(after, int) or after < 0:
+        raise course.CourseError(
+            f"after is {after!r}: say after how many batches, 0 or more."
+        )
+    if host not in hosts.NAMES:
+        raise course.CourseError(
+            f"there is no host {host!r}: choose {' or '.join(hosts.NAMES)}."
+        )
+    return Incident(what, after, host)
+
+
+def run(
+    script: str | os.PathLike,
+    incidents: Incident | Sequence[Incident] = (),
+    *arguments: object,
+    workers: int = 2,
+    figure: Callable[..., object] | None = None,
+    **options: object,
+) -> Story:
+    """An elastic run of `script`, to whose hosts these incidents happen.
+
+    figure: makes a figure of the journal and of what has happened, such as
+        utils.figures.elastic.workers_and_loss; a notebook shows it live.
+    Arguments and options as for `launch.run`.
+    Raises CourseError for an incident that did not happen, as the training was over
+    before; RunFailed as `launch.run`.
+    """
+    if isinstance(incidents, Incident):
+        incidents = [incidents]
+    director = Director(sorted(incidents, key=lambda one: one.after), workers, figure)
+    options = {"attend": director.attend, **options}
+    result = launch.run(script, *arguments, workers=workers, elastic=True, **options)
+    director.show(result.folder)
+    if director.left:
+        raise course.CourseError(
+            f"{director.left[0]}: the training was over before, after "
+            f"{len(journal(result.folder))} batches. Let it be longer, or this earlier."
+        )
+    return Story(result, director.happened)
+
+
+def crash(
+    script: str | os.PathLike, *arguments: object, after: int, **options: object
+) -> RunFailed:
+    """Run `script` with plain `mpirun`, and kill one worker after so many batches.
+
+    Arguments and options as for `launch.run`. Returns how the run failed; raises
+    CourseError when it was over before.
+    """
+
+    def attend(running: Run) -> None:
+        if batches_done(running.folder) >= after:
+            for process in list(worker_processes(running.folder).values())[-1:]:
+                process.kill()
+
+    try:
+        result = launch.run(script, *arguments, attend=attend, **options)
+    except RunFailed as failed:
+        if batches_done(failed.run.folder) < after:
+            raise
+        return failed
+    raise course.CourseError(
+        f"nobody was killed: the training was over before, after "
+        f"{batches_done(result.folder)} batches. Let it be longer, or `after` smaller."
+    )
+
+
+class Director:
+    """Lets the incidents happen, and shows what comes of them."""
+
+    def __init__(
+        self,
+        incidents: list[Incident],
+        workers: int,
+        figure: Callable[..., object] | None = None,
+    ):
+        self.left = incidents
+        self.places = hosts.share(workers)
+        self.happened: list[Happened] = []
+        self._make_figure = figure
+        self._shown_figure = None
+        self._shown = time.monotonic()
+
+    def attend(self, running: Run) -> None:
+        """Do what is due; to be called again and again."""
+        while self.left and batches_done(running.folder) >= self.left[0].after:
+            self._happen(self.left.pop(0), running.folder)
+        if time.monotonic() - self._shown > REFRESH:
+            self.show(running.folder)
+
+    def _happen(self, incident: Incident, folder: Path) -> None:
+        there = hosts.read(folder)
+        if incident.what == COMES:
+            there[incident.host] = self.places[incident.host]
+        else:
+            there.pop(incident.host, None)
+        hosts.write(folder, there)
+        if incident.what == DIES:
+            for process in workers_on(incident.host, folder):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+        self.happened.append(Happened(incident, time.time()))
+
+    def show(self, folder: Path) -> None:
+        """In a notebook, show or renew the figure, once there is something to show."""
+        self._shown = time.monotonic()
+        if not self._make_figure or not show.in_notebook() or not batches_done(folder):
+            return
+        from IPython.display import DisplayHandle
+
+        figure = self._make_figure(journal(folder), self.happened)
+        if self._shown_figure is None:
+            self._shown_figure = DisplayHandle()
+            self._shown_figure.display(figure)
+        else:
+            self._shown_figure.update(figure)
+
+
+def workers_on(host: str, folder: Path) -> list[psutil.Process]:
+    """The living workers of an elastic run that are on a host."""
+    found = []
+    for process in psutil.process_iter(["environ"]):
+        own = process.info["environ"] or {}
+        if own.get("COURSE_RUN") == str(folder) and own.get("HOROVOD_HOSTNAME") == host:
+            found.append(process)
+    return found
+
+
+def batches_done(folder: Path) -> int:
+    """How many lines the journals of a run have, of whichever worker."""
+    lines = 0
+    for path in folder.glob("journal*.csv"):
+        with contextlib.suppress(FileNotFoundError):
+            lines += max(0, path.read_bytes().count(b"\n") - 1)
+    return lines
+
+
+def journal(folder: Path):
+    """The journals of a run as one pandas DataFrame, a row a batch, in their order."""
+    import pandas
+
+    paths = [p for p in folder.glob("journal*.csv") if p.stat().st_size]
+    if not paths:
+        raise course.CourseError("the run has no journal: did it train at all?")
+    whole = pandas.concat([pandas.read_csv(path) for path in paths])
+    return whole.sort_values("time", ignore_index=True)
+
+
+# ------------------------------------------------------------ how often to save
+
+
+def share_lost(interval: float, saving: float, failures: float) -> float:
+    """Which share of the time goes into saving, and into doing again what was lost.
+
+    interval: between two checkpoints, saving: of one, failures: between two crashes,
+    all in the same unit. A crash loses half an interval on average. A first
+    approximation, for intervals that are short against the time between crashes:
+    Young, 1974, "A first order approximation to the optimum checkpoint interval",
+    Communications of the ACM 17(9), p. 530.
+    """
+    return saving / interval + interval / (2 * failures)
+
+
+def best_interval(saving: float, failures: float) -> float:
+    """The interval that loses least: the square root of 2 x saving x failures (Young,
+    1974, as for `share_lost`)."""
+    return math.sqrt(2 * saving * failures)

@@ -1,0 +1,155 @@
+"""Spark on this machine or on a cluster: what it needs, how it is started and ended.
+
+`session` is what solutions/cluster/spark_train.py starts Spark with; `train` runs that
+program under an owner, as the notebook does.
+"""
+
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from utils.base import course, machine, supervise
+from utils.running import hosts, launch, launchers
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PROGRAM = course.PACKAGE_ROOT / "solutions" / "cluster" / "spark_train.py"
+OLDEST_JAVA, NEWEST_JAVA = 8, 17  # that Spark 3.5 is made for
+
+
+def problem() -> str | None:
+    """Why Spark can't run here, with the command that mends it; None if it can."""
+    if any(importlib.util.find_spec(name) is None for name in ("pyspark", "pyarrow")):
+        return "Spark is not installed: `make spark` adds it to the course."
+    version = java_version()
+    if version is None or version < OLDEST_JAVA:
+        return (
+            "Spark needs Java, version 8, 11 or 17, on PATH or in JAVA_HOME.\n"
+            "    Debian, Ubuntu:  sudo apt install openjdk-17-jre-headless\n"
+            "    Fedora:          sudo dnf install java-17-openjdk-headless\n"
+            "    macOS:           brew install openjdk@17"
+        )
+    return None
+
+
+def java_version() -> int | None:
+    """The Java that Spark would take: 17 for 17.0.15, 8 for 1.8.0; None without one."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin" if home else None)
+    if java is None:
+        return None
+    try:
+        said = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=60
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    # macOS has a `java` that only says where to get one.
+    number = re.search(r'version "(?:1\.)?(\d+)', said.stderr)
+    return int(number[1]) if number and said.returncode == 0 else None
+
+
+@contextlib.contextmanager
+def session(workers: int, master: str | None = None) -> Iterator["SparkSession"]:
+    """Spark for the block, and ended after it.
+
+    master: where; without it the one that spark-submit was given, else this machine,
+        with a core for each worker.
+
+    Raises CourseError where Spark can't run.
+    """
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit has started it
+    if not submitted:
+        why = problem()
+        if why:
+            raise course.CourseError(why)
+        if java_version() > NEWEST_JAVA:
+            course.notice(
+                f"Spark 3.5 is made for Java 8 to {NEWEST_JAVA}; this is Java "
+                f"{java_version()}."
+            )
+        master = master or f"local[{workers}]"
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName("course")
+    if master:
+        builder = builder.master(master)
+    options = {
+        "spark.log.level": "ERROR",
+        "spark.ui.enabled": "false",  # it would listen on a port
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if master and master.startswith("local"):
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"  # nothing outside can connect
+        options["spark.local.dir"] = tempfile.gettempdir()
+    for name, value in options.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def network(spark: "SparkSession") -> set[str] | None:
+    """The network interface for Horovod; None: it is to find those that all share."""
+    return (
+        {hosts._loopback()} if spark.sparkContext.master.startswith("local") else None
+    )
+
+
+def train(folder: Path | str, workers: int, time_limit: float, **options) -> list[dict]:
+    """Run the program on this machine; what each worker returned, by rank.
+
+    options: the program's own, `epochs=2` for `--epochs 2`. Its output is in
+    `folder/log.txt`. Raises CourseError when Spark can't run here, when a worker fails
+    and when `time_limit` seconds have passed; no process is left then.
+    """
+    why = problem()
+    if why:
+        raise course.CourseError(why)
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    result, log = folder / "result.json", folder / "log.txt"
+    result.unlink(missing_ok=True)
+    options |= {"workers": workers, "folder": folder}
+    command = [sys.executable, str(PROGRAM), *launch.words((), options)]
+    threads = max(1, machine.cores() // workers)
+    environment = launchers.clean_environment() | launchers.thread_variables(threads)
+    with (
+        log.open("wb") as said,
+        supervise.owned(
+            command, time_limit, env=environment, stdout=said, stderr=said
+        ) as process,
+    ):
+        process.wait()
+    if process.returncode == 0:
+        return json.loads(result.read_text())
+    said = log.read_text(errors="replace")
+    if process.returncode == supervise.TIMED_OUT:
+        why = f"was stopped after its time limit of {time_limit:g} s"
+    else:
+        last = "\n".join(said.splitlines()[-10:])
+        why = _why(said) or f"failed with status {process.returncode}:\n{last}"
+    where = f"The whole log: {course.shown(log)}"
+    raise course.CourseError(f"{PROGRAM.name} {why}\n{where}")
+
+
+def _why(said: str) -> str | None:
+    """The last word of the worker that failed first, below Spark's own many words."""
+    first = re.search(r"^Process name: (\d+)$", said, re.MULTILINE)
+    if first is None:
+        return None
+    rank = first[1]
+    own = re.findall(rf"^\[{rank}\]<stderr>:(.+)$", said, re.MULTILINE)
+    return f"failed on rank {rank}: {own[-1] if own else 'it said nothing'}"

@@ -1,0 +1,54 @@
+"""The figures of the capstone: one function a figure, each returns the Figure."""
+
+from collections.abc import Mapping
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from utils.figures.style import COLOURS, MARKS, finished, new_axes
+from utils.running.result import Run
+from utils.training import doodles, leaderboard
+
+
+def strokes_and_pixels(
+    name: str, found: Mapping[str, Mapping[str, list[doodles.Drawing]]]
+) -> Figure:
+    """One doodle of each class: its strokes, numbered by colour and mark in the order
+    in which they were drawn, above the pixels that a network sees.
+
+    `name` and `found` are what utils.training.doodles.drawings returns.
+    """
+    figure, axes = plt.subplots(
+        2, len(found), figsize=(1.15 * len(found), 2.9), layout="constrained"
+    )
+    for (word, sides), (above, below) in zip(found.items(), axes.T, strict=True):
+        drawing = sides["train"][0]
+        for number, (x, y) in enumerate(drawing):
+            style = {"color": COLOURS[number % 6], "marker": MARKS[number % 6]}
+            above.plot(x, y, markersize=3, markevery=[0], linewidth=1.2, **style)
+        above.invert_yaxis()
+        above.set_aspect("equal", "datalim")
+        above.set_title(word, fontsize=9)
+        below.imshow(doodles.render(drawing), cmap="gray")
+        for axis in (above, below):
+            axis.axis("off")
+    figure.suptitle(name[0].upper() + name[1:], fontweight="bold")
+    plt.close(figure)
+    return figure
+
+
+def against_time(runs: Mapping[str, Run]) -> Figure:
+    """Validation accuracy after so many seconds of training, and where the goal is."""
+    figure, axis = new_axes(width=7.5)
+    for number, (name, run) in enumerate(runs.items()):
+        style = {"color": COLOURS[number % 6], "marker": MARKS[number % 6]}
+        history = run.history
+        axis.plot(history["seconds"], history["val_accuracy"], label=name, **style)
+    goal, until = leaderboard.GOAL_ACCURACY, leaderboard.GOAL_SECONDS
+    axis.fill_between([0, until], goal, 1, color="#dddddd", zorder=0)
+    axis.annotate("the goal", (0, 1), (4, -4), textcoords="offset points", va="top")
+    axis.set(xlabel="seconds of training", ylabel="validation accuracy", ylim=(0, 1))
+    axis.yaxis.set_major_formatter(PercentFormatter(1, 0))
+    axis.legend(loc="lower right", frameon=False)
+    return finished(figure, *runs.values())

@@ -1,0 +1,222 @@
+"""The figures on tasks and hosts."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator, ScalarFormatter
+
+from utils.cluster import elastic, namespaces
+from utils.cluster.namespaces import CutOff, Lan
+from utils.figures import elastic as elastic_plots
+from utils.figures.style import COLOURS, MARKS, finished, new_axes
+from utils.measure import cost_model, network_speed
+from utils.measure.network_speed import Speed
+from utils.running.result import Run
+
+
+def seen(run: Run) -> dict[int, np.ndarray]:
+    """The numbers of the images that each worker got in a pass: rank -> int (images,).
+
+    Of a run of solutions/multi_worker.py with --keep-seen.
+    """
+    paths = sorted(run.folder.glob("seen-*.npy"))
+    return {int(path.stem.partition("-")[2]): np.load(path) for path in paths}
+
+
+def shards(runs: Mapping[str, Run], images: int = 60) -> Figure:
+    """Which of the first so many images each worker got, in several runs."""
+    figure, axes = new_axes(len(runs), width=10 / len(runs), height=2.4)
+    for axis, (label, run) in zip(np.atleast_1d(axes), runs.items(), strict=True):
+        for rank, numbers in seen(run).items():
+            shown = numbers[numbers < images]
+            rows = np.full(len(shown), rank)
+            axis.plot(shown, rows, "|", color=COLOURS[rank % 6], ms=22, mew=2)
+        axis.set_yticks(list(seen(run)), [f"worker {rank}" for rank in seen(run)])
+        axis.set(title=label, xlabel="number of the image", ylim=(1.6, -0.6))
+        axis.grid(visible=False)
+    return finished(figure, *runs.values())
+
+
+def lives(run: Run) -> Figure:
+    """Training accuracy by epoch, of a run that was started again on the way."""
+    figure, axis = new_axes(width=8)
+    for number, history in enumerate(run.histories):
+        axis.plot(
+            history["epoch"] + 1,
+            history["accuracy"],
+            color=COLOURS[number],
+            marker=MARKS[number],
+            markersize=9,
+            label=f"life {number + 1}",
+        )
+        if number:
+            axis.axvline(history["epoch"][0] + 0.5, color="#b00000", ls="--")
+    axis.set(xlabel="epoch", ylabel="training accuracy", ylim=(0, 1))
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.legend(title="dashed: a worker was killed", loc="lower right")
+    return finished(figure, run)
+
+
+def variables(run: Run) -> pandas.DataFrame:
+    """Where a parameter-server run keeps its weights: columns name, ps, bytes."""
+    return pandas.read_csv(run.folder / "variables.csv")
+
+
+def steps(run: Run) -> pandas.DataFrame:
+    """What the steps of a parameter-server run reported, in the order they ended.
+
+    Columns: epoch; worker, "A", "B", ... by first appearance, where a process that was
+    started again is a new one; read and wrote, versions of the weights; stale, how many
+    updates of others came between the two; loss; seconds, since the first.
+    """
+    table = pandas.read_csv(run.folder / "steps.csv").sort_values("time")
+    names = {tag: chr(ord("A") + n) for n, tag in enumerate(table["worker"].unique())}
+    return table.assign(
+        worker=table["worker"].map(names),
+        stale=table["wrote"] - table["read"] - 1,
+        seconds=table["time"] - table["time"].min(),
+    ).reset_index(drop=True)
+
+
+def placement(run: Run) -> Figure:
+    """How many bytes of which variable are on which parameter server."""
+    table = variables(run)
+    servers = sorted(table["ps"].unique())
+    figure, axis = new_axes(width=9, height=0.9 + 0.7 * len(servers))
+    left = dict.fromkeys(servers, 0.0)
+    for number, (name, ps, size) in enumerate(table.itertuples(index=False)):
+        kilobytes = size / 1000
+        bars = axis.barh(
+            ps, kilobytes, 0.6, left[ps], color=COLOURS[number % 6], alpha=0.6
+        )
+        if kilobytes > table["bytes"].sum() / 10_000:
+            words = f"{name.partition(':')[0]}\n{kilobytes:,.0f} kB"
+            axis.bar_label(bars, [words], label_type="center", fontsize=9)
+        left[ps] += kilobytes
+    axis.set_yticks(servers, [f"ps {ps}" for ps in servers])
+    axis.set(xlabel="kB of weights")
+    axis.invert_yaxis()
+    axis.grid(visible=False)
+    return finished(figure, run)
+
+
+def staleness(runs: Mapping[str, Run]) -> Figure:
+    """How many steps came by how many updates too late, in several runs."""
+    figure, axis = new_axes(width=8)
+    tables = {label: steps(run)["stale"] for label, run in runs.items()}
+    most = max(stale.max() for stale in tables.values())
+    width = 0.8 / len(runs)
+    for number, (label, stale) in enumerate(tables.items()):
+        counted = np.bincount(stale, minlength=most + 1)
+        places = np.arange(most + 1) + number * width
+        bars = axis.bar(places, counted, width, color=COLOURS[number], label=label)
+        axis.bar_label(bars, fontsize=9)
+    axis.set_xticks(np.arange(most + 1) + 0.4 - width / 2, range(most + 1))
+    axis.set(xlabel="updates by others between reading and writing", ylabel="steps")
+    axis.legend()
+    return finished(figure, *runs.values())
+
+
+def timeline(run: Run) -> Figure:
+    """When each worker finished its steps; one that came back is a new row."""
+    table = steps(run)
+    names = sorted(table["worker"].unique())
+    figure, axis = new_axes(width=9, height=1.0 + 0.5 * len(names))
+    for number, name in enumerate(names):
+        times = table.loc[table["worker"] == name, "seconds"]
+        axis.plot(
+            times, np.full(len(times), number), "|", color=COLOURS[number % 6], ms=18
+        )
+    labels = [f"{name}: {(table['worker'] == name).sum()} steps" for name in names]
+    axis.set_yticks(range(len(names)), labels)
+    axis.set(xlabel="seconds since the first step ended", ylim=(len(names) - 0.4, -0.6))
+    return finished(figure, run)
+
+
+def picture(lan: Lan) -> Figure:
+    """Which hosts there are, and what they are connected by."""
+    figure, axis = new_axes(width=8, height=2.6)
+    axis.axis("off")
+    places = np.linspace(0, 1, len(lan.addresses))
+    middle = places.mean()
+    box = {"boxstyle": "round,pad=0.6", "facecolor": "white"}
+    for number, place in zip(lan.numbers, places, strict=True):
+        axis.plot([place, middle], [0, 1], color=COLOURS[0], lw=2, zorder=0)
+        text = f"{namespaces.name(number)}\n{namespaces.CARD}: "
+        text += namespaces.address(number)
+        axis.text(place, 0, text, ha="center", va="center", bbox=box)
+    cable = namespaces.title(lan.mbit)
+    axis.text(middle, 1, f"switch\n{cable}", ha="center", va="center", bbox=box)
+    axis.set(xlim=(-0.3, 1.3), ylim=(-0.5, 1.5))
+    return finished(figure)
+
+
+def speeds(found: Mapping[str, Speed], origin: str = "") -> Figure:
+    """Speed-up of two hosts against one, by bandwidth: measured, and as predicted.
+
+    found: of measure/network_speed.py. The band lies between the cost model with no
+    byte hidden behind computing, and with all hidden that can be. origin: a line to
+    stand below.
+    """
+    figure, axis = new_axes(width=8, height=4)
+    one = found[network_speed.ONE_HOST].images_per_second
+    two = [row for row in found.values() if row.hosts > 1]
+    hosts = two[0].hosts
+    for shaped, colour, label in (
+        (True, COLOURS[0], "measured"),
+        (False, COLOURS[2], "measured, as fast as this machine can"),
+    ):
+        rows = [row for row in two if row.shaped == shaped]
+        if rows:
+            x = [row.throughput for row in rows]
+            y = [row.images_per_second / one for row in rows]
+            mark = MARKS[0 if shaped else 2]
+            axis.plot(x, y, mark, ms=8, color=colour, label=label, zorder=3)
+    reach = [row.throughput for row in two]
+    across = np.geomspace(min(reach) / 2, max(reach) * 2, 200)
+    silent = float(np.median([row.silent for row in two]))
+    network, batch = cost_model.wide_resnet(1), two[0].batch
+    bounds = [
+        [
+            network_speed.predicted(silent, hosts, batch, network, mbit, hidden) / one
+            for mbit in across
+        ]
+        for hidden in (False, True)
+    ]
+    axis.fill_between(
+        across,
+        *bounds,
+        color=COLOURS[1],
+        alpha=0.3,
+        label="predicted: nothing to all hidden behind computing",
+    )
+    axis.plot(across, bounds[0], color=COLOURS[1])
+    axis.plot(across, bounds[1], "--", color=COLOURS[1])
+    axis.axhline(1, color="#666666", lw=1, ls=":")
+    axis.annotate("one host alone", (across[-1], 1), va="bottom", ha="right")
+    axis.set(xscale="log", ylim=(0, 1.15 * hosts))
+    axis.set(xlabel="megabits per second, measured", ylabel="speed-up")
+    axis.xaxis.set_major_locator(FixedLocator(sorted(round(x, -1) or x for x in reach)))
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.xaxis.set_major_formatter(ScalarFormatter())
+    axis.legend(loc="lower right")
+    if origin:
+        figure.supxlabel(origin, fontsize=8, color="#444444", wrap=True)
+    return finished(figure)
+
+
+def lost_host(cut: CutOff | None) -> Figure:
+    """Workers and loss, second by second, of an elastic run whose host was cut off.
+
+    None: an empty figure that says that there was no such run.
+    """
+    if cut is None:
+        figure, axis = new_axes(width=8, height=1.2)
+        axis.axis("off")
+        axis.text(0.5, 0.5, "not run here: no hosts of their own", ha="center")
+        return finished(figure)
+    incident = elastic.Incident("cut off", 0, "")
+    happened = [elastic.Happened(incident, cut.time)]
+    return elastic_plots.workers_and_loss(elastic.journal(cut.run.folder), happened)

@@ -1,0 +1,365 @@
+"""Grade a class: take in the submissions, examine each program once, write the results.
+
+What an examination found is kept in `.cache/` in the folder of the results as soon as
+it ends, under a hash of the program and of the checker. So a grading that was stopped
+goes on where it was, and only what is new, or new to a changed checker, is run again;
+to have it all run again, delete `.cache/*.json`. The results themselves are written
+at the end, all of them: there is no half gradebook.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from utils.base import course, supervise
+from utils.grading import gradebook, report
+from utils.grading.examine import examine
+from utils.grading.examined import STATUSES, WITHOUT_VERDICTS, Examined
+from utils.grading.gradebook import GRADER_ERROR, Grade
+from utils.grading.submissions import Submission, collect, slugs
+from utils.lessons import markup
+from utils.lessons.verdict import Verdict
+
+CACHE = ".cache"
+MARKER = f"{CACHE}/grading"  # no .json: it is no examination
+LEARNERS = "learners.csv"
+
+
+def _checker_version() -> str:
+    """A hash of the files that decide how a program is judged."""
+    lock = course.PACKAGE_ROOT / "requirements.lock"
+    digest = hashlib.sha256()
+    for path in [*course.modules(), lock]:
+        if path.exists():
+            name = os.path.relpath(path, course.PACKAGE)
+            _add(digest, name.encode(), path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _add(digest, *parts: bytes) -> None:
+    for part in parts:
+        digest.update(f"{len(part)} ".encode() + part)
+
+
+VERSION = _checker_version()
+
+
+def grade(
+    submissions: Path,
+    out: Path,
+    exercise: str = "fashion_mnist",
+    jobs: int = 1,
+    anonymous: bool = False,
+    examine: Callable[[Path], Examined] = examine,
+) -> list[Grade]:
+    """Grade all of the folder `submissions`; write the results into the folder `out`.
+
+    There are then `gradebook.csv` and `nbgrader.csv` (see utils.grading.gradebook),
+    `index.html` on the class, and a page for each learner in `reports/`. With
+    `anonymous`, ids stand for the learners, and `learners.csv` says whose they are.
+
+    jobs: how many programs are examined at the same time, each in a thread; a single
+        one is examined in the thread of the caller.
+    examine: examines a program; default, utils.grading.examine.examine.
+
+    Raises CourseError when a folder won't do or the exercise can't be graded. An error
+    of `examine` is the grade of that program, a grader error, and nothing is raised.
+    """
+    worth = gradebook.worth(exercise)
+    _same_steps(exercise, len(worth))
+    handed_in = _collect(submissions, out, exercise)
+    _prepare(out, {"exercise": exercise, "anonymous": anonymous})
+
+    names = {one.learner: one.learner for one in handed_in}
+    if anonymous:
+        ids = gradebook.ids(names, out / LEARNERS)
+        # Before anything is made of them, so that a grading that is stopped keeps them.
+        _write(out / LEARNERS, gradebook.learners(ids), private=True)
+        names = {name: ids[name] for name in names}
+    files = slugs(names.values())
+
+    examined = _examine_all(handed_in, out / CACHE, exercise, len(worth), jobs, examine)
+    grades = []
+    for one in handed_in:
+        name = names[one.learner]
+        found = examined.get(one.program)
+        grades.append(_grade(one, found, name, files[name], worth, anonymous))
+    # In the order of the ids, which tells nothing of the names, when anonymous.
+    grades.sort(key=lambda grade: (grade.learner.casefold(), grade.learner))
+    return _write_all(grades, out, exercise)
+
+
+def _same_steps(exercise: str, worth: int) -> None:
+    report.solution(exercise)
+    source = course.root() / "solutions" / f"{exercise}_solution.py"
+    count = markup.count(source.read_text(encoding="utf-8"), source.name)
+    if count != worth:
+        raise course.CourseError(
+            f"{course.shown(gradebook.POINTS)} has points for {worth} steps of "
+            f"{exercise}, which has {count}. Give points for each."
+        )
+
+
+def _collect(folder: Path, out: Path, exercise: str) -> list[Submission]:
+    inner, outer = folder.resolve(), out.resolve()
+    if outer.is_relative_to(inner) or inner.is_relative_to(outer):
+        raise course.CourseError(
+            f"the results can't be written to {course.shown(out)}: that and the "
+            f"submissions, {course.shown(folder)}, must not be one in the other. "
+            "Name another folder."
+        )
+    return collect(folder, exercise)
+
+
+def _prepare(out: Path, facts: dict) -> None:
+    """Make `out` the folder of a grading, unless it is somebody else's."""
+    shown = course.shown(out)
+    if out.exists() and not out.is_dir():
+        raise course.CourseError(f"{shown} is a file. Name a folder for the results.")
+    marker = out / MARKER
+    if marker.exists():
+        try:
+            former = json.loads(marker.read_text(encoding="utf-8"))
+        except ValueError:
+            former = None
+        if former != facts:
+            raise course.CourseError(
+                f"{shown} holds another grading: of another exercise, or one with "
+                "names where this is anonymous, or without. Name another folder."
+            )
+        return
+    if out.exists() and any(path.name != CACHE for path in out.iterdir()):
+        raise course.CourseError(
+            f"{shown} holds files that are no grading; none of them was touched. "
+            "Name a new folder, or an empty one."
+        )
+    marker.parent.mkdir(parents=True, exist_ok=True)
+    _write(marker, json.dumps(facts))
+
+
+# -------------------------------------------------------------- examination
+
+
+def _examine_all(
+    handed_in: list[Submission],
+    cache: Path,
+    exercise: str,
+    step_count: int,
+    jobs: int,
+    examine: Callable[[Path], Examined],
+) -> dict[bytes, Examined]:
+    """Program -> what examining it gave, now or before; the same program only once."""
+
+    def examine_one(program: bytes) -> Examined:
+        return _examine_one(program, exercise, step_count, examine)
+
+    known: dict[bytes, Examined] = {}
+    new: list[bytes] = []
+    for one in handed_in:
+        if (
+            one.program is not None
+            and one.program not in known
+            and one.program not in new
+        ):
+            found = _recall(_cached(cache, one.program, exercise), step_count)
+            if found:
+                known[one.program] = found
+            else:
+                new.append(one.program)
+
+    with _progress(len(new), len(known)) as advance, supervise.pool(jobs) as run:
+        for program, found in run(examine_one, new):
+            # Here, not in the thread: a Ctrl-C may have ended the program that another
+            # thread examines, and nothing is kept from then on.
+            if found.settled:
+                _write(_cached(cache, program, exercise), json.dumps(asdict(found)))
+            known[program] = found
+            advance(found.status)
+    return known
+
+
+def _examine_one(program: bytes, exercise: str, step_count: int, examine) -> Examined:
+    """Examine a program in a folder of its own, under a name that is nobody's."""
+    # By this name the next supervisor knows it, should this process be killed.
+    with tempfile.TemporaryDirectory(prefix=f"course-{os.getpid()}-") as folder:
+        path = Path(folder, f"{exercise}.py")
+        path.write_bytes(program)
+        try:
+            found = examine(path)
+            if problem := _breach(found, step_count):
+                raise ValueError(f"the examination gave {problem}")
+            # One is kept and read back, the other is not: let both be the same.
+            kept = asdict(found) | {"log": report.cut(found.log)}
+            return _from_json(json.loads(json.dumps(kept)))
+        except Exception as error:  # whatever it is, the others are to be graded
+            message = f"{type(error).__name__}: {error}".replace(folder, ".")
+            reason = f"The grader failed, not the program: {message}"
+            return Examined((), GRADER_ERROR, (), "", 0.0, reason)
+
+
+def _breach(found: Examined, step_count: int) -> str | None:
+    """What keeps `found` from being an examination that can be graded."""
+    numbers = [verdict.step for verdict in found.verdicts]
+    if found.status not in STATUSES:
+        return f"the unknown status {found.status!r}"
+    if not numbers and found.status in WITHOUT_VERDICTS:
+        return None
+    if numbers != list(range(1, step_count + 1)):
+        return f"verdicts on the steps {numbers}, of {step_count}"
+    return None
+
+
+def _cached(cache: Path, program: bytes, exercise: str) -> Path:
+    digest = hashlib.sha256()
+    _add(digest, program, VERSION.encode(), exercise.encode())
+    return cache / f"{digest.hexdigest()}.json"
+
+
+def _recall(path: Path, step_count: int) -> Examined | None:
+    """What was kept, if it was and is whole."""
+    try:
+        found = _from_json(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return None if _breach(found, step_count) else found
+
+
+def _from_json(data: dict) -> Examined:
+    verdicts = tuple(
+        Verdict(**verdict | {"evidence": tuple(verdict["evidence"])})
+        for verdict in data["verdicts"]
+    )
+    isolation = tuple(data["isolation"])
+    return Examined(**data | {"verdicts": verdicts, "isolation": isolation})
+
+
+@contextlib.contextmanager
+def _progress(count: int, known: int) -> Iterator[Callable[[str], None]]:
+    """Show how many of `count` programs are examined; give what is to be called when
+    one is. Says what to do when it is stopped."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(stderr=True)
+    if known:
+        console.print(f"{known} of {known + count} programs are known from before.")
+    done = 0
+    bar = Progress(
+        TextColumn("{task.description}"),
+        MofNCompleteColumn(),
+        BarColumn(),
+        TimeRemainingColumn(),
+        TextColumn("left"),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal or not count,
+    )
+
+    def advance(status: str) -> None:
+        nonlocal done
+        done += 1
+        bar.advance(task)
+        if not console.is_terminal:
+            console.print(f"examined {done} of {count}: {status}")
+
+    try:
+        with bar:
+            task = bar.add_task("examined", total=count)
+            yield advance
+    except KeyboardInterrupt:
+        console.print(
+            f"Stopped after {done} of {count} programs. They are kept, and the former "
+            "results, if any, are as they were: the same command goes on from here."
+        )
+        raise
+
+
+# -------------------------------------------------------------- results
+
+
+def _grade(
+    one: Submission,
+    found: Examined | None,
+    name: str,
+    slug: str,
+    worth: tuple[float, ...],
+    anonymous: bool,
+) -> Grade:
+    if found is None:
+        # The names of files may be those of learners.
+        files = () if anonymous else one.files
+        return Grade(name, slug, one.status, worth, reason=one.problem, files=files)
+    failed = found.status == GRADER_ERROR
+    return Grade(
+        name,
+        slug,
+        found.status,
+        worth,
+        verdicts=found.verdicts,
+        reason=found.reason,
+        program=one.program.decode("utf-8"),
+        isolation=found.isolation,
+        log=found.log,
+        seconds=None if failed else found.seconds,
+    )
+
+
+def _write_all(grades: list[Grade], out: Path, exercise: str) -> list[Grade]:
+    """Write all results: first beside their places, then, in one go, into them.
+
+    Gives the grades that were written: one that can't be shown is a grader error.
+    """
+    texts: dict[str, str] = {}
+    while not texts:
+        try:
+            texts = report.pages(grades, exercise, VERSION)
+        except report.PageError as failed:
+            # One learner's page, whatever is in it, is not to keep the class from
+            # theirs; and what was kept of it is not to do so again.
+            bad = failed.grade
+            if bad.program is None:  # nothing of the learner's is on it
+                raise
+            _cached(out / CACHE, bad.program.encode(), exercise).unlink(missing_ok=True)
+            reason = f"The grader failed, not the program: {failed}"
+            instead = Grade(bad.learner, bad.slug, GRADER_ERROR, bad.worth, (), reason)
+            grades = [instead if grade is bad else grade for grade in grades]
+    texts["nbgrader.csv"] = gradebook.nbgrader(grades, exercise)
+    texts["gradebook.csv"] = gradebook.gradebook(grades, VERSION)
+    (out / "reports").mkdir(exist_ok=True)
+    halves = [(_half(out / path, text), out / path) for path, text in texts.items()]
+    for half, path in halves:
+        half.replace(path)
+
+    pages = (out / "reports").iterdir()
+    left = {path.name for path in pages if f"reports/{path.name}" not in texts}
+    if left:
+        course.notice(
+            f"nobody in this grading has these pages of a former one, which were left "
+            f"in {course.shown(out / 'reports')}: {', '.join(sorted(left))}"
+        )
+    return grades
+
+
+def _write(path: Path, text: str, private: bool = False) -> None:
+    """Write a file in one go: nobody ever finds a half of it."""
+    half = _half(path, text)
+    if private:
+        half.chmod(0o600)
+    half.replace(path)
+
+
+def _half(path: Path, text: str) -> Path:
+    half = path.with_name(f"{path.name}.half")
+    half.write_text(text, encoding="utf-8", newline="\n")
+    return half

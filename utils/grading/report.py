@@ -1,0 +1,282 @@
+"""Pages for people: one per learner, as HTML and as Markdown, and one for the class.
+
+What learners wrote, and what their programs printed, is hostile until it is escaped.
+That is the rule here, not something to remember: whatever a template prints is made
+visible and escaped, unless it is Markup, which only this module makes. The pages need
+no script and no other file, and their policy forbids both.
+"""
+
+import base64
+import difflib
+import hashlib
+import itertools
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from utils.base import course, programs
+from utils.grading import gradebook
+from utils.grading.gradebook import Grade
+from utils.grading.submissions import REFUSED, visible
+from utils.lessons import hints, markup
+from utils.lessons.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG
+
+TEMPLATES = Path(__file__).with_name("templates")
+
+FIRST_LINES, LAST_LINES, LINE_CHARACTERS = 20, 60, 300
+MOST_COMPARED = 1_000  # lines of a program; difflib's time grows with their square
+
+# Of a state or a status, how its word looks; what is not here is still open.
+_LOOKS = {
+    **dict.fromkeys([RIGHT, gradebook.OK], "right"),
+    **dict.fromkeys([WRONG, gradebook.CRASHED, gradebook.HUNG, REFUSED], "wrong"),
+    **dict.fromkeys([UNDECIDED, gradebook.GRADER_ERROR], "unknown"),
+}
+
+# The table of a class is wide enough as it is.
+_SHORT = {NOT_CHECKED: "not yet", UNDECIDED: "unknown"}
+
+# `code` that stands by itself: other backticks mean nothing.
+_CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+
+
+class Row(NamedTuple):
+    """A line of a comparison; `what` says in words how its sides differ."""
+
+    what: str
+    left_line: int | None = None
+    left: str = ""
+    right_line: int | None = None
+    right: str = ""
+
+
+class PageError(Exception):
+    """The page of a learner can't be made. grade: of whom."""
+
+    def __init__(self, grade: Grade, error: Exception):
+        super().__init__(f"{type(error).__name__}: {error}")
+        self.grade = grade
+
+
+def pages(grades: Sequence[Grade], exercise: str, version: str) -> dict[str, str]:
+    """All pages: path below the folder of the grading -> text. Raises PageError."""
+    nudges = hints.of(exercise)
+    ours = solution(exercise)
+    style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    common = {
+        "RIGHT": RIGHT,
+        "WRONG": WRONG,
+        "NOT_CHECKED": NOT_CHECKED,
+        "exercise": exercise,
+        "version": version,
+        "hints": {n + 1: nudges.get(n + 1) for n in range(len(grades[0].worth))},
+        "points": lambda value: "unknown" if value is None else gradebook.number(value),
+        "look": lambda word: _LOOKS.get(word, "open"),
+        "sentence": _sentence,
+        "cut": cut,
+        "file": Markup(f"{exercise}.py"),
+        "command": Markup(f"course check --script {exercise}.py"),
+    }
+    html = _environment(autoescape=True, finalize=_seen)
+    html.globals |= common | {
+        "style": Markup(style),
+        "policy": f"default-src 'none'; style-src 'sha256-{digest}'; "
+        "base-uri 'none'; form-action 'none'",
+        "prose": _prose,
+    }
+    markdown = _environment(autoescape=False, finalize=_markdown)
+    markdown.globals |= common | {"fence": _fence, "code": _code}
+    html_report = html.get_template("report.html")
+    markdown_report = markdown.get_template("report.md")
+
+    made = {"index.html": html.get_template("index.html").render(_class(grades))}
+    for grade in grades:
+        try:
+            facts = _facts(grade, ours)
+            made[f"reports/{grade.slug}.html"] = html_report.render(facts)
+            made[f"reports/{grade.slug}.md"] = markdown_report.render(facts)
+        except Exception as error:
+            raise PageError(grade, error) from error
+    return made
+
+
+def _facts(grade: Grade, ours: str) -> dict:
+    """What the pages of a learner show."""
+    theirs = None if grade.program is None else _text(grade.program)
+    facts = {
+        "grade": grade,
+        "line": lambda n, text=theirs: _line(text, n),
+        "rows": None,
+        "difference": None,
+    }
+    if theirs is not None and _comparable(theirs):
+        facts["rows"] = compare(theirs, ours)
+        facts["difference"] = programs.difference(
+            theirs, ours, "handed in", "the course's"
+        )
+    return facts
+
+
+def solution(exercise: str) -> str:
+    """The course's program after the last step. Raises CourseError if it has none."""
+    source = course.root() / "solutions" / f"{exercise}_solution.py"
+    if not source.exists():
+        raise course.CourseError(
+            f"`{exercise}` can't be graded: the course has no {course.shown(source)} "
+            "to compare with."
+        )
+    text = source.read_text(encoding="utf-8")
+    program = markup.render(text, markup.count(text), source.name)
+    # The file's own name, in its first lines, is not a difference.
+    return program.replace(f"solutions/{source.name}", f"exercises/{exercise}.py")
+
+
+def cut(log: str) -> str:
+    """The first and the last lines of `log`, long ones cut as well."""
+    lines = log.replace("\r\n", "\n").rstrip("\n").split("\n")
+    left_out = len(lines) - FIRST_LINES - LAST_LINES
+    if left_out > 1:
+        note = f"[{left_out} lines left out]"
+        lines = [*lines[:FIRST_LINES], note, *lines[-LAST_LINES:]]
+    return "\n".join(map(_short, lines))
+
+
+def compare(left: str, right: str, context: int = 3) -> list[Row]:
+    """Two programs side by side: what differs, and `context` lines around it."""
+    a, b = left.splitlines(), right.splitlines()
+    rows: list[Row] = []
+    matcher = difflib.SequenceMatcher(None, a, b, autojunk=False)
+    for group in matcher.get_grouped_opcodes(context):
+        if rows or group[0][1] or group[0][3]:
+            rows.append(Row("skip"))
+        for tag, a_from, a_to, b_from, b_to in group:
+            sides = itertools.zip_longest(range(a_from, a_to), range(b_from, b_to))
+            for i, j in sides:
+                if tag == "equal":
+                    what = ""
+                elif i is None:
+                    what = "only the course's"
+                else:
+                    what = "only handed in" if j is None else "changed"
+                mine = (None, "") if i is None else (i + 1, _short(a[i]))
+                yours = (None, "") if j is None else (j + 1, _short(b[j]))
+                rows.append(Row(what, *mine, *yours))
+    return rows
+
+
+def _class(grades: Sequence[Grade]) -> dict:
+    """What the page of the class shows."""
+    statuses = Counter(grade.status for grade in grades)
+    numbers = range(1, len(grades[0].worth) + 1)
+    right = Counter(
+        verdict.step for grade in grades for verdict in grade.verdicts if verdict.ok
+    )
+    who: dict[str, list[Grade]] = {}
+    for grade in grades:
+        for finding in dict.fromkeys(grade.findings):
+            who.setdefault(finding, []).append(grade)
+    return {
+        "grades": grades,
+        "steps": numbers,
+        "short": _SHORT,
+        "counts": [(s, statuses[s]) for s in gradebook.STATUSES if statuses[s]],
+        "right": right,
+        "findings": sorted(who.items(), key=lambda item: (-len(item[1]), item[0])),
+    }
+
+
+def _environment(**options) -> Environment:
+    return Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+        **options,
+    )
+
+
+# -------------------------------------------------------------- texts
+
+
+def _text(program: str) -> str:
+    """A program as it is shown: its lines are those that Python counts."""
+    return visible(re.sub(r"\r\n?", "\n", program.removeprefix("\ufeff")), "\n\t")
+
+
+def _comparable(program: str) -> bool:
+    return program.count("\n") < MOST_COMPARED and len(program) < 100 * MOST_COMPARED
+
+
+def _line(program: str | None, number: int) -> str:
+    lines = (program or "").split("\n")
+    return _short(lines[number - 1].strip()) if 0 < number <= len(lines) else ""
+
+
+def _short(line: str) -> str:
+    return line if len(line) <= LINE_CHARACTERS else f"{line[:LINE_CHARACTERS]} [...]"
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+
+
+# -------------------------------------------------------------- HTML
+
+
+def _seen(value):
+    """What Jinja calls on all that an HTML template prints, before it escapes it."""
+    if isinstance(value, Markup):
+        return value
+    if value is None:
+        return ""
+    return visible(value, "\n\t") if isinstance(value, str) else value
+
+
+def _prose(text: str) -> Markup:
+    """A sentence, its `code` marked up."""
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(_seen(text)))))
+
+
+# -------------------------------------------------------------- Markdown
+
+
+def _markdown(value):
+    """What Jinja calls on all that a Markdown template prints: it stays plain text in
+    one line, but for its `code`."""
+    if isinstance(value, Markup) or not isinstance(value, str):
+        return value
+    text = visible(" ".join(value.split()))
+    # Every other part is code, in which nothing has a meaning.
+    parts = _CODE.split(text)
+    parts[::2] = [
+        re.sub(r"([\\`*_\[\]<>&#|~!$])", r"\\\1", part) for part in parts[::2]
+    ]
+    parts[1::2] = [f"`{part}`" for part in parts[1::2]]
+    text = re.sub(
+        r"^(\d+)([.)])(?= |$)", r"\1\\\2", "".join(parts)
+    )  # no list, no heading
+    return f"\\{text}" if text.startswith(("-", "+", "=")) else text
+
+
+def _fence(text: str, language: str = "") -> Markup:
+    text = visible(text, "\n\t")
+    ticks = "`" * max(3, 1 + _longest_run(text))
+    return Markup(f"{ticks}{language}\n{text}\n{ticks}")
+
+
+def _code(text: str) -> Markup:
+    text = visible(text)
+    ticks = "`" * (1 + _longest_run(text))
+    return Markup(f"{ticks} {text} {ticks}")
+
+
+def _longest_run(text: str) -> int:
+    return max(map(len, re.findall("`+", text)), default=0)

@@ -1,0 +1,163 @@
+"""From one annotated program to the exercise and the solutions after each step.
+
+A step is a paragraph that begins with `# Step N: ...`; a blank line or a dedent ends
+it. In it, `# was: ...` lines hold the code that the step replaces:
+
+    # Step 2: Only the first worker speaks; N workers printing at once is unreadable.
+    # was: verbose = 1
+    verbose = 1 if hvd.rank() == 0 else 0
+
+A step may have several paragraphs, in any order; the numbers run from 1 without a
+gap. `render(source, n)` is the program as it stands after step n.
+"""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from utils.base import course
+
+_STEP = re.compile(r"(?P<indent> *)# Step (?P<number>\d+): (?P<text>\S.*)")
+_NEARLY_A_STEP = re.compile(r"\s*#+\s*step\s*\d+", re.IGNORECASE)
+_WAS = re.compile(r"(?P<indent>\s*)# was:(?: (?P<code>.*))?$")
+TODO = re.compile(r"\s*#+\s*TODO:?\s*Step\s*(\d+)", re.IGNORECASE)
+
+
+class MarkupError(course.CourseError):
+    """An annotated source breaks a rule of the markup; the message has the line."""
+
+
+@dataclass
+class _Paragraph:
+    number: int
+    indent: str
+    text: list[str]
+    line: int
+    was: list[str] = field(default_factory=list)
+    code: list[str] = field(default_factory=list)
+
+    def render(self, done: bool) -> list[str]:
+        todo = "" if done else "TODO: "
+        first, *more = self.text
+        lines = [f"{self.indent}# {todo}Step {self.number}: {first}"]
+        lines += [f"{self.indent}# {line}" for line in more]
+        return lines + (self.code if done else self.was)
+
+
+def _parse(source: str, name: str) -> list[str | _Paragraph]:
+    """Split into plain lines and step paragraphs. Raises MarkupError."""
+
+    def wrong(line: int, what: str) -> MarkupError:
+        return MarkupError(f"{name}, line {line}: {what}")
+
+    parts: list[str | _Paragraph] = []
+    current: _Paragraph | None = None
+    for number, line in enumerate(source.splitlines(), start=1):
+        if current and (not line.strip() or not line.startswith(current.indent)):
+            _close(current, wrong)
+            current = None
+        step, was = _STEP.fullmatch(line), _WAS.fullmatch(line)
+        if step and current:
+            raise wrong(
+                number,
+                f"a step inside step {current.number}, which began in line "
+                f"{current.line}; put a blank line before it.",
+            )
+        if step:
+            current = _Paragraph(
+                int(step["number"]), step["indent"], [step["text"]], number
+            )
+            parts.append(current)
+        elif TODO.match(line):
+            raise wrong(number, "a TODO in an annotated source; write `# Step N:`.")
+        elif _NEARLY_A_STEP.match(line):
+            raise wrong(number, "a step begins with `# Step N: text`, exactly so.")
+        elif was and not current:
+            raise wrong(number, "`# was:` outside a step.")
+        elif was and was["indent"] != current.indent:
+            raise wrong(number, f"`# was:` is not indented as step {current.number}.")
+        elif was and current.code:
+            raise wrong(number, "`# was:` after the new code; it comes before it.")
+        elif was:
+            code = was["code"] or ""
+            current.was.append(current.indent + code if code else "")
+        elif current is None:
+            parts.append(line)
+        elif line.startswith(f"{current.indent}#") and not (current.code + current.was):
+            current.text.append(line.strip().removeprefix("#").strip())
+        elif not current.code and line[len(current.indent)] == " ":
+            raise wrong(number, f"wrong indentation below step {current.number}.")
+        else:
+            current.code.append(line)
+    if current:
+        _close(current, wrong)
+
+    numbers = sorted({part.number for part in parts if isinstance(part, _Paragraph)})
+    for expected, number in enumerate(numbers, start=1):
+        if number != expected:
+            line = next(
+                part.line
+                for part in parts
+                if isinstance(part, _Paragraph) and part.number == number
+            )
+            raise wrong(line, f"step {number} without a step {expected}.")
+    return parts
+
+
+def _close(paragraph: _Paragraph, wrong) -> None:
+    if not paragraph.code:
+        raise wrong(
+            paragraph.line,
+            f"step {paragraph.number} has no code of its own at its indentation.",
+        )
+
+
+def count(source: str, name: str = "source") -> int:
+    """How many steps an annotated source has. Raises MarkupError."""
+    parts = _parse(source, name)
+    return max((part.number for part in parts if not isinstance(part, str)), default=0)
+
+
+def render(source: str, n: int, name: str = "source") -> str:
+    """The annotated `source` as it stands after step `n`.
+
+    Steps up to n keep their new code; later ones become a TODO with their old code.
+    `render(source, 0)` is the exercise. Raises MarkupError, and ValueError when there
+    is no step n.
+    """
+    total = count(source, name)
+    if not 0 <= n <= total:
+        raise ValueError(f"there are {total} steps; can't render step {n}")
+    lines: list[str] = []
+    for part in _parse(source, name):
+        if isinstance(part, str):
+            lines.append(part)
+        else:
+            lines += part.render(done=part.number <= n)
+    return "\n".join(lines) + "\n"
+
+
+def sources(folder: Path | None = None) -> list[Path]:
+    """The annotated sources of a course folder, `solutions/*_solution.py`."""
+    return sorted((folder or course.root()).glob("solutions/*_solution.py"))
+
+
+def renderings(source: Path) -> dict[Path, str]:
+    """What is generated from an annotated source: path -> text.
+
+    The first one is the exercise, the rest are the solutions after each step.
+    """
+    text = source.read_text()
+    name = source.stem.removesuffix("_solution")
+    folder = source.parent.parent
+    itself = f"solutions/{source.name}"
+    exercise = folder / "exercises" / f"{name}.py"
+    result = {exercise: render(text, 0, itself)}
+    for n in range(1, count(text, itself) + 1):
+        path = source.parent / f"{name}_after_step_{n:02}.py"
+        note = f"# Generated by `course steps` from {source.name}; edit that instead.\n"
+        result[path] = note + render(text, n, itself)
+    return {
+        path: text.replace(itself, path.relative_to(folder).as_posix())
+        for path, text in result.items()
+    }

@@ -1,0 +1,447 @@
+"""What a notebook of this course must be: rules for its source and for its executed
+copy.
+
+A rule is a short function that takes a notebook and yields one sentence for each
+breach, which says where, what, and what to do about it. `lint` and `audit` apply
+them all. What a rule needs to know about a notebook stands in the notebook:
+
+- `metadata.course.minutes`: what a learner should set aside for it;
+- `metadata.course.needs`: the lines of `course doctor` that it can't do without;
+- tag `parameters`: the cell that papermill's parameters replace;
+- tag `figure`: the cell shows a figure;
+- tag `claim`: the cell ends in an expression that must come out True, because the
+  text says so;
+- tag `nbval-ignore-output`: what the cell shows differs from run to run.
+"""
+
+import ast
+import difflib
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+from utils.lessons import work
+
+# The notebook that is deterministic enough to be published with its outputs; nbval
+# compares them with what running it gives.
+KEEPS_OUTPUTS = "02"
+
+TAGS = {"parameters", "figure", "claim", "nbval-ignore-output"}
+NEEDS = {"tensorflow", "horovod", "mpi", "all-reduce", "cores"}
+
+MAX_WORDS = 80
+MAX_CODE_LINES = 12
+MAX_OUTPUT_LINES = 40
+MAX_STDERR_LINES = 5
+MAX_SOURCE_KB = 60
+MAX_KEPT_KB = 1_000
+
+Rule = Callable[[NotebookNode], Iterator[str]]
+
+
+def read(path: Path) -> NotebookNode:
+    """The notebook at `path`, as it is: nbformat.read would mend some faults."""
+    return nbformat.v4.reads_json(path.read_text(encoding="utf-8"))
+
+
+def cells_of(notebook: NotebookNode, kind: str) -> Iterator[tuple[str, NotebookNode]]:
+    """The cells of `kind` (`code` or `markdown`), each with words for its place."""
+    for number, cell in enumerate(notebook.cells, 1):
+        if cell.cell_type == kind:
+            first_line = (cell.source.strip().splitlines() or ["(empty)"])[0]
+            yield f"cell {number} ({first_line[:40]})", cell
+
+
+def tagged(cell: NotebookNode, tag: str) -> bool:
+    return tag in cell.metadata.get("tags", [])
+
+
+def exercise_of(notebook: NotebookNode) -> str:
+    """The program that a learner works on in the notebook."""
+    return notebook.metadata.get("course", {}).get("exercise", "fashion_mnist")
+
+
+# -------------------------------------------------------------- executed copies
+
+
+def audit(executed: NotebookNode, private: tuple[str, ...] = ()) -> list[str]:
+    """Every breach in an executed notebook; an empty list when all is well.
+
+    private: names of places on this machine that no output may show.
+    """
+    breaches = [breach for rule in AUDIT for breach in rule(executed)]
+    return breaches + list(_no_private_places(executed, private))
+
+
+def missing_step(error) -> int:
+    """The step that an error in a cell says is missing, 0 if it says something else.
+
+    error: with `ename` and `evalue`, as Jupyter has them.
+    """
+    named = re.search(r"\bstep (\d+)", error.evalue)
+    return int(named[1]) if named and error.ename == work.StepMissing.__name__ else 0
+
+
+def steps_asked_for(executed: NotebookNode) -> int:
+    """Up to which step a notebook has stopped for one that was missing."""
+    asked = (
+        missing_step(outputs[-1])
+        for _, cell in cells_of(executed, "code")
+        for outputs in _stops(cell)
+    )
+    return max(asked, default=0)
+
+
+def every_cell_ran_in_order(notebook: NotebookNode) -> Iterator[str]:
+    """Neither papermill's exit status nor its metadata tells: after `sys.exit(0)` it
+    calls the cells that it never ran completed."""
+    cells = list(cells_of(notebook, "code"))
+    never = [place for place, cell in cells if cell.execution_count is None]
+    if never:
+        more = f" and {len(never) - 1} more" if len(never) > 1 else ""
+        yield f"{never[0]}{more} never ran: let nothing before it end the notebook"
+        return
+    expected = 0
+    for place, cell in cells:
+        expected += 1 + len(_stops(cell))
+        if cell.execution_count != expected:
+            yield (
+                f"{place} ran as number {cell.execution_count}, not {expected}: "
+                "run all cells from the top, in a new kernel"
+            )
+
+
+def no_error(notebook: NotebookNode) -> Iterator[str]:
+    for place, cell in cells_of(notebook, "code"):
+        for error in _errors(cell):
+            yield f"{place} raised {error.ename}: {error.evalue.strip()[:300]}"
+
+
+def stops_are_kind(notebook: NotebookNode) -> Iterator[str]:
+    """Where it has stopped at a step that was not done, it has shown the message alone,
+    or below the table of a check; see utils.lessons.learner."""
+    for place, cell in cells_of(notebook, "code"):
+        for outputs in _stops(cell):
+            *shown, error = outputs
+            if "\n".join(error.traceback) != f"{error.ename}: {error.evalue}":
+                yield f"{place} stops with a stack trace: show the message alone"
+            if len(shown) > 1 or any(o.output_type == "stream" for o in shown):
+                yield f"{place} stops, and shows more than the message: split it"
+
+
+def figures_are_there(notebook: NotebookNode) -> Iterator[str]:
+    for place, cell in _cells_that_ran(notebook):
+        shown = any(
+            kind.startswith("image/")
+            for output in cell.outputs
+            for kind in output.get("data", {})
+        )
+        if tagged(cell, "figure") and not shown:
+            yield f"{place} shows no figure: return or display it, or drop its tag"
+        if shown and not tagged(cell, "figure"):
+            yield f"{place} shows a figure: tag it `figure`, so that a loss is seen"
+
+
+def claims_hold(notebook: NotebookNode) -> Iterator[str]:
+    for place, cell in _cells_that_ran(notebook):
+        shown = [text.strip() for text in _texts(cell)]
+        if tagged(cell, "claim") and shown != ["True"]:
+            yield (
+                f"{place} should show True and nothing else, not "
+                f"{' '.join(shown)[:100] or 'nothing'}: correct the text or the code"
+            )
+
+
+def outputs_are_short(notebook: NotebookNode) -> Iterator[str]:
+    for place, cell in cells_of(notebook, "code"):
+        lines = sum(len(text.splitlines()) for text in _texts(cell))
+        if lines > MAX_OUTPUT_LINES:
+            yield f"{place} shows {lines} lines: show at most {MAX_OUTPUT_LINES}"
+
+
+def stderr_is_short(notebook: NotebookNode) -> Iterator[str]:
+    for place, cell in cells_of(notebook, "code"):
+        lines = sum(
+            len(_text(output).splitlines())
+            for output in cell.outputs
+            if output.get("name") == "stderr"
+        )
+        if lines > MAX_STDERR_LINES:
+            yield (
+                f"{place} shows {lines} lines of standard error: keep them in the "
+                f"log, show at most {MAX_STDERR_LINES}"
+            )
+
+
+FRIGHTENING = re.compile(
+    r"\b\w*Warning: "  # Python's
+    r"|^(WARNING|ERROR):"  # absl's, as TensorFlow's Python side uses it
+    r"|^\d{4}-\d\d-\d\d [\d:.]+: [WEF] "  # TensorFlow's C++ side
+    r"|Traceback \(most recent call last\)",
+    re.MULTILINE,
+)
+
+
+def nothing_frightens(notebook: NotebookNode) -> Iterator[str]:
+    for place, cell in cells_of(notebook, "code"):
+        for text in _texts(cell):
+            if found := FRIGHTENING.search(text):
+                line = text[found.start() :].splitlines()[0]
+                yield f"{place} shows a warning: mend its cause: {line[:120]}"
+
+
+def _no_private_places(
+    notebook: NotebookNode, private: tuple[str, ...]
+) -> Iterator[str]:
+    for place, cell in cells_of(notebook, "code"):
+        stopped = [error.evalue for *_, error in _stops(cell)]
+        for text in [*_texts(cell), *stopped]:
+            names = [name for name in private if name in text]
+            found = ABSOLUTE_PATH.search(text)
+            if names or found:
+                seen = names[0] if names else found[0]
+                yield f"{place} shows a place on this machine: use shown(): {seen}"
+
+
+AUDIT: tuple[Rule, ...] = (
+    no_error,
+    every_cell_ran_in_order,
+    stops_are_kind,
+    figures_are_there,
+    claims_hold,
+    outputs_are_short,
+    stderr_is_short,
+    nothing_frightens,
+)
+
+
+def _cells_that_ran(notebook: NotebookNode) -> Iterator[tuple[str, NotebookNode]]:
+    """The code cells, without those of which another rule says that they never ran."""
+    for place, cell in cells_of(notebook, "code"):
+        if cell.execution_count is not None:
+            yield place, cell
+
+
+def _errors(cell: NotebookNode) -> list[NotebookNode]:
+    return [o for o in cell.get("outputs", []) if o.output_type == "error"]
+
+
+def _stops(cell: NotebookNode) -> list[list[NotebookNode]]:
+    """What a cell has shown each time that it has stopped at a missing step."""
+    return cell.metadata.get("stopped", [])
+
+
+def _texts(cell: NotebookNode) -> list[str]:
+    """What a reader sees of each output of `cell`, pictures and errors aside."""
+    return [_text(o) for o in cell.outputs if o.output_type != "error"]
+
+
+def _text(output: NotebookNode) -> str:
+    if output.output_type == "stream":
+        return output.text
+    data = output.get("data", {})
+    page = re.sub(r"<style.*?</style>", "", data.get("text/html", ""), flags=re.S)
+    return page or data.get("text/plain") or ""
+
+
+# -------------------------------------------------------------- sources
+
+
+def lint(path: Path) -> list[str]:
+    """Every breach in the source of the notebook at `path`; none when all is well."""
+    notebook = read(path)
+    if invalid := list(is_valid(notebook)):
+        return invalid
+    keeps = path.name.startswith(KEEPS_OUTPUTS)
+    breaches = [breach for rule in LINT for breach in rule(notebook)]
+    breaches += (outputs_are_kept if keeps else outputs_are_cleared)(notebook)
+    breaches += links_lead_somewhere(notebook, path.parent)
+    kilobytes, most = (
+        path.stat().st_size / 1000,
+        MAX_KEPT_KB if keeps else MAX_SOURCE_KB,
+    )
+    if kilobytes > most:
+        breaches.append(f"it has {kilobytes:.0f} kB: at most {most} kB, split it")
+    return breaches
+
+
+def is_valid(notebook: NotebookNode) -> Iterator[str]:
+    """Format 4.5 brings stable cell ids; the other rules rely on its form."""
+    if (notebook.nbformat, notebook.nbformat_minor) != (4, 5):
+        yield "it is not nbformat 4.5: save it with a current JupyterLab"
+        return
+    ids = [cell.get("id") for cell in notebook.cells]
+    for twice in {i for i in ids if ids.count(i) > 1}:
+        yield f"the cell id {twice} is used twice: rename one"
+        return
+    try:
+        nbformat.validate(notebook)
+    except nbformat.ValidationError as error:
+        yield f"it is no valid notebook: {str(error).splitlines()[0]}"
+
+
+def kernel_is_python3(notebook: NotebookNode) -> Iterator[str]:
+    name = notebook.metadata.get("kernelspec", {}).get("name")
+    if name != "python3":
+        yield f"its kernel is {name}: choose python3, which every environment has"
+
+
+def facts_are_given(notebook: NotebookNode) -> Iterator[str]:
+    facts = notebook.metadata.get("course", {})
+    if not isinstance(facts.get("minutes"), int) or facts["minutes"] < 1:
+        yield "metadata.course.minutes: say how many minutes a learner needs"
+    if not isinstance(facts.get("needs"), list) or not NEEDS.issuperset(facts["needs"]):
+        yield f"metadata.course.needs: list what it needs of {', '.join(sorted(NEEDS))}"
+
+
+def tags_are_spelt_right(notebook: NotebookNode) -> Iterator[str]:
+    """A misspelt tag would switch a rule off."""
+    for number, cell in enumerate(notebook.cells, 1):
+        for tag in set(cell.metadata.get("tags", [])) - TAGS:
+            for meant in difflib.get_close_matches(tag.lower(), TAGS, n=1):
+                yield f"cell {number} has the tag {tag}: {meant} is meant"
+
+
+def outputs_are_cleared(notebook: NotebookNode) -> Iterator[str]:
+    for place, cell in cells_of(notebook, "code"):
+        if cell.outputs or cell.execution_count is not None:
+            yield (
+                f"{place} keeps its output: clear it with "
+                "jupyter nbconvert --clear-output --inplace NOTEBOOK"
+            )
+
+
+def outputs_are_kept(notebook: NotebookNode) -> Iterator[str]:
+    """nbval compares nothing for a cell without an execution count."""
+    for breach in every_cell_ran_in_order(notebook):
+        yield f"{breach}; then save it with its outputs, for nbval to compare"
+
+
+def title_comes_first(notebook: NotebookNode) -> Iterator[str]:
+    titles = [
+        number
+        for number, cell in enumerate(notebook.cells)
+        if cell.cell_type == "markdown" and re.search(r"^# ", cell.source, re.MULTILINE)
+    ]
+    if titles != [0]:
+        yield "its first cell, and no other, must hold the title: # Title"
+
+
+def aims_are_stated(notebook: NotebookNode) -> Iterator[str]:
+    opening = "\n".join(cell.source for cell in notebook.cells[:3])
+    if "In this notebook you will" not in opening:
+        yield "state its aims at the top: In this notebook you will ..."
+        return
+    aims = re.findall(r"^[-*] ", opening, re.MULTILINE)
+    if not 3 <= len(aims) <= 4:
+        yield f"it states {len(aims)} aims: state three or four, as a list"
+
+
+def summary_leads_on(notebook: NotebookNode) -> Iterator[str]:
+    """It closes with a summary whose question leads to the next notebook."""
+    text = "\n".join(cell.source for _, cell in cells_of(notebook, "markdown"))
+    _, heading, summary = text.partition("\n## Summary\n")
+    if not heading:
+        yield "close it with a section ## Summary"
+    elif "?" not in summary:
+        yield "let its summary close with the question that leads on"
+
+
+def a_figure_is_shown(notebook: NotebookNode) -> Iterator[str]:
+    if not any(tagged(cell, "figure") for cell in notebook.cells):
+        yield "no cell is tagged `figure`: show something that a reader can look at"
+
+
+def text_is_short(notebook: NotebookNode) -> Iterator[str]:
+    for place, cell in cells_of(notebook, "markdown"):
+        prose = re.sub(r"```.*?```|<[^>]*>|\]\([^)]*\)", " ", cell.source, flags=re.S)
+        words = len(re.findall(r"\w+", prose))
+        if words > MAX_WORDS:
+            yield f"{place} has {words} words: at most {MAX_WORDS}, one idea a cell"
+
+
+def code_is_short(notebook: NotebookNode) -> Iterator[str]:
+    for place, cell in cells_of(notebook, "code"):
+        lines = len(cell.source.splitlines())
+        if not cell.source.strip():
+            yield f"{place} holds no code: remove it"
+        if lines > MAX_CODE_LINES:
+            yield f"{place} has {lines} lines: at most {MAX_CODE_LINES}, split it"
+
+
+def parameters_come_first(notebook: NotebookNode) -> Iterator[str]:
+    cells = [cell for _, cell in cells_of(notebook, "code")]
+    holders = [n for n, cell in enumerate(cells) if tagged(cell, "parameters")]
+    runs = [n for n, c in enumerate(cells) if re.search(r"(?<![\w.])run\(", c.source)]
+    if len(holders) > 1:
+        yield "several cells are tagged `parameters`: papermill uses one"
+    if runs and (not holders or holders[0] > runs[0]):
+        yield "it calls run(): tag the cell above that sets the numbers `parameters`"
+
+
+def shell_failures_show(notebook: NotebookNode) -> Iterator[str]:
+    """A failing `!mpirun` passes unseen, and `%%bash` heeds its last command only."""
+    for place, cell in cells_of(notebook, "code"):
+        if re.search(r"^\s*(\w+\s*=\s*)?(!|%sx|%system|%%sx|%%!)", cell.source, re.M):
+            yield f"{place}: a failing `!` line goes unnoticed: use run() or %%bash"
+        first, _, body = cell.source.strip().partition("\n")
+        if first.startswith("%%bash"):
+            commands = re.sub(r"\\\n|^\s*#.*\n", "", body, flags=re.M).strip()
+            if "--no-raise-error" in first:
+                yield f"{place} hides its failure: drop --no-raise-error"
+            if re.search(r"[\n;]", commands) and " -e" not in first:
+                yield f"{place}: only its last command can fail: begin it %%bash -e"
+            if re.search(r"[^|]\|[^|]", commands) and "pipefail" not in first:
+                yield f"{place}: a pipe hides failures: begin it %%bash -e -o pipefail"
+
+
+def claims_can_fail(notebook: NotebookNode) -> Iterator[str]:
+    for place, cell in cells_of(notebook, "code"):
+        if tagged(cell, "claim"):
+            try:
+                body = ast.parse(cell.source).body
+            except SyntaxError:  # magics
+                body = []
+            last = body[-1] if body else None
+            if not isinstance(last, ast.Expr) or isinstance(last.value, ast.Constant):
+                yield f"{place} claims nothing: end it in a comparison"
+
+
+ABSOLUTE_PATH = re.compile(r"(?<![\w.:/~])/(home|root|Users|tmp|opt|mnt|var)/[\w.-]+")
+
+
+def no_absolute_path(notebook: NotebookNode) -> Iterator[str]:
+    for number, cell in enumerate(notebook.cells, 1):
+        if found := ABSOLUTE_PATH.search(cell.source):
+            yield f"cell {number} holds an absolute path, {found[0]}: drop it"
+
+
+def links_lead_somewhere(notebook: NotebookNode, folder: Path) -> Iterator[str]:
+    for place, cell in cells_of(notebook, "markdown"):
+        prose = re.sub(r"```.*?```|`[^`]*`", "", cell.source, flags=re.S)
+        targets = re.findall(r"\]\(([^)\s]+)|(?:src|href)=\"([^\"]+)\"", prose)
+        for target in (one or other for one, other in targets):
+            file = target.partition("#")[0]
+            if file and ":" not in file and not (folder / file).exists():
+                yield f"{place} links to {target}, which is not there: mend the link"
+
+
+LINT: tuple[Rule, ...] = (
+    is_valid,
+    kernel_is_python3,
+    facts_are_given,
+    tags_are_spelt_right,
+    title_comes_first,
+    aims_are_stated,
+    summary_leads_on,
+    a_figure_is_shown,
+    text_is_short,
+    code_is_short,
+    parameters_come_first,
+    shell_failures_show,
+    claims_can_fail,
+    no_absolute_path,
+)

@@ -1,0 +1,458 @@
+"""Execute the course's notebooks as a learner would, and keep the executed copies.
+
+Each notebook runs in a scratch copy of the course, with the exercise that a learner
+has when it begins; what it asks for is done when it asks (learner.py). It is then
+audited (notebook_rules.py). What it became is kept in `executed/<profile>/` as ipynb
+and HTML, with a fingerprint of all that the result depends on, so that nothing is
+executed twice for the same proof.
+"""
+
+import hashlib
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from nbformat import NotebookNode
+
+from utils.base import course, profiles, supervise
+from utils.lessons import markup, notebook_rules
+from utils.training import fetch
+
+NBVAL_CELL_SECONDS = 120  # nbval waits so long for a dead kernel; its default is 2,000
+TIME_LIMIT = 900.0  # seconds for one notebook
+
+OnCell = Callable[[int], None]  # is told the number of each cell as it begins
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of one notebook; it is good when there are no findings.
+
+    seconds: how long its execution took; cached: that it was an earlier one.
+    ipynb, html: the executed copy.
+    """
+
+    notebook: str
+    seconds: float
+    findings: tuple[str, ...]
+    cached: bool
+    ipynb: Path
+    html: Path
+
+    @property
+    def ok(self) -> bool:
+        return not self.findings
+
+    def as_json(self) -> dict:
+        """The same as plain values, paths relative to the working directory."""
+        paths = {"ipynb": course.shown(self.ipynb), "html": course.shown(self.html)}
+        return {**asdict(self), **paths, "ok": self.ok}
+
+
+def discover(numbers: Iterable[str] = ()) -> list[Path]:
+    """The course's notebooks in order, or those with the given numbers.
+
+    Raises CourseError for a number that no notebook has, or if there are none at all.
+    """
+    folder = course.root() / "notebooks"
+    there = sorted(folder.glob("[0-9][0-9]_*.ipynb"))
+    if not there:
+        raise course.CourseError(f"there are no notebooks in {course.shown(folder)}.")
+    wanted = {number.zfill(2) for number in numbers}
+    known = {path.name[:2] for path in there}
+    if unknown := sorted(wanted - known):
+        raise course.CourseError(
+            f"there is no notebook {', '.join(unknown)}: "
+            f"choose from {', '.join(sorted(known))}."
+        )
+    return [path for path in there if not wanted or path.name[:2] in wanted]
+
+
+def step_of(notebook: Path) -> int:
+    """The step that `notebook` teaches (`NN_step_K_...`), 0 if it teaches none."""
+    named = re.match(r"\d\d_step_(\d+)", notebook.name)
+    return int(named[1]) if named else 0
+
+
+def steps_needed(notebook: Path) -> int:
+    """How many steps of its exercise are done by the time that `notebook` ends."""
+    name = _exercise_of(notebook)
+    if name != "fashion_mnist":  # notebook and exercise are done together
+        source = course.root() / "solutions" / f"{name}_solution.py"
+        return markup.count(source.read_text())
+    return max(step_of(path) for path in discover() if path.name <= notebook.name)
+
+
+def asks_for_steps(notebook: Path) -> bool:
+    """Does it ask for steps? Then it begins without any, else with all it needs."""
+    return bool(step_of(notebook)) or _exercise_of(notebook) != "fashion_mnist"
+
+
+def _exercise_of(notebook: Path) -> str:
+    return notebook_rules.exercise_of(notebook_rules.read(notebook))
+
+
+def prove(
+    notebook: Path,
+    profile: str,
+    *,
+    force: bool = False,
+    time_limit: float = TIME_LIMIT,
+    on_cell: OnCell = lambda cell: None,
+) -> Result:
+    """Execute `notebook` unless its result is known already; audit the result.
+
+    force: execute it even though the result is known.
+    time_limit: seconds, after which all its processes are ended.
+    """
+    folder = course.root() / "executed" / profile
+    kept, html = folder / notebook.name, (folder / notebook.name).with_suffix(".html")
+
+    files = scratch_files(notebook)
+    proof = fingerprint(notebook, files, profile)
+    if not force and kept.exists() and html.exists():
+        facts = notebook_rules.read(kept).metadata.get("proof", {})
+        if facts.get("of") == proof and facts.get("data") == _data_in_use():
+            result = _judge(kept, html)
+            if result.ok:
+                return replace(result, cached=True)
+
+    executed = _execute(notebook, files, profile, time_limit, on_cell)
+    # What it trained on is known afterwards: it may have fetched the data itself.
+    executed.metadata["proof"] |= {"of": proof, "data": _data_in_use()}
+    _keep(executed, kept, html, notebook.parent)
+    return _judge(kept, html)
+
+
+def scratch_files(notebook: Path) -> dict[str, bytes]:
+    """The files of a scratch copy: path in the course -> content.
+
+    The learner's work is not among them: exercises that have an annotated source are
+    rendered from it, as they are when the notebook begins.
+    """
+    root = course.root()
+    files = {}
+    for folder in ("notebooks", "exercises", "solutions"):
+        for path in sorted((root / folder).rglob("*")):
+            name = path.relative_to(root)
+            hidden = any(part.startswith((".", "__")) for part in name.parts)
+            if path.is_file() and not hidden:
+                files[name.as_posix()] = path.read_bytes()
+    done = 0 if asks_for_steps(notebook) else steps_needed(notebook)
+    for source in markup.sources(root):
+        (exercise, untouched), *after = markup.renderings(source).items()
+        text = untouched
+        if exercise.stem == _exercise_of(notebook) and done:
+            text = after[done - 1][1]
+        files[exercise.relative_to(root).as_posix()] = text.encode()
+    return files
+
+
+def fingerprint(notebook: Path, files: dict[str, bytes], profile: str) -> str:
+    """A hash of all that the result of `notebook` depends on, the data aside."""
+    digest = hashlib.sha256()
+
+    def add(name: str, content: bytes) -> None:
+        digest.update(f"{name} {len(content)}\n".encode())
+        digest.update(content)
+
+    add("profile", repr(profiles.profile(profile)).encode())
+    add("python", sys.version.encode())
+    for name, content in files.items():
+        # Of other notebooks, notebook 00 shows the facts in their metadata.
+        if name.endswith(".ipynb") and Path(name).name != notebook.name:
+            content = repr(json.loads(content)["metadata"].get("course")).encode()
+        add(name, content)
+    lock = course.root() / "requirements.lock"
+    for path in [*course.modules(), lock]:
+        if path.exists():
+            add(os.path.relpath(path, course.PACKAGE), path.read_bytes())
+    return digest.hexdigest()
+
+
+def _data_in_use() -> list[str]:
+    """The files of the real data that are at hand, each with its size."""
+    folder = os.environ.get("COURSE_DATA") or fetch.cache_folder()
+    kinds = (".gz", ".npz", ".ndjson")
+    files = sorted(p for p in Path(folder).rglob("*") if p.suffix in kinds)
+    return [f"{path.name} {path.stat().st_size}" for path in files]
+
+
+# -------------------------------------------------------------- execution
+
+
+def _execute(
+    notebook: Path,
+    files: dict[str, bytes],
+    profile: str,
+    time_limit: float,
+    on_cell: OnCell,
+) -> NotebookNode:
+    """Run `notebook` in a scratch copy; return the copy with `metadata.proof`."""
+    # By this name the next supervisor knows it, should this process be killed.
+    with tempfile.TemporaryDirectory(prefix=f"course-{os.getpid()}-") as name:
+        scratch = Path(name).resolve()
+        for path, content in files.items():
+            target = scratch / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+        (scratch / "exercises").mkdir(exist_ok=True)
+        keeps_outputs = notebook.name.startswith(notebook_rules.KEEPS_OUTPUTS)
+        run = _compare if keeps_outputs else _papermill
+        started = time.monotonic()
+        executed, findings = run(
+            scratch / "notebooks" / notebook.name,
+            _environment(scratch, profile),
+            time_limit,
+            on_cell,
+        )
+    executed.metadata.pop("papermill", None)  # it holds paths of this machine
+    executed.cells = [
+        cell
+        for cell in executed.cells
+        if not notebook_rules.tagged(cell, "papermill-error-cell-tag")
+    ]
+    executed.metadata["proof"] = {
+        "seconds": round(time.monotonic() - started, 1),
+        "findings": findings,
+    }
+    return executed
+
+
+def _environment(scratch: Path, profile: str) -> dict[str, str]:
+    """The environment of a notebook's kernel, free of what this user set up."""
+    environment = dict(os.environ, COURSE_PROFILE=profile)
+    environment.pop("PYTEST_ADDOPTS", None)
+    commands = Path(sys.executable).parent  # whose mpirun belongs to this Python
+    environment["PATH"] = os.pathsep.join([str(commands), environment["PATH"]])
+    environment["IPYTHONDIR"] = str(scratch / ".ipython")
+    environment["JUPYTER_RUNTIME_DIR"] = str(scratch / ".jupyter")
+    if "COURSE_DATA" in environment:  # it may be relative to where the user is
+        environment["COURSE_DATA"] = str(Path(environment["COURSE_DATA"]).resolve())
+    return environment
+
+
+def _papermill(
+    notebook: Path, environment: dict, time_limit: float, on_cell: OnCell
+) -> tuple[NotebookNode, list[str]]:
+    """Execute with papermill; return the executed copy and what ended it badly."""
+    output = notebook.parent.parent / "executed.ipynb"  # not one more notebook
+    last_lines: deque[str] = deque(maxlen=20)
+
+    def follow(line: str) -> None:
+        if begun := re.match(r"Executing Cell (\d+)-", line):
+            on_cell(int(begun[1]))
+        last_lines.append(line.strip())
+
+    command = [sys.executable, "-m", "papermill", notebook.name, f"../{output.name}"]
+    command += ["--kernel", "python3", "--log-output", "--no-progress-bar"]
+    command += ["--engine", "learner"]
+    status = _supervised(command, notebook.parent, environment, time_limit, follow)
+    executed = notebook_rules.read(output if output.exists() else notebook)
+    findings = []
+    if status == supervise.TIMED_OUT:
+        findings.append(f"it was stopped after its time limit of {time_limit:g} s")
+    elif status and not any(notebook_rules.no_error(executed)):
+        reason = next(filter(None, reversed(last_lines)), "no reason given")
+        findings.append(f"papermill failed with status {status}: {reason}")
+    return executed, findings
+
+
+def _compare(
+    notebook: Path, environment: dict, time_limit: float, on_cell: OnCell
+) -> tuple[NotebookNode, list[str]]:
+    """Execute with nbval, which compares with the outputs that the notebook keeps.
+
+    They are what running it gives, then, so the notebook is its own executed copy.
+    """
+    lines: list[str] = []
+
+    def follow(line: str) -> None:
+        if ended := re.match(r".*::Cell (\d+) ", line):
+            on_cell(int(ended[1]) + 1)
+        lines.append(line.strip())
+
+    command = [sys.executable, "-m", "pytest", "--nbval", notebook.name, "-v"]
+    command += ["--nbval-kernel-name", "python3", "--color", "no"]
+    command += ["--nbval-cell-timeout", str(NBVAL_CELL_SECONDS)]
+    # Shuffled cells would fail; nothing is to be written beside the notebook; and a
+    # summary, which pytest gives in full where CI is set, would say all of it twice.
+    command += ["-p", "no:randomly", "-p", "no:cacheprovider", "-rN"]
+    status = _supervised(command, notebook.parent, environment, time_limit, follow)
+    findings = [
+        f"nbval: code {line[0].lower()}{line[1:]}: if the new output is right, store "
+        "it: jupyter nbconvert --execute --inplace NOTEBOOK"
+        for line in lines
+        if re.match(r"Cell \d+: ", line)
+    ]
+    if status == supervise.TIMED_OUT:
+        findings.append(f"nbval was stopped after its time limit of {time_limit:g} s")
+    elif status and not findings:
+        findings.append(f"nbval failed with status {status}: {' '.join(lines[-3:])}")
+    return notebook_rules.read(notebook), findings
+
+
+def _supervised(
+    command: list[str],
+    folder: Path,
+    environment: dict[str, str],
+    time_limit: float,
+    follow: Callable[[str], None],
+) -> int:
+    """Run `command` in `folder`, show each line of its output to `follow`; return its
+    exit status. Whatever happens, none of its processes is left."""
+    with supervise.owned(
+        command,
+        time_limit,
+        cwd=folder,
+        env=environment,
+        **supervise.READ_LINES,
+    ) as process:
+        for line in process.stdout:
+            follow(line)
+        process.wait()
+    if process.returncode == supervise.STOPPED:  # by another thread's interrupt
+        raise KeyboardInterrupt
+    return process.returncode
+
+
+# -------------------------------------------------------------- executed copies
+
+
+def _keep(executed: NotebookNode, ipynb: Path, html: Path, beside: Path) -> None:
+    """Write the executed copy, HTML first, each in one go."""
+    import nbformat
+    from nbconvert import HTMLExporter
+
+    exporter = HTMLExporter(embed_images=True)
+    page, _ = exporter.from_notebook_node(
+        executed, {"metadata": {"name": ipynb.stem, "path": str(beside)}}
+    )
+    # Pages lead to pages.
+    page = re.sub(r'(href="\d\d_\w+)\.ipynb', r"\1.html", page)
+    ipynb.parent.mkdir(parents=True, exist_ok=True)
+    for path, text in ((html, page), (ipynb, nbformat.writes(executed) + "\n")):
+        half = path.with_suffix(f"{path.suffix}.half")
+        half.write_text(text, encoding="utf-8")
+        half.replace(path)
+
+
+def _judge(ipynb: Path, html: Path) -> Result:
+    """Audit an executed copy."""
+    executed = notebook_rules.read(ipynb)
+    facts = executed.metadata["proof"]
+    found = notebook_rules.audit(executed, _private())
+    source = course.root() / "notebooks" / ipynb.name
+    if asks_for_steps(source) and not found:
+        asked, needed = notebook_rules.steps_asked_for(executed), steps_needed(source)
+        if asked != needed:
+            found = [
+                f"it asks for {asked} of {needed} steps: call need_steps or check, "
+                "which stop it when they are not done"
+            ]
+    return Result(
+        notebook=ipynb.stem,
+        seconds=facts["seconds"],
+        findings=(*facts["findings"], *found),
+        cached=False,
+        ipynb=ipynb,
+        html=html,
+    )
+
+
+def _private() -> tuple[str, ...]:
+    """Names of places on this machine that no reader should see."""
+    places = [course.root(), Path.home(), Path(sys.prefix), course.PACKAGE_ROOT]
+    places.append(Path(tempfile.gettempdir(), "course-"))
+    if "COURSE_DATA" in os.environ:
+        places.append(Path(os.environ["COURSE_DATA"]).resolve())
+    return tuple(str(place) for place in places if len(place.parts) > 2)
+
+
+# -------------------------------------------------------------- the whole course
+
+
+def prove_all(
+    numbers: Iterable[str] = (),
+    profile: str | None = None,
+    force: bool = False,
+    jobs: int = 1,
+) -> list[Result]:
+    """Prove the notebooks with the given numbers, or all, and say how far it is.
+
+    jobs: how many at a time. What they measure is then that of a busy machine.
+    Raises CourseError for an unknown number or profile.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    chosen = discover(numbers)
+    name = profiles.profile(profile).name if profile else profiles.settings().name
+    console = Console(stderr=True)
+    columns = ("{task.description}", "cell {task.completed} of {task.total}")
+    results = {}
+    with (
+        Progress(
+            *map(TextColumn, columns),
+            BarColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        ) as bar,
+        supervise.pool(jobs) as run,
+    ):
+
+        def prove_one(notebook: Path) -> Result:
+            if not console.is_terminal:
+                console.print(f"{notebook.stem} ...")
+            cells = len(notebook_rules.read(notebook).cells)
+            task = bar.add_task(f"{notebook.stem} ({name})", total=cells)
+            result = prove(
+                notebook,
+                name,
+                force=force,
+                on_cell=lambda cell: bar.update(task, completed=cell),
+            )
+            bar.remove_task(task)
+            return result
+
+        for notebook, result in run(prove_one, chosen):
+            console.print(_line(result))
+            results[notebook] = result
+    return [results[notebook] for notebook in chosen]
+
+
+def _line(result: Result) -> str:
+    how = "known already" if result.cached else f"{result.seconds:.0f} s"
+    return f"{result.notebook}: {'ok' if result.ok else 'failed'} ({how})"
+
+
+def table(results: list[Result]):
+    """A rich table: notebook, minutes, verdict; below it what was found, and where
+    the executed copies are."""
+    from rich.console import Group
+    from rich.markup import escape
+    from rich.table import Table
+
+    grid = Table("Notebook", "Minutes", "Verdict", "Executed")
+    grid.columns[1].justify = "right"
+    for result in results:
+        verdict = "[green]ok" if result.ok else "[red]failed"
+        when = "before, nothing changed" if result.cached else "now"
+        grid.add_row(result.notebook, f"{result.seconds / 60:.1f}", verdict, when)
+    found = [
+        f"[red]{result.notebook}[/]: {escape(finding)}"
+        for result in results
+        for finding in result.findings
+    ]
+    folders = {course.shown(result.html.parent) for result in results}
+    where = [f"Executed copies: {escape(folder)}/" for folder in sorted(folders)]
+    return Group(grid, *found, *where)

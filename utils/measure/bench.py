@@ -1,0 +1,615 @@
+"""How fast is it, and how near to what the machine could do? Side by side in one run.
+
+    course bench launch pipeline
+
+Behind `course bench` and `make bench`. Rows that are compared take turns, round by
+round, and a ratio is taken within a round, so that a machine that slows down slows all
+of them. What could not be measured is an error, never an empty cell.
+"""
+
+import csv
+import functools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from utils.base import course, machine, profiles, supervise
+from utils.measure import network_speed, records
+from utils.measure.table import IMAGES, SECONDS, TARGET, Row, Section, keep, recorded
+from utils.running import launch, launchers
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+STEPS = records.PROGRAMS / "timed_steps.py"
+RACE = records.PROGRAMS / "recipe.py"
+ROUNDS = 5
+TIME_LIMIT = 900.0  # seconds for one start of timed_steps.py
+# The plain recipe may take so many times as long as the course's, and is then ended.
+PATIENCE = 4.0
+
+
+# ------------------------------------------------------------------ starting programs
+
+
+def _own_mpirun(program: list[str], workers: int) -> list[str]:
+    """mpirun as most people type it."""
+    return ["mpirun", "-np", str(workers), *program]
+
+
+def _gloo(program: list[str], workers: int) -> list[str]:
+    return ["horovodrun", "--gloo", "-np", str(workers), *program]
+
+
+def _start(command: list[str], folder: Path, environment: dict, limit: float) -> None:
+    """Run a command to its end; its output is in FOLDER/output.txt.
+
+    Raises CourseError with the last lines of it if it fails or takes too long.
+    """
+    output = folder / "output.txt"
+    with (
+        output.open("wb") as said,
+        supervise.owned(
+            command,
+            limit,
+            env=launchers.clean_environment() | environment,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+        ) as process,
+    ):
+        status = process.wait()
+    if status:
+        tail = "\n".join(output.read_text(errors="replace").splitlines()[-10:])
+        raise course.CourseError(
+            f"`{' '.join(command[:4])} ...` ended with status {status}; nothing was "
+            f"measured. Its last lines:\n{tail}"
+        )
+
+
+def _timed(
+    *options: object,
+    workers: int,
+    through: Callable | None = None,
+    tasks: bool = False,
+    threads: int | None = None,
+    environment: dict[str, str] | None = None,
+) -> list[dict]:
+    """What each worker of a start of timed_steps.py reported.
+
+    through: makes the command that starts the workers; by default the course does.
+    """
+    words = [str(option) for option in options]
+    if through is None:
+        started = time.time()
+        run = launch.run(
+            STEPS,
+            *words,
+            workers=workers,
+            tasks={"worker": workers} if tasks else None,
+            threads=threads,
+            time_limit=TIME_LIMIT,
+            quiet=True,
+            environment=environment,
+        )
+        return _reports(run.folder, workers, started)
+    with tempfile.TemporaryDirectory(prefix=f"course-{os.getpid()}-") as name:
+        folder = Path(name)
+        program = [sys.executable, str(STEPS), *words, "--out", name]
+        started = time.time()
+        _start(through(program, workers), folder, environment or {}, TIME_LIMIT)
+        return _reports(folder, workers, started)
+
+
+def _reports(folder: Path, workers: int, started: float) -> list[dict]:
+    reports = []
+    for rank in range(workers):
+        path = folder / f"timed-{rank}.json"
+        if not path.exists():
+            raise course.CourseError(f"worker {rank} of {workers} measured nothing.")
+        reports.append(json.loads(path.read_text()))
+    for report in reports:
+        report["moments"]["command"] = started
+    return reports
+
+
+def _speed(reports: list[dict], case: str, images: int) -> list[float]:
+    """Images per second of all workers together, a number for each round.
+
+    images: of a worker and step.
+    """
+    each = (report["step_seconds"][case] for report in reports)
+    return [sum(images / s for s in seconds) for seconds in zip(*each, strict=True)]
+
+
+def _in_turn(
+    makers: dict[str, Callable[[], float | dict[str, float]]],
+    rounds: int,
+    tell,
+    unit: str = IMAGES,
+) -> list[Row]:
+    """A row for each maker of values; they take turns, another one first each round.
+
+    One that returns several, name -> value, makes as many rows.
+    """
+    values: dict[str, list[float]] = {}
+    names = list(makers)
+    for turn in range(rounds):
+        shift = turn % len(names)
+        for name in names[shift:] + names[:shift]:
+            tell(f"round {turn + 1} of {rounds}: {name}")
+            made = makers[name]()
+            for row, value in (
+                made if isinstance(made, dict) else {name: made}
+            ).items():
+                values.setdefault(row, []).append(value)
+    return [Row(name, found, unit) for name, found in values.items()]
+
+
+# ------------------------------------------------------------------ the sections
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is measured, and on what.
+
+    steps: timed steps of a case in a round; batch, width: of the network; seconds: for
+    each pipeline in a round; batches, widths: what the work grows to.
+    """
+
+    rounds: int = ROUNDS
+    workers: int = 2
+    steps: int = 30
+    batch: int = 64
+    width: int = 1
+    seconds: float = 2.0
+    batches: tuple[int, ...] = (16, 32, 64, 128, 256, 512)
+    widths: tuple[int, ...] = (1, 2, 4)
+    data: str = "auto"
+    train_images: int | None = None
+    epochs: int = 3
+
+    @property
+    def options(self) -> dict[str, object]:
+        """What to train on, as options of the programs."""
+        size = {} if self.train_images is None else {"train_images": self.train_images}
+        return {"data": self.data, **size}
+
+    @property
+    def dataset(self) -> list[str]:
+        """The same as words of their command line."""
+        return launch.words((), self.options)
+
+    @classmethod
+    def of_machine(cls, rounds: int = ROUNDS) -> "Plan":
+        """A worker for each GPU, or for each core without GPUs."""
+        gpus = machine.gpus()
+        width = profiles.settings().width
+        widths = (1, 2, 4, 10) if gpus else (1, 2, 4)
+        workers = max(2, gpus or machine.cores())
+        return cls(rounds, workers=workers, width=width, widths=widths)
+
+
+ALONE, TOGETHER = "alone", "together"
+
+
+def launching(plan: Plan, tell: Callable[[str], None]) -> Section:
+    """One worker, the machine's limit for N, and N in all ways to start them."""
+    n, images = plan.workers, plan.batch
+    alone, together = (f"{w}:{plan.batch}x{plan.width}" for w in (ALONE, TOGETHER))
+    common = ("--steps", plan.steps, *plan.dataset)
+
+    def horovod(**how):
+        options = ("--with", "horovod", "--cases", together, *common)
+        return sum(_speed(_timed(*options, workers=n, **how), together, images))
+
+    def course_and_limit():
+        # In the same processes, a third of the steps at a time: the share of the limit
+        # is the closest comparison here, and a minute changes the speed of a machine.
+        options = ("--with", "horovod", "--cases", alone, together, "--rounds", 3)
+        options += ("--steps", max(1, plan.steps // 3), *plan.dataset)
+        reports = _timed(*options, workers=n)
+        rows = {limit: alone, f"{n} workers, as the course starts them": together}
+        return {
+            name: statistics.median(_speed(reports, case, images))
+            for name, case in rows.items()
+        }
+
+    def single():
+        options = ("--cases", alone, *common)
+        return sum(
+            _speed(_timed(*options, workers=1, threads=1), alone, images)
+        )  # of one round
+
+    def mirrored():
+        options = ("--with", "mirrored", "--replicas", n, "--cases", alone, *common)
+        reports = _timed(*options, workers=1, threads=machine.cores())
+        return sum(_speed(reports, alone, images * n))
+
+    def multi_worker():
+        options = ("--with", "multi_worker", "--cases", alone, *common)
+        return sum(_speed(_timed(*options, workers=n, tasks=True), alone, images))
+
+    def whole_machine():
+        options = ("--cases", alone, *common)
+        reports = _timed(*options, workers=1, threads=machine.cores())
+        return sum(_speed(reports, alone, images))
+
+    one_thread = launchers.thread_variables(max(1, machine.cores() // n))
+    limit = f"{n} workers that don't talk: the limit"
+    rows = _in_turn(
+        {
+            "1 worker on 1 core or GPU": single,
+            "the course's start, and the limit": course_and_limit,
+            f"{n} workers, plain `mpirun -np {n}`": lambda: horovod(
+                through=_own_mpirun
+            ),
+            f"{n} workers, `horovodrun --gloo`": lambda: horovod(
+                through=_gloo, environment=one_thread
+            ),
+            f"MirroredStrategy, {n} replicas": mirrored,
+            f"MultiWorkerMirroredStrategy, {n} processes": multi_worker,
+            "1 worker with the whole machine": whole_machine,
+        },
+        plan.rounds,
+        tell,
+    )
+    section = Section("launch", rows)
+    section.compare(limit)
+    return section
+
+
+def pipeline(plan: Plan, tell: Callable[[str], None]) -> Section:
+    """The input pipeline alone, on one thread, against the usual ones."""
+    titles = {
+        "course": "the course's, by whole batches",
+        "image_by_image": "tf.data, image by image",
+        "keras_generator": "Keras' ImageDataGenerator",
+    }
+    with tempfile.TemporaryDirectory(prefix=f"course-{os.getpid()}-") as name:
+        tell("three pipelines in turn")
+        command = [
+            sys.executable,
+            "-m",
+            "utils.measure.programs.pipelines",
+            "--rounds",
+            plan.rounds,
+        ]
+        command += ["--seconds", plan.seconds, "--batch-size", plan.batch]
+        command = [str(word) for word in [*command, "--data", plan.data]]
+        _start(command, Path(name), launchers.thread_variables(1), TIME_LIMIT)
+        said = Path(name, "output.txt").read_text(errors="replace").splitlines()
+    found = next(json.loads(line) for line in reversed(said) if line.startswith("{"))
+    rows = [Row(titles[name], values, IMAGES) for name, values in found.items()]
+    section = Section("pipeline", rows)
+    section.compare(titles["keras_generator"])
+    return section
+
+
+def start_up(plan: Plan, tell: Callable[[str], None]) -> Section:
+    """From the command to the first batch, part by part."""
+    case = f"{TOGETHER}:{plan.batch}x{plan.width}"
+    parts = {
+        "mpirun and Python": ("command", "born"),
+        "import TensorFlow and the course": ("born", "imported"),
+        "import Horovod, hvd.init()": ("imported", "started"),
+        "load the data": ("started", "loaded"),
+        "build the network": ("loaded", "built"),
+        "first batch, with its graph": ("built", "first_batch"),
+        "command to first batch": ("command", "first_batch"),
+    }
+    values: dict[str, list[float]] = {part: [] for part in parts}
+    for turn in range(plan.rounds):
+        tell(f"start {turn + 1} of {plan.rounds}")
+        options = ("--with", "horovod", "--cases", case, *plan.dataset)
+        reports = _timed(*options, "--steps", 1, workers=plan.workers)
+        moments = reports[0]["moments"]
+        for part, (begin, end) in parts.items():
+            values[part].append(moments[end] - moments[begin])
+    return Section("start", [Row(part, v, SECONDS) for part, v in values.items()])
+
+
+# Where the time of a step goes: part -> the operations in it, by their first letters.
+PARTS = {
+    "convolutions": ("Conv2D",),
+    "batch normalisation": ("FusedBatchNorm",),
+    "dropout: random numbers, and choosing by them": (
+        "RandomUniform",
+        "GreaterEqual",
+        "SelectV2",
+    ),
+    "ReLU, additions, pooling": ("Relu", "Add", "Mul", "MaxPool"),
+}
+
+
+def profile(plan: Plan, tell: Callable[[str], None]) -> Section:
+    """One worker on one core: which operations the time of a step goes to."""
+    whole, rest = "the whole step", "everything else"
+    values: dict[str, list[float]] = {name: [] for name in (*PARTS, rest, whole)}
+    case = f"{ALONE}:{plan.batch}x{plan.width}"
+    for turn in range(plan.rounds):
+        tell(f"round {turn + 1} of {plan.rounds}")
+        options = ("--cases", case, *plan.dataset, "--steps", plan.steps)
+        (report,) = _timed(*options, "--profile", workers=1, threads=1)
+        (step,) = report["step_seconds"][case]
+        (operations,) = report["operation_seconds"][case]
+        left = step
+        for part, begin in PARTS.items():
+            found = [s for kind, s in operations.items() if kind.startswith(begin)]
+            values[part].append(1000 * sum(found))
+            left -= sum(found)
+        values[rest].append(1000 * left)
+        values[whole].append(1000 * step)
+    section = Section("profile", [Row(name, v, "ms") for name, v in values.items()])
+    section.compare(whole)
+    return section
+
+
+def precision(plan: Plan, tell: Callable[[str], None]) -> Section:
+    """One worker on one core or GPU: fewer bits, XLA, oneDNN."""
+    case, flags = f"{ALONE}:{plan.batch}x{plan.width}", machine.flags()
+    base = ("--cases", case, "--steps", plan.steps, *plan.dataset)
+
+    def speed(*more, **environment):
+        reports = _timed(
+            *base, *more, workers=1, threads=1, environment=environment or None
+        )
+        return sum(_speed(reports, case, plan.batch))
+
+    normal = "float32"
+    makers: dict[str, Callable[[], float]] = {normal: speed}
+    notes = []
+    if flags & {"avx512_bf16", "amx_bf16"}:
+        makers["bfloat16"] = lambda: speed("--precision", "mixed_bfloat16")
+    else:
+        notes.append("bfloat16: not measured, as this processor has none.")
+    if machine.gpus():
+        makers["float16"] = lambda: speed("--precision", "mixed_float16")
+    else:
+        notes.append("float16: not measured, as there is no GPU.")
+        makers["oneDNN off"] = lambda: speed(TF_ENABLE_ONEDNN_OPTS="0")
+    makers["XLA on"] = lambda: speed("--jit")
+    section = Section("precision", _in_turn(makers, plan.rounds, tell), notes)
+    section.compare(normal)
+    return section
+
+
+def work(plan: Plan, tell: Callable[[str], None]) -> Section:
+    """What a step costs as workers, batch and width grow, and how much is waiting."""
+    shapes = [(b, plan.width) for b in plan.batches]
+    shapes += [(plan.batch, w) for w in plan.widths if w != plan.width]
+    jobs = {plan.workers: shapes}
+    for workers in range(2, plan.workers):
+        jobs[workers] = [(plan.batch, plan.width)]
+    rows = []
+    for workers, wanted in jobs.items():
+        tell(f"{workers} workers, {len(wanted)} sizes, {plan.rounds} rounds")
+        cases = [f"{way}:{b}x{w}" for b, w in wanted for way in (ALONE, TOGETHER)]
+        reports = _timed(
+            *("--with", "horovod", "--cases", *cases, "--rounds", plan.rounds),
+            *("--steps", max(2, plan.steps // 5), *plan.dataset),
+            workers=workers,
+        )
+        for batch, width in wanted:
+            alone, together = (f"{w}:{batch}x{width}" for w in (ALONE, TOGETHER))
+            limit = _speed(reports, alone, batch)
+            speed = _speed(reports, together, batch)
+            name = f"{workers} workers, batch {batch}, width {width}"
+            waiting = [
+                1000 * batch * workers * (1 / with_others - 1 / without)
+                for with_others, without in zip(speed, limit, strict=True)
+            ]
+            row = Row(name, speed, IMAGES, "workers that don't talk")
+            row.ratios = [a / b for a, b in zip(speed, limit, strict=True)]
+            row.facts = {
+                "workers": workers,
+                "batch": batch,
+                "width": width,
+                "bytes all-reduced per step": 4 * reports[0]["trained"][together],
+                "ms of a step": 1000 * batch * workers / statistics.median(speed),
+                "ms waiting in a step": statistics.median(waiting),
+            }
+            rows.append(row)
+    return Section("work", rows)
+
+
+def accuracy(plan: Plan, tell: Callable[[str], None]) -> Section:
+    """The time from the command to TARGET, in two epochs running, by both recipes."""
+    ours, plain = "the course's recipe", "the plain recipe"
+    found: dict[str, list[float]] = {ours: [], plain: []}
+    epochs: dict[str, list] = {ours: [], plain: []}
+    ended, notes = False, []
+    size = [*plan.dataset, "--width", str(plan.width)]
+    for turn in range(plan.rounds):
+        tell(f"round {turn + 1} of {plan.rounds}: {ours}")
+        run = launch.run(
+            RACE, *size, workers=plan.workers, quiet=True, epochs=plan.epochs
+        )
+        _reached(run.history, ours)
+        # What is trained ends with the second epoch above the target.
+        found[ours].append(run.seconds)
+        epochs[ours].append(len(run.history))
+        tell(f"round {turn + 1} of {plan.rounds}: {plain}")
+        with tempfile.TemporaryDirectory(prefix=f"course-{os.getpid()}-") as name:
+            command = [sys.executable, str(RACE), "--plain", "--log-dir", name, *size]
+            command = _own_mpirun(command, plan.workers)
+            limit, started = PATIENCE * run.seconds, time.monotonic()
+            try:
+                _start(command, Path(name), {}, limit)
+            except course.CourseError:
+                if time.monotonic() - started < limit:
+                    raise
+                ended = True
+                notes.append(
+                    f"The plain recipe was ended after {PATIENCE:g} times the "
+                    "course's time; it had not got there."
+                )
+            found[plain].append(time.monotonic() - started)
+            epochs[plain].append(_epochs(Path(name, "history.csv")))
+    rows = [
+        Row(name, v, SECONDS, facts={"epochs": epochs[name]})
+        for name, v in found.items()
+    ]
+    rows[1].at_least = ended
+    section = Section("accuracy", rows, list(dict.fromkeys(notes)))
+    section.compare(ours)
+    return section
+
+
+# What one thing at a time does to the course's recipe: what is changed -> options.
+CHANGES = {
+    "the course's recipe": {},
+    "without momentum, ten times the rate": {"momentum": 0, "peak_lr": 0.5},
+    "the peak rate from the first step to the last": {"policy": "constant"},
+    "a constant rate of 0.02": {"policy": "constant", "peak_lr": 0.02},
+    "batches of 32": {"batch_size": 32},
+    "label smoothing 0.1": {"label_smoothing": 0.1},
+}
+
+
+def recipe(plan: Plan, tell: Callable[[str], None]) -> Section:
+    """Validation accuracy when the course's recipe ends, with one thing changed."""
+    images = plan.train_images or 12_000
+
+    def accuracy_with(**options) -> float:
+        run = launch.run(
+            RACE,
+            workers=plan.workers,
+            quiet=True,
+            epochs=plan.epochs,
+            train_images=images,
+            width=plan.width,
+            data=plan.data,
+            target_accuracy=1,
+            **options,
+        )
+        return 100 * float(run.history["val_accuracy"].iloc[-1])
+
+    makers = {
+        name: functools.partial(accuracy_with, **options)
+        for name, options in CHANGES.items()
+    }
+    note = f"Each was trained on {images:,} images for {plan.epochs} epochs."
+    return Section("recipe", _in_turn(makers, plan.rounds, tell, "%"), [note])
+
+
+def _reached(history, name: str) -> None:
+    if not (history["val_accuracy"].tail(2) > TARGET).all() or len(history) < 2:
+        raise course.CourseError(
+            f"{name} did not get above {TARGET} in two epochs running, in "
+            f"{len(history)} epochs: there is no time to report."
+        )
+
+
+def _epochs(history: Path) -> int:
+    return max(0, len(history.read_text().splitlines()) - 1) if history.exists() else 0
+
+
+SECTIONS = {
+    "launch": launching,
+    "pipeline": pipeline,
+    "start": start_up,
+    "profile": profile,
+    "precision": precision,
+    "work": work,
+    "accuracy": accuracy,
+    "recipe": recipe,
+    "network": network_speed.of_bench,
+}
+
+
+# ------------------------------------------------------------------ the whole
+
+
+def bench(
+    sections: Sequence[str] = (),
+    rounds: int = ROUNDS,
+    out: Path | None = None,
+    record: bool = False,
+    tell: Callable[[str], None] = lambda text: None,
+    plan: Plan | None = None,
+    draw: Callable[[Section], "Figure"] | None = None,
+) -> list[Section]:
+    """Measure these sections (default: all), and write each as soon as it is done.
+
+    out: the folder for bench.md, bench.csv and the figures. record: keep the results as
+    the course's own, which notebooks and README show. draw: makes a section's figure.
+    Raises CourseError for an unknown section, and when something can't be measured.
+    """
+    unknown = [name for name in sections if name not in SECTIONS]
+    if unknown or rounds < 1:
+        raise course.CourseError(
+            f"no section {', '.join(unknown)}: choose from {', '.join(SECTIONS)}."
+            if unknown
+            else f"rounds is {rounds}: choose 1 or more."
+        )
+    plan = plan or Plan.of_machine(rounds)
+    out = out or course.root() / "logs" / f"bench_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
+    out.mkdir(parents=True, exist_ok=True)
+    done = []
+    for name in sections or SECTIONS:
+        section = SECTIONS[name](plan, lambda text, n=name: tell(f"{n}: {text}"))
+        done.append(section)
+        write(done, out)
+        if draw:
+            draw(section).savefig(out / f"{name}.png", dpi=120)
+        if record:
+            keep(section, f"course bench {name} --rounds {plan.rounds}")
+            readme = course.PACKAGE_ROOT / "README.md"
+            text = readme.read_text(encoding="utf-8")
+            readme.write_text(with_records(text), encoding="utf-8")
+    return done
+
+
+def write(sections: Sequence[Section], out: Path) -> None:
+    """Write bench.md and bench.csv, which has a line for each row and round."""
+    parts = [f"# Benchmark\n\nOn {machine.summary()}."]
+    for section in sections:
+        parts.append("\n\n".join([section.markdown(), *section.warnings()]))
+    (out / "bench.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    with (out / "bench.csv").open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        rows.writerow(("section", "row", "round", "value", "unit", "ratio", "ratio_to"))
+        for section in sections:
+            for row in section.rows:
+                ratios = row.ratios or [""] * len(row.values)
+                for turn, pair in enumerate(zip(row.values, ratios, strict=True), 1):
+                    value, ratio = pair
+                    line = (section.name, row.name, turn, value, row.unit, ratio)
+                    rows.writerow((*line, row.base))
+
+
+IN_README = (
+    "launch",
+    "pipeline",
+    "start",
+    "profile",
+    "precision",
+    "accuracy",
+    "recipe",
+)
+BEGIN, END = "<!-- course bench --record writes this -->", "<!-- until here -->"
+
+
+def with_records(readme: str) -> str:
+    """The README with the recorded tables of IN_README between its two marks.
+
+    Raises CourseError if a mark is missing.
+    """
+    if BEGIN not in readme or END not in readme:
+        raise course.CourseError(f"README.md lacks the line {BEGIN} or {END}.")
+    parts = []
+    for name in IN_README:
+        if (records.FOLDER / f"bench_{name}.json").exists():
+            section, record = recorded(name)
+            parts.append(f"{section.markdown()}\n\n{record.origin}\n\n")
+    before, _, rest = readme.partition(BEGIN)
+    after = rest.partition(END)[2]
+    return f"{before}{BEGIN}\n\n{''.join(parts)}{END}{after}"

@@ -1,0 +1,355 @@
+"""What the global batch does to accuracy: measured on workers, and in a tiny model.
+
+    python -m utils.measure.global_batch
+    python -m utils.measure.global_batch --workers 1 2 4 8
+
+trains solutions/scaled_solution.py on 1, 2 and 4 workers for the same number of epochs,
+by three recipes, from three seeds each, and records how accurate it became. Stopped,
+it goes on where it was.
+"""
+
+import argparse
+import json
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from utils.base import course, logs
+from utils.measure import records
+from utils.running import launch
+from utils.running.result import Run
+from utils.training import data, networks
+
+PROGRAM = course.PACKAGE_ROOT / "solutions" / "scaled_solution.py"
+BASE_LR, BATCH, EPOCHS, IMAGES = 0.02, 64, 4, 6_400
+SEEDS = (1, 2, 3)
+TIME_LIMIT = 600.0  # seconds for a run; on two idle cores it takes about fifty
+GOAL = 0.88
+
+# Recipe -> options of the program, on so many workers. On one, all are the same.
+RECIPES = {
+    "base rate": lambda n: {"base_lr": BASE_LR / n, "warmup_epochs": 0},
+    "scaled": lambda n: {"base_lr": BASE_LR, "warmup_epochs": 0},
+    "scaled, warm-up": lambda n: {"base_lr": BASE_LR, "warmup_epochs": 1},
+}
+
+
+# ------------------------------------------------------------ recording
+
+
+def measure(
+    workers: tuple[int, ...] = (1, 2, 4),
+    seeds: tuple[int, ...] = SEEDS,
+    epochs: int = EPOCHS,
+    images: int = IMAGES,
+    kept: Path | None = None,
+) -> list[dict]:
+    """Train on each number of workers by each recipe from each seed.
+
+    kept: file with the runs that are done, to go on from. Returns, for each run, its
+    workers, recipe and seed, and after each epoch the validation accuracy and the
+    seconds of training so far. Raises RunFailed as `launch.run` does.
+    """
+    done = json.loads(kept.read_text()) if kept and kept.exists() else []
+    for n in workers:
+        for recipe, options in RECIPES.items():
+            for seed in seeds:
+                which = {"workers": n, "recipe": recipe, "seed": seed}
+                which |= {"epochs": epochs, "images": images}
+                if any(which.items() <= one.items() for one in done):
+                    continue
+                # With one worker there is nothing to scale.
+                if n == 1 and recipe != next(iter(RECIPES)):
+                    continue
+                run = launch.run(
+                    PROGRAM,
+                    workers=n,
+                    time_limit=TIME_LIMIT,
+                    quiet=True,
+                    epochs=epochs,
+                    batch_size=BATCH,
+                    train_images=images,
+                    width=1,
+                    seed=seed,
+                    data="auto",
+                    **options(n),
+                )
+                facts = {
+                    "accuracy": [round(a, 4) for a in run.history["val_accuracy"]],
+                    "seconds": [round(s, 1) for s in run.history["seconds"]],
+                    "notices": [text for text in run.notices if "garments" in text],
+                }
+                done.append(which | facts)
+                reached = f"{facts['accuracy'][-1]:.4f} after {run.seconds:.0f} s"
+                print(f"{n} workers, {recipe}, seed {seed}: {reached}")
+                if kept:
+                    half = kept.with_suffix(".half")
+                    half.write_text(json.dumps(done))
+                    half.replace(kept)
+    return done
+
+
+def grouped(runs: list[dict]) -> dict[str, dict[int, list[dict]]]:
+    """Recipe -> workers -> the runs, one for each seed.
+
+    Those of one worker, where the recipes are the same, are in all of them.
+    """
+    found: dict[str, dict[int, list[dict]]] = {recipe: {} for recipe in RECIPES}
+    for run in runs:
+        for recipe in RECIPES if run["workers"] == 1 else [run["recipe"]]:
+            found[recipe].setdefault(run["workers"], []).append(run)
+    return found
+
+
+def seconds_to(run: dict, accuracy: float) -> float | None:
+    """Seconds of training until the end of the first epoch with this accuracy."""
+    epochs = zip(run["accuracy"], run["seconds"], strict=True)
+    return next((seconds for reached, seconds in epochs if reached >= accuracy), None)
+
+
+def target(runs: list[dict]) -> float:
+    """The highest accuracy, in steps of 5 %, that the last recipe always reached."""
+    worst = min(run["accuracy"][-1] for run in runs if run["recipe"] == [*RECIPES][-1])
+    return round(math.floor(20 * worst) / 20, 2)
+
+
+# ------------------------------------------------------------ the gradient's noise
+
+
+class OneLayer:
+    """Softmax regression, a network of one layer, on the images of a data set.
+
+    x: float32 (images, pixels), standardised; y: (images, classes), one-hot; weights:
+    (pixels, classes), 0 at first.
+    """
+
+    def __init__(self, dataset: data.Dataset):
+        pixels = (dataset.x_train - dataset.mean) / dataset.std
+        self.x = pixels.reshape(len(pixels), -1).astype(np.float32)
+        self.y = np.eye(len(dataset.classes), dtype=np.float32)[dataset.y_train]
+        self.weights = np.zeros((self.x.shape[1], self.y.shape[1]), np.float32)
+
+    def _guess(self, x: np.ndarray) -> np.ndarray:
+        scores = x @ self.weights
+        scores = np.exp(scores - scores.max(axis=1, keepdims=True))
+        return scores / scores.sum(axis=1, keepdims=True)
+
+    def loss(self) -> float:
+        """Mean cross-entropy of all images."""
+        own = (self._guess(self.x) * self.y).sum(axis=1)
+        return float(-np.log(np.maximum(own, 1e-12)).mean())
+
+    def gradient(self, chosen: np.ndarray | slice = slice(None)) -> np.ndarray:
+        """The gradient of these images' mean loss, by default of all images'."""
+        x, y = self.x[chosen], self.y[chosen]
+        return x.T @ (self._guess(x) - y) / len(x)
+
+    def train(self, batch: int, rate: float, steps: int, random) -> None:
+        """Take so many steps; every batch is drawn anew."""
+        for _ in range(steps):
+            self.weights -= rate * self.gradient(
+                random.integers(len(self.x), size=batch)
+            )
+
+
+def deviations(
+    model: OneLayer, batches: tuple[int, ...], repeats: int = 20, seed: int = 1
+) -> dict[int, float]:
+    """How far the gradient of a batch is from that of all images: batch -> the root
+    mean square of the distance, over the length of the gradient of all images."""
+    random = np.random.default_rng(seed)
+    whole = model.gradient()
+    found = {}
+    for batch in batches:
+        squares = [
+            np.sum(
+                (model.gradient(random.integers(len(model.x), size=batch)) - whole) ** 2
+            )
+            for _ in range(repeats)
+        ]
+        found[batch] = float(np.sqrt(np.mean(squares)) / np.linalg.norm(whole))
+    return found
+
+
+def noise_scale(found: dict[int, float]) -> float:
+    """The batch whose gradient is as much noise as signal, from `deviations`.
+
+    Noise falls with the square root of the batch: so each batch times its squared
+    deviation is an estimate (McCandlish et al., 2018, arXiv:1812.06162).
+    """
+    return float(np.mean([batch * value**2 for batch, value in found.items()]))
+
+
+def steps_needed(
+    dataset: data.Dataset,
+    batches: tuple[int, ...],
+    loss: float = 0.7,
+    rates: tuple[float, ...] = (0.0005, 0.001, 0.002, 0.004, 0.008),
+    most: int = 600,
+    seed: int = 1,
+) -> dict[int, int]:
+    """Batch -> the steps until the loss of all images is reached, with the best of the
+    rates. It is looked at after 5, 10, 15 ... steps; batches that take more than `most`
+    are left out."""
+    found: dict[int, int] = {}
+    model = OneLayer(dataset)
+    for batch in batches:
+        best = most
+        for rate in rates:
+            model.weights[:] = 0
+            random = np.random.default_rng(seed)
+            for done in range(5, best + 1, 5):
+                model.train(batch, rate, 5, random)
+                if model.loss() <= loss:
+                    best = done
+                    found[batch] = done
+                    break
+    return found
+
+
+# ------------------------------------------------------------ validation
+
+
+def three_rounds(
+    right: np.ndarray, workers: int, repeats: int = 300, seed: int = 1
+) -> np.ndarray:
+    """What workers take the accuracy for that share three rounds of random validation.
+
+    right: bool (images,), which the network recognises. Each worker draws 3/N of them,
+    pass by pass, on its own, and the mean is taken. Returns float (repeats,).
+    """
+    random = np.random.default_rng(seed)
+    each = 3 * len(right) // workers
+
+    def one_worker() -> float:
+        passes = [random.permutation(right) for _ in range(-(-each // len(right)))]
+        return float(np.concatenate(passes)[:each].mean())
+
+    return np.array(
+        [np.mean([one_worker() for _ in range(workers)]) for _ in range(repeats)]
+    )
+
+
+# ------------------------------------------------------------ time to accuracy
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """seconds: from start to end, as the launcher saw it; accuracy: of the weights kept
+    in `folder`, on all test images; run: what the program itself said."""
+
+    name: str
+    workers: int
+    seconds: float
+    accuracy: float
+    folder: Path | None = None
+    run: Run | None = None
+
+    @property
+    def meets_goal(self) -> bool:
+        return self.accuracy >= GOAL
+
+    def beats(self, other: "Attempt") -> bool:
+        """At least as good in both, and better in one?"""
+        mine, its = (self.accuracy, -self.seconds), (other.accuracy, -other.seconds)
+        return mine != its and all(a >= b for a, b in zip(mine, its, strict=True))
+
+
+def attempt(
+    name: str, script: str | Path, workers: int, width: int = 1, **options: object
+) -> Attempt:
+    """Run a program, time it, and test the weights that it kept on all test images.
+
+    It has to keep them as exercises/scaled.py does, in the empty folder that it gets
+    as --checkpoint. Its own word on time and accuracy is not asked for. options: its
+    other ones. Raises CourseError if it kept no weights of the course's network, and as
+    `launch.run` does.
+    """
+    folder = logs.new_folder("attempt") / "kept"
+    run = launch.run(
+        script, workers=workers, width=width, checkpoint=course.shown(folder), **options
+    )
+    trained, everything = data.load("auto", options.get("train_images")), data.load()
+    tested = replace(trained, x_test=everything.x_test, y_test=everything.y_test)
+    accuracy = score(folder, tested, width)
+    return Attempt(name, workers, run.seconds, accuracy, folder, run)
+
+
+def score(folder: Path, dataset: data.Dataset, width: int = 1) -> float:
+    """The accuracy on x_test of the course's network with the weights in `folder`.
+
+    Raises CourseError if there is no checkpoint, or one of other weights.
+    """
+    import tensorflow as tf
+
+    newest = tf.train.latest_checkpoint(str(folder))
+    if newest is None:
+        raise course.CourseError(
+            f"there is no checkpoint in {course.shown(folder)}: is step 4 done?"
+        )
+    model = networks.wide_resnet(width)
+    # Of another network it would list every single weight.
+    tf.get_logger().setLevel("ERROR")
+    try:
+        kept = tf.train.Checkpoint(model=model).restore(newest)
+        kept.assert_existing_objects_matched().expect_partial()
+    except (AssertionError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise course.CourseError(
+            f"{course.shown(folder)} holds no weights of WRN-16-{width}: {reason}"
+        ) from None
+    right = 0
+    for images, labels in data.test_batches(dataset, 200).as_numpy_iterator():
+        found = model(images, training=False).numpy()
+        right += int((found.argmax(1) == labels.argmax(1)).sum())
+    return right / len(dataset.x_test)
+
+
+def front(attempts: list[Attempt]) -> list[Attempt]:
+    """The Pareto front: those that none beats, the fastest first."""
+    best = [a for a in attempts if not any(b.beats(a) for b in attempts)]
+    return sorted(best, key=lambda one: one.seconds)
+
+
+# ------------------------------------------------------------ the command
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Record what the global batch does.")
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
+    parser.add_argument("--epochs", type=int, default=EPOCHS)
+    parser.add_argument("--train-images", type=int, default=IMAGES)
+    args = parser.parse_args()
+    kept = course.root() / "logs" / "global_batch.json"
+    kept.parent.mkdir(exist_ok=True)
+    runs = measure(
+        tuple(args.workers), tuple(args.seeds), args.epochs, args.train_images, kept
+    )
+    wanted = {"epochs": args.epochs, "images": args.train_images}
+    runs = [one for one in runs if wanted.items() <= one.items()]
+    runs = [one for one in runs if one["workers"] in args.workers]
+    runs = [one for one in runs if one["seed"] in args.seeds]
+    notices = list(dict.fromkeys(text for one in runs for text in one["notices"]))
+    defaults = [
+        ("--workers", args.workers, [1, 2, 4]),
+        ("--seeds", args.seeds, [*SEEDS]),
+    ]
+    command = "python -m utils.measure.global_batch"
+    for option, value, default in defaults:
+        if value != default:
+            command += f" {option} {' '.join(map(str, value))}"
+    if args.epochs != EPOCHS:
+        command += f" --epochs {args.epochs}"
+    if args.train_images != IMAGES:
+        command += f" --train-images {args.train_images}"
+    results = {"runs": runs, "batch": BATCH, "base_lr": BASE_LR, "target": target(runs)}
+    results |= {"epochs": args.epochs, "images": args.train_images}
+    records.save("global_batch", results, command, tuple(notices))
+    kept.unlink()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""Measurements that take too long to wait for: kept in `utils/recorded/`, shipped with
+the course, and shown with the machine and the command that they come from.
+
+Nothing there is typed by hand: the command that a record names writes it anew.
+"""
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from utils.base import course, machine
+
+FOLDER = Path(__file__).with_name("recorded")
+PROGRAMS = Path(__file__).with_name("programs")  # what is timed
+
+
+@dataclass(frozen=True)
+class Record:
+    """results: what was measured, plain data. machine, command, date: on what, by what
+    and when. notes: what limits the meaning."""
+
+    results: dict
+    machine: str
+    command: str
+    date: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def origin(self) -> str:
+        """A line to stand under every figure or table of recorded numbers."""
+        return f"Recorded {self.date} with `{self.command}` on {self.machine}."
+
+
+def save(
+    name: str,
+    results: dict,
+    command: str,
+    notes: tuple[str, ...] = (),
+    folder: Path | None = None,
+) -> Path:
+    """Keep results as `name`.json, whole or not at all; returns the path.
+
+    folder: where; by default where `load` looks.
+    """
+    kept = {
+        "machine": machine.summary(),
+        "command": command,
+        "date": time.strftime("%Y-%m-%d"),
+        "notes": list(notes),
+        "results": results,
+    }
+    folder = folder or FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.json"
+    half = path.with_suffix(".half")
+    half.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    half.replace(path)
+    return path
+
+
+def load(name: str, folder: Path | None = None) -> Record:
+    """The record called `name`. Raises CourseError if there is none, or half of one."""
+    path = (folder or FOLDER) / f"{name}.json"
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        kept["notes"] = tuple(kept["notes"])
+        return Record(**kept)
+    except FileNotFoundError:
+        raise course.CourseError(
+            f"there is no record {course.shown(path)}: was it ever measured?"
+        ) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise course.CourseError(
+            f"{course.shown(path)} is not a record: {error}. Make it anew."
+        ) from None

@@ -1,0 +1,241 @@
+"""The strategies of TensorFlow 2.15, and what works under each: said, and tried out.
+
+    python -m utils.measure.strategies
+
+`KINDS` is the one place for what works. `try_out` runs solutions/any_strategy.py, and
+`surprises` says where what happened is not what stands here; the tests want none.
+"""
+
+import difflib
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from utils.base import course
+from utils.base.show import Shown
+from utils.lessons import markup
+from utils.running import launch
+
+TIME_LIMIT = 240.0  # seconds for a run; on an idle machine it takes about fifteen
+ONLY_SERVERS = "has no attribute '_cluster_coordinator'"
+
+# The ways to use a strategy, as solutions/any_strategy.py calls them.
+WAYS = {
+    "fit": "`Model.fit`",
+    "loop": "own loop, `strategy.run`",
+    "coordinator": "`ClusterCoordinator`",
+    "save": "save and load",
+}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A strategy: its option, its class, where its variables are and who computes.
+
+    refuses: the ways that don't work, each with a part of what TensorFlow says then;
+    `start` if it can't even be made here. processes: how many any_strategy needs.
+    """
+
+    name: str
+    title: str
+    variables: str
+    replicas: str
+    refuses: dict[str, str]
+    processes: int = 1
+
+    def verdict(self, way: str) -> str:
+        if "start" in self.refuses:
+            return "not run"
+        return "no" if way in self.refuses else "works"
+
+
+KINDS = (
+    Kind(
+        "default",
+        "the default strategy",
+        "where TensorFlow puts them",
+        "one",
+        {"coordinator": ONLY_SERVERS},
+    ),
+    Kind(
+        "one_device",
+        "OneDeviceStrategy",
+        "on the device you name",
+        "one",
+        {"coordinator": ONLY_SERVERS},
+    ),
+    Kind(
+        "mirrored",
+        "MirroredStrategy",
+        "a copy on each device",
+        "devices of one machine",
+        {"coordinator": ONLY_SERVERS},
+    ),
+    Kind(
+        "central_storage",
+        "CentralStorageStrategy",
+        "one copy, on one device",
+        "devices of one machine",
+        {"coordinator": ONLY_SERVERS},
+    ),
+    Kind(
+        "multi_worker",
+        "MultiWorkerMirroredStrategy",
+        "a copy on each device",
+        "devices of many machines",
+        {"coordinator": ONLY_SERVERS},
+        processes=2,
+    ),
+    Kind(
+        "parameter_server",
+        "ParameterServerStrategy",
+        "shared out to servers",
+        "one in each worker",
+        {"loop": "ClusterCoordinator.create_per_worker_dataset"},
+    ),
+    Kind(
+        "tpu",
+        "TPUStrategy",
+        "a copy on each TPU core",
+        "TPU cores",
+        {"start": "NotFoundError"},
+    ),
+)
+NAMES = tuple(kind.name for kind in KINDS)
+
+# Strategies that can be tried in one process, one after the other.
+TOGETHER = (
+    ("default", "one_device", "mirrored", "central_storage", "tpu"),
+    ("multi_worker",),
+    ("parameter_server",),
+)
+
+
+def places() -> Shown:
+    """Where each strategy has its variables, and on what it computes."""
+    rows = [(kind.title, kind.variables, kind.replicas) for kind in KINDS]
+    return Shown(("Strategy", "Variables", "Replicas"), rows)
+
+
+def table() -> Shown:
+    """The strategies and the ways to use them, as it stands in `KINDS`."""
+    rows = [(k.title, *(k.verdict(way) for way in WAYS)) for k in KINDS]
+    return Shown(("Strategy", *WAYS.values()), rows)
+
+
+def try_out(*names: str, ways: Sequence[str] = tuple(WAYS)) -> dict[str, list[dict]]:
+    """Run solutions/any_strategy.py under these strategies, by default under all.
+
+    Returns, for each, what happened in each of its processes: {"start": None, "fit":
+    None, "coordinator": "AttributeError: ...", "replicas": 2, ...}, where None is all
+    right. Raises CourseError for an unknown strategy, RunFailed as `launch.run` does.
+    """
+    for name in names:
+        if name not in NAMES:
+            raise course.CourseError(
+                f"there is no strategy {name!r}: choose from {', '.join(NAMES)}."
+            )
+    found = {}
+    for group in TOGETHER:
+        chosen = [name for name in group if name in (names or NAMES)]
+        if not chosen:
+            continue
+        (processes,) = {kind.processes for kind in KINDS if kind.name in chosen}
+        run = launch.run(
+            course.root() / "solutions" / "any_strategy.py",
+            *("--strategy", *chosen, "--ways", *ways),
+            workers=1,
+            tasks={"worker": processes} if processes > 1 else None,
+            time_limit=TIME_LIMIT,
+            quiet=True,
+        )
+        said = [json.loads(p.read_text()) for p in run.folder.glob("tried*.json")]
+        if len(said) != processes:
+            raise course.CourseError(
+                f"{len(said)} of {processes} processes wrote down what happened. "
+                f"See {course.shown(run.log)}."
+            )
+        found |= {name: [one[name] for one in said] for name in chosen}
+    return found
+
+
+def tried(found: dict[str, list[dict]]) -> Shown:
+    """What `try_out` found, in the form of `table`."""
+
+    def cell(processes: list[dict], way: str) -> str:
+        if processes[0]["start"]:
+            return "not run"
+        return "works" if all(one[way] is None for one in processes) else "no"
+
+    ways = [way for way in WAYS if any(way in all_[0] for all_ in found.values())]
+    rows = [
+        (kind.title, *(cell(found[kind.name], way) for way in ways))
+        for kind in KINDS
+        if kind.name in found
+    ]
+    return Shown(("Strategy", *(WAYS[way] for way in ways)), rows)
+
+
+def surprises(found: dict[str, list[dict]]) -> list[str]:
+    """A sentence for each difference between what `try_out` found and `KINDS`."""
+    sentences = []
+    for kind in KINDS:
+        for process, happened in enumerate(found.get(kind.name, [])):
+            for way, error in happened.items():
+                if way == "replicas":
+                    continue
+                expected = kind.refuses.get(way)
+                if (error is None) != (expected is None) or (
+                    expected and expected not in error
+                ):
+                    sentences.append(
+                        f"{kind.title}, {way}, process {process}: "
+                        f"{error or 'works'}; expected: {expected or 'works'}"
+                    )
+    return sentences
+
+
+# ------------------------------------------------------------------ lines changed
+
+
+def code_lines(text: str) -> list[str]:
+    """The lines of a program that are neither empty nor comments alone."""
+    stripped = (line.strip() for line in text.splitlines())
+    return [line for line in stripped if line and not line.startswith("#")]
+
+
+def lines_changed(source: Path) -> tuple[int, int, int]:
+    """What the steps of an annotated program do to its code: the lines it had before,
+    the lines taken out, the lines put in. Comments and indentation do not count."""
+    text = source.read_text()
+    before = code_lines(markup.render(text, 0))
+    after = code_lines(markup.render(text, markup.count(text)))
+    signs = [line[0] for line in difflib.ndiff(before, after)]
+    return len(before), signs.count("-"), signs.count("+")
+
+
+def changes() -> Shown:
+    """`lines_changed` of all annotated programs of the course."""
+    rows = [
+        (path.stem.removesuffix("_solution"), *map(str, lines_changed(path)))
+        for path in markup.sources()
+    ]
+    return Shown(("Program", "Lines of code", "Taken out", "Put in"), rows)
+
+
+def main() -> int:
+    """Try everything out, show it. Returns 0 if it is as `KINDS` says, else 1."""
+    from rich.console import Console
+
+    found = try_out()
+    console = Console()
+    console.print(tried(found))
+    for sentence in surprises(found):
+        console.print(sentence)
+    return int(bool(surprises(found)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

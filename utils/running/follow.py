@@ -1,0 +1,240 @@
+"""Start a launcher, show what its workers print, and end all of them."""
+
+import contextlib
+import errno
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from utils.base import course, supervise
+from utils.base.course import TIME_LIMIT
+from utils.running.live import Display
+from utils.running.result import Run, RunFailed
+from utils.running.watch import Watch
+
+BEAT = 0.1  # seconds between two looks at the workers
+
+
+def follow(
+    line: list[str],
+    result: Run,
+    environment: Mapping[str, str],
+    time_limit: float = TIME_LIMIT,
+    attend: Callable[[Run], None] | None = None,
+    watching: Watch | None = None,
+    quiet: bool = False,
+) -> Run:
+    """Start a launcher, show what its workers print, and return `result`, filled in.
+
+    line: the launcher's command; what it says goes to launcher.txt of the run's folder,
+    and its workers' output is looked for in `ranks` there. The rest as for `run`.
+    Raises RunFailed when it fails, reaches the limit or is interrupted.
+    """
+    started = time.monotonic()
+    with (
+        _room_for(result),
+        Display(result, quiet) as display,
+        Followed(result) as output,
+    ):
+        try:
+            with (
+                (result.folder / "launcher.txt").open("wb") as said,
+                supervise.owned(
+                    line, time_limit, env=environment, stdout=said, stderr=said
+                ) as process,
+            ):
+                while process.poll() is None:
+                    time.sleep(BEAT)
+                    output.read()
+                    display.update(output.progress)
+                    if attend:
+                        attend(result)
+                    if watching:
+                        result.samples += watching.sample()
+                result.status = process.returncode
+        except KeyboardInterrupt:
+            result.status = supervise.STOPPED
+        finally:
+            result.seconds = time.monotonic() - started
+            output.read(last=True)
+        result.notices += [n for n in output.notices if n not in result.notices]
+    if result.status:
+        raise RunFailed(_why(result, time_limit), result)
+    return result
+
+
+@contextlib.contextmanager
+def _room_for(result: Run) -> Iterator[None]:
+    """A disk that is too full for what a run writes is for the user to mend."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        raise RunFailed(
+            f"{result.script} was stopped, and all its workers were ended, as its log "
+            f"can't be written: {error.strerror}. Make room where "
+            f"{course.shown(result.folder)} is.",
+            result,
+        ) from None
+
+
+class Followed:
+    """Reads what the workers print as they print it, into the run's log.
+
+    Workers write to files of their own, so their lines can't mix. A progress bar
+    rewrites its line with carriage returns and backspaces; the log has its last
+    state only.
+    """
+
+    _REWRITE = re.compile(r".*\r|\x08+|\x1b\[[0-9;]*[A-Za-z]")
+    # Horovod names its sources by where pip has built it, which is long gone.
+    _BUILD = re.compile(r"/\S*/pip-install-\w+/[^/\s]+/")
+    _EPOCH = re.compile(r"Epoch (\d+)/(\d+)")
+    _BAR = re.compile(r" *(\d+)/(\d+) \[")
+
+    def __init__(self, result: Run):
+        self.result = result
+        self.notices: list[str] = []
+        self.progress: dict = {}
+        self._open: dict[Path, tuple] = {}
+        self._bar_started: float | None = None
+
+    def __enter__(self):
+        self._log = self.result.log.open("w", encoding="utf-8")
+        return self
+
+    def __exit__(self, *error):
+        self._log.close()
+        for stream, _ in self._open.values():
+            stream.close()
+
+    def read(self, last: bool = False) -> None:
+        """Take in what is new; with `last`, unfinished lines too."""
+        for path in sorted(self.result.folder.glob("ranks/1/rank.*/std*")):
+            if path not in self._open:
+                self._open[path] = (path.open("rb"), b"")
+            stream, rest = self._open[path]
+            *lines, rest = (rest + stream.read()).split(b"\n")
+            rest = rest[max(0, rest.rfind(b"\r")) :]
+            if last and rest:
+                lines, rest = [*lines, rest], b""
+            rank = int(path.parent.name.partition(".")[2])
+            for line in lines:
+                self._take(rank, self._clean(line))
+            if rank == 0 and path.name == "stdout":
+                self._look_at_bar(self._clean(rest))
+            self._open[path] = (stream, rest)
+        self._log.flush()
+
+    def _clean(self, line: bytes) -> str:
+        text = line.decode("utf-8", errors="replace").rstrip("\r")
+        return self._BUILD.sub("", self._REWRITE.sub("", text)).rstrip()
+
+    def _take(self, rank: int, line: str) -> None:
+        if not line:
+            return
+        self._log.write(f"[{rank}] {line}\n")
+        if line.startswith("NOTICE: ") and line[8:] not in self.notices:
+            self.notices.append(line[8:])
+        epoch = self._EPOCH.match(line) if rank == 0 else None
+        if epoch:
+            now, total = int(epoch[1]), int(epoch[2])
+            self.progress.update(epoch=now, epochs=total, step=0, steps=1)
+
+    def _look_at_bar(self, text: str) -> None:
+        bar = self._BAR.match(text)
+        if bar and "epoch" in self.progress:
+            self.progress.update(step=int(bar[1]), steps=int(bar[2]))
+        if "epoch" not in self.progress:
+            return
+        done = (
+            self.progress["epoch"] - 1 + self.progress["step"] / self.progress["steps"]
+        )
+        self.progress["done"] = done / self.progress["epochs"]
+        now = time.monotonic()
+        if done and self._bar_started is None:
+            self._bar_started, self._done_then = now, self.progress["done"]
+        elif done and self.progress["done"] > self._done_then:
+            pace = (now - self._bar_started) / (self.progress["done"] - self._done_then)
+            self.progress["seconds_left"] = pace * (1 - self.progress["done"])
+        self.progress["images_per_second"] = self._last_speed()
+
+    def _last_speed(self) -> float | None:
+        """Images per second of the last whole epoch, from history.csv."""
+        path = self.result.folder / "history.csv"
+        if not path.exists():
+            return None
+        header, *rows = path.read_text().splitlines() or [""]
+        names = header.split(",")
+        if not rows or "images_per_second" not in names:
+            return None
+        values = rows[-1].split(",")
+        if len(values) < len(names):  # a row that is just being written
+            return None
+        return float(values[names.index("images_per_second")])
+
+
+def _why(result: Run, time_limit: float) -> str:
+    """One message on why a run failed: which rank, with the last lines it printed."""
+    where = f"The whole log: {course.shown(result.log)}"
+    if result.status == supervise.TIMED_OUT:
+        return (
+            f"{result.script} was stopped after its time limit of {time_limit:g} s, "
+            "and all its workers were ended. A larger time_limit= (--time-limit) "
+            f"gives it longer.\n{result.tail()}\n{where}"
+        )
+    if result.status == supervise.STOPPED:
+        return f"{result.script} was stopped, and all its workers were ended. {where}"
+    said = (result.folder / "launcher.txt").read_text(errors="replace")
+    task = re.search(r"^rank (\d+), (\w+ \d+), failed: (.*)$", said, re.M)
+    if task:
+        rank, who = int(task[1]), task[2]
+        what = _own_word(result.folder / "workers" / f"{rank}.json") or task[3]
+    else:
+        rank, what = _culprit(result, said)
+        who = f"rank {rank} of {result.workers}"
+    if rank is None:
+        return (
+            f"the launcher ended with status {result.status}:\n{said.strip()}\n{where}"
+        )
+    own = [
+        line
+        for line in result.log.read_text().splitlines()
+        if line.startswith(f"[{rank}] ")
+    ]
+    tail = "\n".join(own[-10:])
+    return (
+        f"{who} failed: {what}. All workers were ended.\n"
+        f"Its last lines:\n{tail}\n{where}"
+    )
+
+
+def _culprit(result: Run, mpirun: str) -> tuple[int | None, str]:
+    """The rank that failed first, and how: its own word for it, else mpirun's."""
+    reports = sorted(result.folder.glob("workers/*.json"), key=os.path.getmtime)
+    for path in reports:
+        if error := _own_word(path):
+            return int(path.stem), error
+    killed = re.search(
+        r"process rank (\d+) .*? on signal (\d+) \(([^)]*)\)", mpirun, re.S
+    )
+    if killed:
+        return int(killed[1]), f"it was ended by signal {killed[2]}, {killed[3]}"
+    left = re.search(r"process rank (\d+) with .*? exiting improperly", mpirun, re.S)
+    if left:
+        return int(left[1]), "it ended without finishing its work with the others"
+    return None, ""
+
+
+def _own_word(path: Path) -> str | None:
+    """What a worker reports to have failed of, and in which line."""
+    report = json.loads(path.read_text()) if path.exists() else {}
+    if "error" not in report:
+        return None
+    return report["error"] + (
+        f", in line {report['line']}" if report.get("line") else ""
+    )

@@ -1,0 +1,64 @@
+"""Hosts that come and go, on this machine: what Horovod's elastic training starts from.
+
+A run's folder has a file `hosts`, with a line NAME:SLOTS for each host that is there,
+and a script that prints it, which `horovodrun` asks every second. Both hosts are this
+machine, by two of its names: to Horovod, they are two.
+"""
+
+from pathlib import Path
+
+import psutil
+
+from utils.base import course
+
+NAMES = ("localhost", "127.0.0.1")
+SCRIPT = "discover_hosts.sh"
+# Seconds that Horovod leaves a host alone on which a worker died, at least and at most.
+COOLDOWN = (2, 10)
+
+
+def share(workers: int) -> dict[str, int]:
+    """How many workers each host has place for: the first takes the odd one."""
+    return {NAMES[0]: workers - workers // 2, NAMES[1]: workers // 2}
+
+
+def read(folder: Path) -> dict[str, int]:
+    """The hosts that are there, in a run's folder: name -> slots."""
+    lines = (folder / "hosts").read_text().split()
+    pairs = [line.rpartition(":") for line in lines]
+    return {name: int(slots) for name, _, slots in pairs}
+
+
+def write(folder: Path, hosts: dict[str, int]) -> None:
+    """Say which hosts are there."""
+    half = folder / "hosts.half"
+    half.write_text("".join(f"{name}:{slots}\n" for name, slots in hosts.items()))
+    half.replace(folder / "hosts")
+
+
+def horovodrun_line(
+    workers: int, folder: Path, reset_limit: int | None = None
+) -> list[str]:
+    """The `horovodrun` command of an elastic run, without the program.
+
+    Writes the file of hosts and the script into the run's folder. reset_limit: after
+    how many changes of workers the run is ended; None: never.
+    """
+    write(folder, share(workers))
+    script = folder / SCRIPT
+    script.write_text('#!/bin/sh\nexec cat "$(dirname "$0")/hosts"\n')
+    script.chmod(0o755)
+    line = ["horovodrun", "--gloo", "--network-interface", _loopback()]
+    line += ["-np", str(workers), "--min-np", "1", "--max-np", str(workers)]
+    line += ["--blacklist-cooldown-range", *map(str, COOLDOWN)]
+    if reset_limit is not None:
+        line += ["--reset-limit", str(reset_limit)]
+    return [*line, "--host-discovery-script", course.shown(script)]
+
+
+def _loopback() -> str:
+    """The network interface by which a machine talks to itself."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(one.address == "127.0.0.1" for one in addresses):
+            return name
+    raise course.CourseError("this machine has no loopback interface (127.0.0.1).")

@@ -1,0 +1,229 @@
+"""Start a program on N workers with `mpirun`, watch it, and end all of it.
+
+`run` is behind both `course run` and the notebooks. It shows the plain `mpirun` line
+that it stands for, one live line of progress, at most ten lines of output at the
+end, and returns a `Run`. The workers' whole output is in the run's log.
+
+With `tasks` the processes are a cluster as TensorFlow's own strategies have it, each
+told by TF_CONFIG who it is; `utils.running.tasks` then stands in for mpirun.
+"""
+
+import ast
+import difflib
+import inspect
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from utils.base import course, logs, programs
+from utils.base.course import TIME_LIMIT
+from utils.base.machine import cores, gpus
+from utils.running import hosts
+from utils.running import tasks as clusters
+from utils.running.follow import follow
+from utils.running.launchers import (
+    clean_environment,
+    mpirun,
+    mpirun_line,
+    plain_tasks,
+    thread_variables,
+)
+from utils.running.result import TIMELINE, Run
+from utils.running.watch import Watch
+
+MEMORY_PER_WORKER = 0.7e9  # bytes: TensorFlow, the data and the width-1 network
+
+
+def _check(script: Path, workers: int, processes: int, horovod: bool) -> list[str]:
+    """Refuse what can't work; return what the user should know about the rest.
+
+    workers: of the processes, those that train.
+    """
+    if not isinstance(workers, int) or workers < 1:
+        raise course.CourseError(f"workers must be 1 or more, not {workers!r}.")
+    tree = programs.parse_program(script)
+    notices = []
+    if horovod and workers > 1 and not _starts_a_library(tree):
+        notices.append(
+            f"{script.name} never calls hvd.init(): its {workers} workers run side by "
+            "side, each as if it were alone."
+        )
+    if gpus():
+        if workers > gpus():
+            notices.append(f"{workers} workers share {gpus()} GPU(s).")
+        return notices
+    if workers > cores():
+        notices.append(
+            f"{workers} workers on {cores()} cores take turns: expect no speed-up "
+            f"beyond {cores()} workers."
+        )
+    needed = processes * MEMORY_PER_WORKER
+    free = psutil.virtual_memory().available
+    if needed > free:
+        raise course.CourseError(
+            f"{processes} workers need about {needed / 1e9:.0f} GB of memory; "
+            f"{free / 1e9:.1f} GB are free. Start fewer workers or close programs."
+        )
+    return notices
+
+
+def _refuse_unknown(options: Mapping[str, object], script: Path) -> None:
+    """Raise CourseError for a word that is neither the program's nor `run`'s.
+
+    What a program knows is told by the texts in it that begin with `--`; one without
+    such texts may read its arguments as it likes.
+    """
+    nodes = ast.walk(programs.parse_program(script))
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant)]
+    flags = {text for text in texts if isinstance(text, str) and text.startswith("--")}
+    theirs = [flag[2:].replace("-", "_") for flag in flags]
+    ours = [
+        name
+        for name, parameter in inspect.signature(run).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    ]
+    for name in options:
+        if name in theirs:
+            continue
+        near = difflib.get_close_matches(name, [*ours, *theirs], n=1, cutoff=0.75)
+        if near or theirs:
+            hint = f" Did you mean `{near[0]}`?" if near else ""
+            raise course.CourseError(
+                f"neither `run` nor {script.name} knows `{name}`.{hint}"
+            )
+
+
+def _starts_a_library(tree: ast.Module) -> bool:
+    """Does the program itself call an `init`, or import MPI, which starts itself?"""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if name == "init":
+                return True
+        if isinstance(node, ast.ImportFrom) and node.module == "mpi4py":
+            return True
+    return False
+
+
+def run(
+    script: str | os.PathLike,
+    *arguments: object,
+    workers: int = 2,
+    tasks: Mapping[str, int] | None = None,
+    restarts: int = 0,
+    tolerate: str | None = None,
+    elastic: bool = False,
+    reset_limit: int | None = None,
+    attend: Callable[["Run"], None] | None = None,
+    threads: int | None = None,
+    time_limit: float = TIME_LIMIT,
+    record: int = 0,
+    fingerprint: bool = False,
+    timeline: bool = False,
+    watch: bool = False,
+    quiet: bool = False,
+    environment: Mapping[str, str] | None = None,
+    **options: object,
+) -> Run:
+    """Run `script` on `workers` workers under `mpirun` and wait for its end.
+
+    tasks: instead, run it as the tasks of a TF_CONFIG cluster on this machine, such as
+        {"chief": 1, "worker": 2, "ps": 1}. The next two are for this form alone.
+    restarts: after how many failures the task that failed is started again, and, in a
+        cluster without servers, all the others with it.
+    tolerate: a failed task of this type, such as "worker", does not end the others.
+    arguments, options: the program's own; `epochs=3` becomes `--epochs 3`.
+    elastic: let `horovodrun` start the workers, half of them as if on another host, so
+        that training goes on when a host is lost (utils.cluster.elastic).
+    reset_limit: after how many such changes an elastic run is ended.
+    attend: called with the run again and again while it is on.
+    threads: how many threads, and so cores, each worker computes with; by default the
+        cores are shared out. Without meaning where there are GPUs.
+    time_limit: seconds, after which every process is ended.
+    record: let each worker keep its weights of so many batches (`Run.recording`).
+    fingerprint: let each worker note what must be the same on all (fingerprint.py).
+    timeline: let Horovod write down what it does, and when (`Run.timeline`).
+    watch: sample which core each worker loads (`Run.samples`).
+    quiet: show nothing while it runs.
+    environment: variables for the workers, such as {"HOROVOD_CYCLE_TIME": "5"}.
+
+    Raises CourseError for a program, a number of workers or a word that can't be, and
+    RunFailed when a worker fails, the time is up or the run is stopped; by then no
+    process is left. An interrupt (Ctrl-C, the stop button) ends the run likewise.
+    """
+    script = Path(script)
+    if tolerate is not None and tolerate not in (tasks or {}):
+        raise course.CourseError(
+            f"tolerate is {tolerate!r}, a type that the run has no tasks of."
+        )
+    if tasks is not None and (timeline or elastic):
+        raise course.CourseError("timeline and elastic are Horovod's: not with tasks.")
+    if elastic and workers < 2:
+        raise course.CourseError("an elastic run begins with 2 workers or more.")
+    cluster = clusters.free_cluster(tasks) if tasks is not None else None
+    if cluster is not None:
+        everybody = clusters.tasks_of(cluster)
+        computing = sum(task.computes for task in everybody)
+        processes = len(everybody)
+    else:
+        computing = processes = workers
+    notices = _check(script, computing, processes, horovod=cluster is None)
+    _refuse_unknown(options, script)
+    own = words(arguments, options)
+
+    if gpus():
+        threads = None
+    elif threads is None:
+        threads = max(1, cores() // computing)
+    shown = ["python", str(script), *own]
+    worker = [sys.executable, "-u", "-m", "utils.running.worker", str(script), *own]
+    extra = dict(environment or {})
+    environment = clean_environment() | extra
+    folder = logs.new_folder(script.stem)
+    if timeline:
+        extra["HOROVOD_TIMELINE"] = course.shown(folder / TIMELINE)
+    if elastic:
+        line = hosts.horovodrun_line(workers, folder, reset_limit)
+        variables = thread_variables(threads) | extra
+        environment |= variables | {"COURSE_OUTPUT": str(folder / "ranks")}
+        pairs = [f"{name}={value}" for name, value in variables.items()]
+        command = " ".join([*pairs, shlex.join([*line, *shown])])
+        actual = [*line, *worker]
+    elif cluster is None:
+        command = shlex.join(mpirun_line(workers, shown, threads, extra))
+        actual = mpirun_line(workers, worker, threads, extra)
+        actual[:1] = [mpirun(), "--output-filename", f"{folder / 'ranks'}:nocopy"]
+    else:
+        # Steps that wait for weights hold a thread; a ps needs one more than workers.
+        inter_op = 1 + len(cluster.get("worker", [])) if "ps" in cluster else 0
+        variables = thread_variables(threads, inter_op) | extra
+        environment |= variables
+        command = plain_tasks(cluster, shown, variables)
+        actual = [sys.executable, "-m", "utils.running.tasks"]
+        actual += ["--cluster", json.dumps(cluster), "--output", f"{folder / 'ranks'}"]
+        actual += ["--restarts", str(restarts)]
+        actual += ["--tolerate", tolerate] if tolerate else []
+        actual += ["--", *worker]
+    result = Run(script.name, processes, command, folder)
+    result.notices += notices
+    environment["COURSE_RUN"] = str(result.folder)
+    if record:
+        environment["COURSE_RECORD"] = str(record)
+    if fingerprint:
+        environment["COURSE_FINGERPRINT"] = "1"
+
+    watching = Watch(result.folder) if watch else None
+    return follow(actual, result, environment, time_limit, attend, watching, quiet)
+
+
+def words(arguments: Sequence[object], options: Mapping[str, object]) -> list[str]:
+    """A program's own arguments and options: `epochs=3` becomes `--epochs 3`."""
+    own = [str(argument) for argument in arguments]
+    for name, value in options.items():
+        own += [f"--{name.replace('_', '-')}", str(value)]
+    return own

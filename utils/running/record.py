@@ -1,0 +1,97 @@
+"""Watch a Keras program's training from inside, without changing the program.
+
+`start` makes every `model.fit` keep, for this rank, the trainable weights before
+training and after each of the first batches, and the metrics of each epoch before
+and after the program's own callbacks have seen them. `load` reads them back.
+"""
+
+import inspect
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from utils.base import course
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What one worker kept.
+
+    weights: float32 (batches + 1, parameters), row 0 before the first batch, row b
+        after the callbacks of batch b.
+    metrics_before, metrics_after: per epoch the metrics as this worker computed them
+        and as the program's last callback left them.
+    """
+
+    weights: np.ndarray
+    metrics_before: list[dict[str, float]]
+    metrics_after: list[dict[str, float]]
+
+
+def load(folder: Path, rank: int) -> Recording:
+    """The recording of `rank` in a run's folder.
+
+    Raises CourseError if that rank recorded nothing.
+    """
+    stem = folder / "record" / str(rank)
+    if not stem.with_suffix(".npz").exists():
+        raise course.CourseError(
+            f"rank {rank} recorded nothing in {course.shown(folder)}: start the run "
+            "with record=20 to keep its first 20 batches."
+        )
+    metrics = json.loads(stem.with_suffix(".json").read_text())
+    with np.load(stem.with_suffix(".npz")) as arrays:
+        return Recording(arrays["weights"], metrics["before"], metrics["after"])
+
+
+def start(batches: int) -> None:
+    """Record the first `batches` batches of every `fit` from now on."""
+    import tensorflow as tf
+
+    folder = Path(os.environ["COURSE_RUN"], "record")
+    folder.mkdir(exist_ok=True)
+    stem = folder / str(course.worker_rank())
+    weights: list[np.ndarray] = []
+    metrics: dict[str, list[dict]] = {"before": [], "after": []}
+
+    def keep_weights(model) -> None:
+        if len(weights) <= batches:
+            flat = [w.numpy().ravel() for w in model.trainable_weights]
+            weights.append(np.concatenate(flat))
+
+    def keep_metrics(when: str, logs: dict) -> None:
+        metrics[when].append(
+            {key: float(value) for key, value in logs.items() if np.isscalar(value)}
+        )
+
+    class First(tf.keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            keep_metrics("before", logs)
+
+    class Last(tf.keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            keep_weights(self.model)
+
+        def on_train_batch_end(self, batch, logs=None):
+            keep_weights(self.model)
+
+        def on_epoch_end(self, epoch, logs=None):
+            keep_metrics("after", logs)
+
+        def on_train_end(self, logs=None):
+            np.savez(stem.with_suffix(".npz"), weights=np.stack(weights))
+            stem.with_suffix(".json").write_text(json.dumps(metrics))
+
+    fit = tf.keras.Model.fit
+    signature = inspect.signature(fit)
+
+    def recorded_fit(*args, **kwargs):
+        call = signature.bind(*args, **kwargs)
+        own = call.arguments.get("callbacks") or []
+        call.arguments["callbacks"] = [First(), *own, Last()]
+        return fit(*call.args, **call.kwargs)
+
+    tf.keras.Model.fit = recorded_fit

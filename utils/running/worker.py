@@ -1,0 +1,136 @@
+"""Run one worker's program as `python program.py` would, with two additions.
+
+A worker that fails ends at once, without the handshake at exit that MPI and Horovod
+would wait in for the other workers; so the whole job ends and the error is seen.
+And on request (`utils.running.record`) the worker keeps what happened to its weights.
+
+    mpirun -np 2 python -m utils.running.worker program.py --epochs 3
+"""
+
+import json
+import logging
+import os
+import runpy
+import sys
+import traceback
+from pathlib import Path
+
+from utils.base import course
+from utils.running import stacks, tasks
+
+
+def _leave(status: int) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _rank() -> int:
+    """This worker's number: as a task of a cluster, or as mpirun tells it."""
+    return int(os.environ.get("COURSE_TASK", course.worker_rank()))
+
+
+def _report(**facts) -> None:
+    """Tell the launcher about this worker, in a file of its own."""
+    folder = os.environ.get("COURSE_RUN")
+    if folder:
+        path = Path(folder, "workers", f"{_rank()}.json")
+        path.parent.mkdir(exist_ok=True)
+        half = path.with_suffix(".half")
+        half.write_text(json.dumps({"pid": os.getpid(), **facts}))
+        half.replace(path)
+
+
+def _not_the_broadcast(record: logging.LogRecord) -> bool:
+    """Keras warns of slow callbacks; the first batch's broadcast is one, rightly."""
+    return "is slow compared to the batch time" not in record.getMessage()
+
+
+def run_program(script: str) -> dict | None:
+    """Run `script` as Python runs a program; return None once it has ended well.
+
+    Else what went wrong: status, error, and the program's line, if it has one. The
+    error has been shown by then.
+    """
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as leaving:
+        if leaving.code in (None, 0):
+            return None
+        status = leaving.code if isinstance(leaving.code, int) else 1
+        if not isinstance(leaving.code, int):
+            print(leaving.code, file=sys.stderr)
+        return {"status": status, "error": f"sys.exit({leaving.code!r})", "line": None}
+    except BaseException as error:
+        # The frames of this module and of runpy are not the learner's.
+        frames = traceback.extract_tb(error.__traceback__)
+        theirs = [i for i, f in enumerate(frames) if f.filename == script]
+        first = theirs[0] if theirs else 0
+        tb = error.__traceback__
+        for _ in range(first):
+            tb = tb.tb_next
+        traceback.print_exception(type(error), error, tb)
+        line = frames[theirs[-1]].lineno if theirs else None
+        if isinstance(error, SyntaxError) and error.filename == script:
+            line = error.lineno
+        return {"status": 1, "error": f"{type(error).__name__}: {error}", "line": line}
+    return None
+
+
+def quiet() -> None:
+    """Leave out a warning that every right program would get."""
+    logging.getLogger("tensorflow").addFilter(_not_the_broadcast)
+
+
+def _write_to_files(folder: Path) -> None:
+    """Append what this process says to files of its rank, named as mpirun's.
+
+    horovodrun would begin the file of a rank anew for each process that has it.
+    """
+    own = folder / "1" / f"rank.{_rank()}"
+    own.mkdir(parents=True, exist_ok=True)
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        file = os.open(own / name, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o666)
+        os.dup2(file, number)
+        os.close(file)
+
+
+def main() -> None:
+    if "COURSE_OUTPUT" in os.environ:
+        _write_to_files(Path(os.environ["COURSE_OUTPUT"]))
+    quiet()
+    script, *arguments = sys.argv[1:]
+    if "COURSE_HOMES" in os.environ:  # as if each worker had a disk of its own
+        script = str(Path(script).resolve())
+        home = Path(os.environ["COURSE_HOMES"], str(_rank()))
+        home.mkdir(parents=True, exist_ok=True)
+        os.chdir(home)
+    sys.argv = [script, *arguments]
+    sys.path[0] = str(Path(script).resolve().parent)
+    # Before it is known to anybody: who does not expect the signal, is ended by it.
+    if "COURSE_RUN" in os.environ:
+        stacks.answer_from_now_on(Path(os.environ["COURSE_RUN"]), _rank())
+    _report()
+    try:
+        tasks.enter()
+    except course.CourseError as error:
+        print(f"CourseError: {error}", file=sys.stderr)
+        _report(error=str(error))
+        _leave(2)
+    if "COURSE_RECORD" in os.environ:
+        from utils.running import record
+
+        record.start(int(os.environ["COURSE_RECORD"]))
+    if "COURSE_FINGERPRINT" in os.environ:
+        from utils.running import fingerprint
+
+        fingerprint.start()
+    failure = run_program(script)
+    if failure:
+        status = failure.pop("status")
+        _report(**failure)
+        _leave(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,500 @@
+"""The data sets, and the pipelines that feed them to a model."""
+
+import functools
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from utils.base.course import CourseError, notice, worker_rank
+from utils.training import drawn, fetch
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+CLASSES = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
+CIFAR10_CLASSES = (
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
+)
+CHOICES = ("auto", "real", "drawn")
+CIFAR10_VALIDATION = 500  # of CIFAR-10's test images are there to validate on
+
+SHIFT = 5  # pixels: 20 % of 28, rounded down
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Images and labels, to train on, to validate on while training, and to test on.
+
+    Images are uint8 (n, height, width), coloured ones (n, height, width, 3); labels are
+    uint8 (n,). `mean` and `std` are those of all pixels of `x_train`, in units of 0 to
+    255. A data set without images of its own to validate on has its test images there.
+    """
+
+    name: str
+    x_train: np.ndarray
+    y_train: np.ndarray
+    x_test: np.ndarray
+    y_test: np.ndarray
+    mean: float
+    std: float
+    classes: tuple[str, ...] = CLASSES
+    x_val: np.ndarray | None = None
+    y_val: np.ndarray | None = None
+
+    def __post_init__(self):
+        if self.x_val is None:
+            object.__setattr__(self, "x_val", self.x_test)
+            object.__setattr__(self, "y_val", self.y_test)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Of an image in a batch: height, width and 1 or, with colours, 3."""
+        return (*self.x_train.shape[1:], 1)[:3]
+
+
+def load(choice: str = "auto", train_images: int | None = None) -> Dataset:
+    """The data set: 60,000 images to train on and 10,000 to test on, or a part of it.
+
+    `choice` is "real" for Fashion-MNIST, "drawn" for the course's drawn garments, or
+    "auto": Fashion-MNIST, and drawn garments only if it can't be downloaded.
+    `train_images` takes so many images to train on, and a sixth as many to test on:
+    the first of every class, as many of each (or one more), in the order of the full
+    set.
+
+    Raises CourseError for another choice or number, for a COURSE_DATA folder that does
+    not hold the published files, and with "real" if there is no way to get them.
+    """
+    name, arrays = _arrays(choice, train_images)
+    if train_images is not None:
+        for part, count in (("train", train_images), ("test", -(-train_images // 6))):
+            chosen = _balanced(arrays[f"y_{part}"], count)
+            arrays[f"x_{part}"] = arrays[f"x_{part}"][chosen]
+            arrays[f"y_{part}"] = arrays[f"y_{part}"][chosen]
+    return dataset_of(name, arrays)
+
+
+def load_cifar10(choice: str = "auto", train_images: int | None = None) -> Dataset:
+    """CIFAR-10: 50,000 images to train on, 500 to validate on and 9,500 to test on.
+
+    Those to validate on are the first 50 of every class of the test images. `choice`
+    is as for `load`; what is drawn are garments in colour. `train_images` takes so many
+    images to train on, and a fifth as many to test on, as `load` does; where there are
+    fewer (in a sample, say) all of them, with a notice.
+
+    Raises CourseError as `load` does.
+    """
+    name, arrays, classes = _cifar10_arrays(choice)
+    for_validation = _balanced(arrays["y_test"], CIFAR10_VALIDATION)
+    for key in ("x", "y"):
+        arrays[f"{key}_val"] = arrays[f"{key}_test"][for_validation]
+        arrays[f"{key}_test"] = np.delete(arrays[f"{key}_test"], for_validation, axis=0)
+    if train_images is not None:
+        there = len(arrays["y_train"])
+        if train_images > there:
+            notice(
+                f"{train_images:,} training images were asked for; {name} has "
+                f"{there:,}, and all of them are used."
+            )
+            train_images = there
+        for part, count in (("train", train_images), ("test", -(-train_images // 5))):
+            labels = arrays[f"y_{part}"]
+            chosen = _balanced(labels, min(count, len(labels)))
+            arrays[f"x_{part}"] = arrays[f"x_{part}"][chosen]
+            arrays[f"y_{part}"] = labels[chosen]
+    return dataset_of(name, arrays, classes)
+
+
+def dataset_of(
+    name: str, arrays: dict[str, np.ndarray], classes: tuple[str, ...] = CLASSES
+) -> Dataset:
+    """The Dataset of arrays x_train, y_train, x_test, y_test, perhaps x_val, y_val."""
+    horovod_as_it_is()  # here, as every program comes by before it has an optimizer
+    x_train = arrays["x_train"]
+    mean = x_train.mean()
+    std = np.sqrt(np.square(x_train, dtype=np.uint16).mean() - mean**2)
+    return Dataset(name, **arrays, mean=float(mean), std=float(std), classes=classes)
+
+
+def _balanced(labels: np.ndarray, count: int) -> np.ndarray:
+    """The places of the first `count` labels if the classes take turns."""
+    if not 1 <= count <= len(labels):
+        raise CourseError(
+            f"train_images is {count}: choose from 1 to {len(labels):,} images."
+        )
+    turn = np.empty(len(labels), np.int64)
+    for label in np.unique(labels):
+        places = np.flatnonzero(labels == label)
+        turn[places] = np.arange(len(places))
+    return np.sort(np.lexsort((labels, turn))[:count])
+
+
+def real_or_why_not(choice: str, real: Callable[[bool], Any]) -> tuple[Any, str]:
+    """What `real(try_again)` returns, or None and why the course has to draw.
+
+    Raises CourseError for another choice, and whatever `real` raises; that there is no
+    way to get the real data only if `choice` is "real".
+    """
+    if choice not in CHOICES:
+        raise CourseError(f"data is {choice!r}: choose one of {', '.join(CHOICES)}.")
+    if choice == "drawn":
+        return None, "as chosen"
+    try:
+        return real(choice == "real"), ""
+    except fetch.NoDownload as error:
+        if choice == "real":
+            raise
+        return None, error.why
+
+
+def _arrays(choice: str, train_images: int | None) -> tuple[str, dict[str, np.ndarray]]:
+    """All of Fashion-MNIST; of drawn garments as many as `load` will take, the first,
+    as drawing 70,000 takes seconds of every worker's start."""
+    arrays, why = real_or_why_not(choice, fetch.fashion_mnist)
+    if arrays:
+        return "Fashion-MNIST", arrays
+    notice(
+        f"these are drawn garments, not Fashion-MNIST, {why}. For the real data "
+        "connect to the network and use --data real, or set COURSE_DATA to a folder "
+        "that holds its four .gz files."
+    )
+    count = 60_000
+    if train_images is not None and 1 <= train_images < count:
+        count = train_images
+    x_train, y_train = drawn.draw(count, seed=1)
+    x_test, y_test = drawn.draw(-(-count // 6), seed=2)
+    arrays = {"x_train": x_train, "y_train": y_train}
+    return "drawn garments", arrays | {"x_test": x_test, "y_test": y_test}
+
+
+def _cifar10_arrays(
+    choice: str,
+) -> tuple[str, dict[str, np.ndarray], tuple[str, ...]]:
+    arrays, why = real_or_why_not(choice, fetch.cifar10)
+    if arrays:
+        sample = "a sample of " if fetch.cifar10_sample() else ""
+        return f"{sample}CIFAR-10", arrays, CIFAR10_CLASSES
+    notice(
+        f"these are drawn garments in colour, not CIFAR-10, {why}. For the real data "
+        "connect to the network and use --data real, or set COURSE_DATA to a folder "
+        f"that holds {fetch.CIFAR10_FILE[0]}."
+    )
+    x_train, y_train = drawn.draw_in_colour(10_000, seed=1)
+    x_test, y_test = drawn.draw_in_colour(2_000, seed=2)
+    arrays = {"x_train": x_train, "y_train": y_train}
+    arrays |= {"x_test": x_test, "y_test": y_test}
+    return "drawn garments in colour", arrays, CLASSES
+
+
+def training_batches(
+    dataset: Dataset, batch_size: int, seed: int | None = None
+) -> "tf.data.Dataset":
+    """Endless batches to train on: float32 (batch, *image_shape) and one-hot labels
+    (batch, classes), of Fashion-MNIST (batch, 28, 28, 1) and (batch, 10).
+
+    A pass has len(x_train) // batch_size batches and is a new permutation of the
+    images. Each image is flipped left to right with probability 1/2, shifted by -5 to
+    5 pixels in both directions, all equally likely, and standardised. What is shifted
+    in is black, the background of every image: repeating the edge, as Keras does,
+    would draw streaks where a sleeve touches it.
+
+    One seed gives every rank a stream of its own, always the same; without a seed the
+    stream is new every time. Raises CourseError if not a single batch can be filled.
+    """
+    import tensorflow as tf
+
+    count = len(dataset.x_train)
+    if not 1 <= batch_size <= count:
+        raise CourseError(
+            f"batch size is {batch_size}: choose from 1 to the {count:,} images "
+            "to train on."
+        )
+    key = _random_state(seed, words=2)
+    passes = tf.data.Dataset.counter().map(
+        _as_it_is(lambda number: _random_pass(key, number, count))
+    )
+    whole_batches = count - count % batch_size
+    return _pipeline(passes, whole_batches, batch_size, _augmented(dataset))
+
+
+def rest_of_epoch(
+    dataset: Dataset,
+    batch_size: int,
+    seed: int,
+    epoch: int,
+    done: int = 0,
+    rank: int = 0,
+    size: int = 1,
+) -> "tf.data.Dataset":
+    """What is left of an epoch after `done` images, as the batches of one rank of
+    `size`; images and labels as `training_batches` has them.
+
+    Order, flips and shifts come from `seed` and `epoch` alone, so all ranks have the
+    same. A step takes the next `size * batch_size` images, and each rank a batch of
+    them. So training can go on after any step with another number of workers, and
+    still no image comes twice in an epoch. Images at its end that don't fill a step are
+    left out; what is returned has a length, which may be 0.
+
+    Raises CourseError for numbers that make no sense.
+    """
+    import tensorflow as tf
+
+    count = len(dataset.x_train)
+    if batch_size < 1:
+        raise CourseError(f"batch size is {batch_size}: choose 1 or more.")
+    if size * batch_size > count:
+        raise CourseError(
+            f"{count:,} images to train on are too few for one step of {size} workers "
+            f"with {batch_size} each."
+        )
+    if not 0 <= done <= count:
+        raise CourseError(f"done is {done}: an epoch has {count:,} images.")
+    if not 0 <= rank < size:
+        raise CourseError(f"there is no rank {rank} of {size}: they begin at 0.")
+    key = _random_state(seed, words=2, rank=0)
+    steps = (count - done) // (size * batch_size)
+    places = np.arange(done, done + steps * size * batch_size)
+    own = places.reshape(steps, size, batch_size)[:, rank].ravel()
+    with tf.device("CPU"):
+        drawn_for_all = _random_pass(key, epoch, count)
+        rows = tuple(tf.gather(row, own) for row in drawn_for_all)
+    once = tf.data.Dataset.from_tensors(rows)
+    return _pipeline(once, len(own), batch_size, _augmented(dataset))
+
+
+# Everything random is drawn for a whole pass: a batch costs no more than its pixels,
+# and is the same whatever runs in parallel.
+def _random_pass(key, number, count: int):
+    """For a pass over `count` images: their order, and each one's shift and flip."""
+    import tensorflow as tf
+
+    keys = tf.random.experimental.stateless_split(
+        tf.random.experimental.stateless_fold_in(key, number), 3
+    )
+    order = tf.random.experimental.stateless_shuffle(tf.range(count), keys[0])
+    shifts = tf.random.stateless_uniform(
+        (count, 2), keys[1], -SHIFT, SHIFT + 1, tf.int32
+    )
+    flips = tf.random.stateless_uniform((count,), keys[2], 0, 2, tf.int32)
+    return order, shifts, flips == 1
+
+
+def _augmented(dataset: Dataset):
+    """A function from places, shifts and flips to a batch to train on."""
+    import tensorflow as tf
+
+    images, labels = _tensors(dataset.x_train, dataset.y_train)
+
+    def batch(chosen, shifts, flips):
+        moved = flip_and_shift(tf.gather(images, chosen), flips, shifts)
+        one_hot = tf.one_hot(tf.gather(labels, chosen), len(dataset.classes))
+        return standardise(moved, dataset), one_hot
+
+    return batch
+
+
+def validation_batches(
+    dataset: Dataset, batch_size: int, seed: int | None = None
+) -> "tf.data.Dataset":
+    """Endless batches of the images to validate on; shapes as for training.
+
+    They are standardised and nothing else. Every pass is a permutation of all of them
+    (each rank's own), its last batch may be smaller.
+    """
+    import tensorflow as tf
+
+    key = _random_state(seed, words=2)
+
+    def one_pass(number):
+        return tf.random.experimental.stateless_shuffle(
+            tf.range(len(dataset.x_val)),
+            tf.random.experimental.stateless_fold_in(key, number),
+        )
+
+    passes = tf.data.Dataset.counter().map(_as_it_is(one_pass))
+    return _plain(dataset, dataset.x_val, dataset.y_val, passes, batch_size)
+
+
+def validation_shard(
+    dataset: Dataset, batch_size: int, rank: int, size: int
+) -> "tf.data.Dataset":
+    """Every `size`-th image to validate on, from number `rank` on, once and in order;
+    shapes as for training.
+
+    The shards of ranks 0 to size - 1 together hold every image once. Raises CourseError
+    for a rank that there isn't, and for a shard without an image.
+    """
+    import tensorflow as tf
+
+    if not 0 <= rank < size:
+        raise CourseError(f"there is no rank {rank} of {size}: they begin at 0.")
+    if rank >= len(dataset.x_val):
+        raise CourseError(
+            f"{len(dataset.x_val)} images to validate on are too few for {size} "
+            "workers: take more images, or fewer workers."
+        )
+    images, labels = dataset.x_val[rank::size], dataset.y_val[rank::size]
+    once = tf.data.Dataset.from_tensors(tf.range(len(images)))
+    return _plain(dataset, images, labels, once, batch_size)
+
+
+def test_batches(dataset: Dataset, batch_size: int) -> "tf.data.Dataset":
+    """Every test image once, in order, standardised; shapes as for training."""
+    import tensorflow as tf
+
+    once = tf.data.Dataset.from_tensors(tf.range(len(dataset.x_test)))
+    return _plain(dataset, dataset.x_test, dataset.y_test, once, batch_size)
+
+
+def flip_and_shift(
+    images: "tf.Tensor", flips: "tf.Tensor", shifts: "tf.Tensor"
+) -> "tf.Tensor":
+    """Each image flipped or not, then moved (down, right) by pixels.
+
+    Images are (batch, size, size) or, with colours, (batch, size, size, 3); `flips` is
+    bool (batch,), `shifts` int32 (batch, 2) from -SHIFT to SHIFT. What moves in from
+    outside is 0.
+    """
+    import tensorflow as tf
+
+    size = images.shape[1]
+    margin, colours = [SHIFT, SHIFT], list(range(3, len(images.shape)))
+    padded = tf.pad(images, [[0, 0], margin, margin, *([0, 0] for _ in colours)])
+    rows = tf.range(size) + SHIFT - shifts[:, :1]
+    columns = tf.range(size) + SHIFT - shifts[:, 1:]
+    mirrored = size + 2 * SHIFT - 1 - columns
+    columns = tf.where(flips[:, None], mirrored, columns)
+    # Columns are picked as rows of the transposed images: many times faster.
+    transposed = [0, 2, 1, *colours]
+    picked = tf.transpose(tf.gather(padded, rows, batch_dims=1), transposed)
+    return tf.transpose(tf.gather(picked, columns, batch_dims=1), transposed)
+
+
+def standardise(images: "tf.Tensor", dataset: Dataset) -> "tf.Tensor":
+    """Pixels less their mean, over their standard deviation; both the training set's.
+
+    Images are (batch, size, size) or, with colours, (batch, size, size, 3). Returns
+    float32 (batch, *image_shape).
+    """
+    import tensorflow as tf
+
+    pixels = tf.cast(images, tf.float32)
+    if len(images.shape) == 3:
+        pixels = pixels[..., None]
+    return (pixels - np.float32(dataset.mean)) / np.float32(dataset.std)
+
+
+def seed_worker(seed: int | None) -> None:
+    """Seed Python, NumPy and TensorFlow, for every rank differently.
+
+    Ranks still start from different weights, as they do without a seed. None does
+    nothing.
+    """
+    if seed is not None:
+        import tensorflow as tf
+
+        (word,) = _random_state(seed, words=1)
+        tf.keras.utils.set_random_seed(int(word))
+
+
+def _random_state(seed: int | None, words: int, rank: int | None = None) -> np.ndarray:
+    """Numbers from 0 to 2**31 - 1 for a seed and a rank, by default this process's
+    own; new ones for None."""
+    if seed is not None and seed < 0:
+        raise CourseError(f"seed is {seed}: choose 0 or more.")
+    rank = worker_rank() if rank is None else rank
+    entropy = None if seed is None else [seed, rank]
+    state = np.random.SeedSequence(entropy).generate_state(words)
+    return (state >> 1).astype(np.int32)
+
+
+def _tensors(images: np.ndarray, labels: np.ndarray) -> tuple:
+    import tensorflow as tf
+
+    with tf.device("CPU"):  # a GPU has better uses for its memory
+        return tf.constant(images), tf.constant(labels)
+
+
+def _plain(
+    dataset: Dataset,
+    images: np.ndarray,
+    labels: np.ndarray,
+    passes: "tf.data.Dataset",
+    batch_size: int,
+):
+    """Batches of images in the order of each pass, standardised."""
+    import tensorflow as tf
+
+    if batch_size < 1:
+        raise CourseError(f"batch size is {batch_size}: choose 1 or more.")
+    images, labels = _tensors(images, labels)
+
+    def batch(chosen):
+        pixels = standardise(tf.gather(images, chosen), dataset)
+        return pixels, tf.one_hot(tf.gather(labels, chosen), len(dataset.classes))
+
+    return _pipeline(passes, len(images), batch_size, batch)
+
+
+def _as_it_is(function):
+    """Spare TensorFlow the second that AutoGraph takes to rewrite a function that has
+    no Python loop or branch over tensors."""
+    import tensorflow as tf
+
+    return tf.autograph.experimental.do_not_convert(function)
+
+
+def horovod_as_it_is() -> None:
+    """The same for Horovod's averaging of gradients, which takes AutoGraph half of the
+    time that a program needs for its first batch. Does nothing without Horovod, or when
+    called again."""
+    horovod = sys.modules.get("horovod.tensorflow")
+    if horovod and not isinstance(horovod._make_subgraph, functools.partial):
+        # Not before: who only loads images does without TensorFlow.
+        import tensorflow as tf
+
+        horovod._make_subgraph = functools.partial(tf.function, autograph=False)
+
+
+def _pipeline(passes: "tf.data.Dataset", stop: int, batch_size: int, batch):
+    """Cut each pass (tensors with a row per image) into batches, up to row `stop`."""
+    import tensorflow as tf
+
+    def cut(*rows):
+        starts = tf.data.Dataset.range(0, stop, batch_size)
+        part = _as_it_is(lambda at: tuple(row[at : at + batch_size] for row in rows))
+        return starts.map(part)
+
+    endless = passes.cardinality() == tf.data.INFINITE_CARDINALITY
+    size = tf.data.INFINITE_CARDINALITY if endless else -(-stop // batch_size)
+    batches = passes.flat_map(_as_it_is(cut)).map(_as_it_is(batch)).prefetch(2)
+    # Keras then asks for the steps of an epoch instead of waiting for its end for ever.
+    batches = batches.apply(tf.data.experimental.assert_cardinality(size))
+    options = tf.data.Options()
+    # One thread is hundreds of times faster than the model needs, and leaves the
+    # cores to it and to the other workers.
+    options.threading.private_threadpool_size = 1
+    options.threading.max_intra_op_parallelism = 1
+    return batches.with_options(options)

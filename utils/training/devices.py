@@ -1,0 +1,52 @@
+"""The devices that the replicas of one process compute on."""
+
+from utils.base.course import CourseError, notice
+
+
+def replica_devices(replicas: int | None = None) -> list[str]:
+    """Names of the devices for so many replicas, such as ["GPU:0", "GPU:1"].
+
+    Where there are GPUs, the first so many of them; default: all. Without GPUs the
+    processor is split into so many logical devices, default two: each is a device of
+    its own for TensorFlow, with variables of its own, and they share the cores.
+
+    Call it before TensorFlow has started its devices, that is, before the first
+    tensor. Raises CourseError if that is too late, or for a number of replicas that
+    there are no devices for.
+    """
+    import tensorflow as tf
+
+    from utils.base.machine import cores
+
+    gpus = tf.config.list_physical_devices("GPU")
+    if replicas is None:
+        replicas = len(gpus) or 2
+    if replicas < 1:
+        raise CourseError(f"replicas is {replicas}: choose 1 or more.")
+    if gpus:
+        if replicas > len(gpus):
+            raise CourseError(
+                f"{replicas} replicas need {replicas} GPUs, and there are {len(gpus)}: "
+                f"choose --replicas {len(gpus)} or fewer."
+            )
+        for gpu in gpus:
+            tf.config.experimental.set_memory_growth(gpu, True)
+        return [f"GPU:{n}" for n in range(replicas)]
+    if replicas > cores():
+        notice(
+            f"{replicas} replicas on {cores()} cores take turns: expect no speed-up "
+            f"beyond {cores()} replicas."
+        )
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    if replicas != len(tf.config.get_logical_device_configuration(cpu) or [cpu]):
+        try:
+            tf.config.set_logical_device_configuration(
+                cpu, [tf.config.LogicalDeviceConfiguration()] * replicas
+            )
+        except RuntimeError:
+            raise CourseError(
+                f"it is too late to split the processor into {replicas} devices: "
+                "TensorFlow has started already. Ask for them before the first tensor "
+                "(in a notebook: restart the kernel)."
+            ) from None
+    return [f"CPU:{n}" for n in range(replicas)]

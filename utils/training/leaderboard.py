@@ -1,0 +1,208 @@
+"""The leaderboard of the capstone: who recognises most held-out doodles, how fast.
+
+`score` computes the accuracy itself, on the images that the data set holds out, and
+notes a digest of them; `Leaderboard` ranks only rows whose digest is that of the
+doodles which are held out. A file that people can edit proves nothing about them; it
+keeps honest people from comparing what can't be compared.
+"""
+
+import csv
+import io
+import math
+import os
+import time
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from filelock import FileLock
+
+from utils.base import course
+from utils.base.course import CourseError
+from utils.training import data, doodles
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+GOAL_ACCURACY = 0.90  # of held-out doodles ...
+GOAL_SECONDS = 30.0  # ... after so long a training
+BATCH = 200
+HEADER = ("Place", "Run", "Accuracy", "Seconds", "Workers", "Goal")
+NOT_HELD_OUT = "not held-out doodles"
+NOT_HERE = "can't be checked: these doodles are not here"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A score: who, how good, how fast, with how many, on what, and when."""
+
+    name: str
+    accuracy: float  # the share of images that were recognised, 0 to 1
+    seconds: float  # spent on training
+    workers: int
+    data: str
+    held_out: str  # digest of the images, see utils.training.doodles.digest
+    when: str
+
+    @property
+    def meets_goal(self) -> bool:
+        return self.accuracy >= GOAL_ACCURACY and self.seconds <= GOAL_SECONDS
+
+
+def path() -> Path:
+    """Where the rows are kept."""
+    return course.root() / "logs" / "leaderboard.csv"
+
+
+def score(
+    model: "tf.keras.Model",
+    dataset: data.Dataset,
+    workers: int,
+    seconds: float,
+    name: str,
+) -> float | None:
+    """Test a model on the held-out doodles, print its accuracy and enter it.
+
+    `model` maps float32 (batch, 28, 28, 1), standardised, to a number for each class.
+    `seconds` is what its training took on so many `workers` or replicas.
+
+    Returns the share of held-out doodles that it recognises; of several workers rank 0
+    does all this, the others get None. Raises CourseError for what can't be a score.
+    """
+    if not name.strip() or workers < 1 or not (0 < seconds < math.inf):
+        raise CourseError(
+            f"this can't be a score: name {name!r}, {workers} workers, {seconds} s. "
+            "It needs a name, one worker or more and the seconds of its training."
+        )
+    if course.worker_rank() != 0:
+        return None
+    accuracy = _accuracy(model, dataset)
+    when = time.strftime("%Y-%m-%d %H:%M:%S")
+    held_out = doodles.digest(dataset)
+    row = Row(name, accuracy, seconds, workers, dataset.name, held_out, when)
+    _append(row)
+    print(
+        f"{name}: {accuracy:.1%} of {len(dataset.x_test):,} held-out doodles recognised"
+        f" after {seconds:.0f} s of training ({dataset.name})"
+    )
+    return accuracy
+
+
+def _accuracy(model: "tf.keras.Model", dataset: data.Dataset) -> float:
+    right = 0
+    for images, labels in data.test_batches(dataset, BATCH).as_numpy_iterator():
+        found = model(images, training=False).numpy()
+        right += int((found.argmax(1) == labels.argmax(1)).sum())
+    return right / len(dataset.x_test)
+
+
+def _append(row: Row) -> None:
+    """Add a row; whoever reads at the same time sees the file without or with it."""
+    path().parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path().with_suffix(".lock")):
+        rows = [*read(), row]
+        unfinished = path().with_suffix(".part")
+        with unfinished.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, [field.name for field in fields(Row)])
+            writer.writeheader()
+            writer.writerows(asdict(row) for row in rows)
+        os.replace(unfinished, path())
+
+
+def read() -> list[Row]:
+    """All rows, in the order in which they were entered.
+
+    Raises CourseError for a file that no longer is a leaderboard.
+    """
+    if not path().exists():
+        return []
+    rows = []
+    with path().open(newline="", encoding="utf-8") as file:
+        for line in (reader := csv.DictReader(file)):
+            try:
+                rows.append(Row(**{f.name: f.type(line[f.name]) for f in fields(Row)}))
+            except (KeyError, TypeError, ValueError):
+                raise CourseError(
+                    f"line {reader.line_num} of {course.shown(path())} is no row of a "
+                    "leaderboard: mend or delete it."
+                ) from None
+    return rows
+
+
+class Leaderboard:
+    """The rows by the doodles they were scored on: best accuracy first, then the
+    fastest. A notebook and a terminal show it as tables."""
+
+    def __init__(self):
+        self.rows = read()
+        self.ranked: dict[str, list[Row]] = {}
+        self.others: dict[str, list[Row]] = {}
+        for row in sorted(self.rows, key=lambda row: (-row.accuracy, row.seconds)):
+            held_out = row.held_out == doodles.held_out_digest(row.data)
+            place = self.ranked if held_out else self.others
+            place.setdefault(row.data, []).append(row)
+
+    @property
+    def best(self) -> Row | None:
+        """The first of those who competed on the same doodles as the last one to be
+        ranked; None if nobody was."""
+        for row in reversed(self.rows):
+            if row in self.ranked.get(row.data, []):
+                return self.ranked[row.data][0]
+        return None
+
+    def _tables(self) -> list[tuple[str, list[tuple[str, ...]]]]:
+        tables = []
+        for name in dict.fromkeys([*self.ranked, *self.others]):
+            rows = [
+                _cells(str(place), row, "met" if row.meets_goal else "not yet")
+                for place, row in enumerate(self.ranked.get(name, []), 1)
+            ]
+            here = doodles.held_out_digest(name) is not None
+            why_not = NOT_HELD_OUT if here else NOT_HERE
+            rows += [_cells("-", row, why_not) for row in self.others.get(name, [])]
+            tables.append((name, rows))
+        return tables
+
+    def _nobody(self) -> str:
+        return "Nobody is on the leaderboard yet."
+
+    def __rich__(self):
+        from rich.console import Group
+
+        from utils.base.show import rich_table
+
+        parts = []
+        for name, rows in self._tables():
+            parts += [_title(name), rich_table(HEADER, rows)]
+        return Group(*parts or [self._nobody()])
+
+    def __repr__(self) -> str:
+        from rich.console import Console
+
+        text = io.StringIO()
+        Console(file=text, width=100, color_system=None, force_jupyter=False).print(
+            self
+        )
+        return text.getvalue().rstrip()
+
+    def _repr_html_(self) -> str:
+        from utils.base.show import html_table, marked
+
+        parts = [
+            f"<p><b>{marked(_title(name))}</b></p>{html_table(HEADER, rows)}"
+            for name, rows in self._tables()
+        ]
+        return "".join(parts) or f"<p>{self._nobody()}</p>"
+
+
+def _title(name: str) -> str:
+    return (
+        f"Held-out {name}. Goal: {GOAL_ACCURACY:.0%} recognised after at most "
+        f"{GOAL_SECONDS:.0f} s of training"
+    )
+
+
+def _cells(place: str, row: Row, goal: str) -> tuple[str, ...]:
+    accuracy, seconds = f"{row.accuracy:.1%}", f"{row.seconds:.1f}"
+    return place, row.name, accuracy, seconds, str(row.workers), goal
