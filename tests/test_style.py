@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,17 @@ from utils.base import course
 def test_ruff_has_nothing_to_say(command):
     done = subprocess.run(
         [sys.executable, "-m", "ruff", *command, "--no-cache", "."],
+        cwd=course.PACKAGE_ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_rooms_import_from_lower_floors_alone():
+    done = subprocess.run(
+        [Path(sys.executable).with_name("lint-imports"), "--no-cache"],
         cwd=course.PACKAGE_ROOT,
         capture_output=True,
         text=True,
