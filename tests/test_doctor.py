@@ -16,7 +16,7 @@ from utils.base import course, machine, profiles
 from utils.checking import doctor
 from utils.checking.doctor import LIMITED, MISSING, OK, Line, Report
 from utils.figures import machine as machine_plots
-from utils.lessons import notebook_rules, notebooks
+from utils.lessons import outline
 from utils.running import launchers
 from utils.training import fetch
 
@@ -91,13 +91,6 @@ def test_a_machine_without_data_still_runs_the_course(report):
 
 
 @pytest.mark.slow
-def test_every_need_of_a_notebook_is_a_line(report):
-    assert notebook_rules.NEEDS <= {line.name for line in report.lines}
-    assert [lesson.number for lesson in report.lessons] == [
-        path.name[:2] for path in notebooks.discover()
-    ]
-
-
 @pytest.mark.slow
 def test_the_report_reads_the_same_everywhere(report):
     console = Console(width=200)
@@ -200,19 +193,9 @@ def test_too_little_memory_or_disk_is_missing(monkeypatch):
         assert "GB" in line.fix
 
 
-def test_a_lesson_says_what_it_waits_for(tmp_path, monkeypatch):
-    for folder in ("notebooks", "exercises"):
-        (tmp_path / folder).mkdir()
-    notebook = {
-        "cells": [
-            {"cell_type": "markdown", "source": "# Ring\n\nText", "metadata": {}}
-        ],
-        "metadata": {"course": {"minutes": 7, "needs": ["mpi", "cores"]}},
-        "nbformat": 4,
-        "nbformat_minor": 5,
-    }
-    (tmp_path / "notebooks" / "02_ring.ipynb").write_text(json.dumps(notebook))
-    monkeypatch.chdir(tmp_path)
+def test_a_lesson_says_what_it_waits_for(monkeypatch):
+    ring = outline.Notebook("02_ring", "Ring", "", 7, needs=("mpi", "cores"))
+    monkeypatch.setattr(outline, "read", lambda: outline.Outline({"02_ring": ring}, {}))
 
     def lesson(mpi: str, cores: str):
         lines = [Line("mpi", "MPI", "", mpi), Line("cores", "Cores", "", cores)]

@@ -40,8 +40,8 @@ SILENCE = 15.0  # seconds of processor; enough to fill the memory
 MOST_MEMORY = 500e6  # bytes, of the process that grades
 
 # Two workers in a single world; and, in a world more, with their gradients.
-LIGHT, FULL = exercises.SURVIVE.name, exercises.HOROVOD.name
-FINISHED = {LIGHT: rendered(exercises.SURVIVE, 4), FULL: SMALL}
+LIGHT, FULL = exercises.find("survive").name, exercises.find("fashion_mnist").name
+FINISHED = {LIGHT: rendered(exercises.find("survive"), 4), FULL: SMALL}
 LOOKED_AT = {LIGHT: 1, FULL: 3}  # so many steps
 
 
@@ -582,7 +582,7 @@ def test_a_normal_submission_is_graded_right_after_all_that(one, examined):
 
 
 def test_what_a_submission_printed_is_kept(examined):
-    assert "Test loss" in examined[exercises.HOROVOD.name].log
+    assert "Test loss" in examined[exercises.find("fashion_mnist").name].log
 
 
 def test_nobody_was_called(graded, listener):

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,9 @@ import pytest
 from utils.base import course
 from utils.base.course import CourseError
 from utils.grading import grade as module
-from utils.grading import gradebook
 from utils.grading.examined import Examined
 from utils.grading.grade import grade
-from utils.lessons import markup
+from utils.lessons import markup, outline
 from utils.lessons.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG, Verdict
 
 SOURCE = course.PACKAGE_ROOT / "solutions" / "fashion_mnist_solution.py"
@@ -190,6 +190,15 @@ def test_the_version_is_that_of_all_that_decides(tmp_path, monkeypatch):
         seen.add(module._checker_version())
     assert len(seen) == 6
     assert module._checker_version() in seen
+    text, path = outline.FILE.read_text(), tmp_path / "outline.toml"
+    read = outline.read.__wrapped__
+    for old, new, decides in (
+        ("points = 1", "points = 2", False),
+        ('worlds = ["two"]', 'worlds = ["pair"]', True),
+    ):
+        path.write_text(text.replace(old, new))
+        monkeypatch.setattr(outline, "read", lambda: read(path))
+        assert (module._checker_version() not in seen) == decides
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -508,12 +517,13 @@ def test_an_exercise_that_cannot_be_graded_is_an_error(handed_in, out, monkeypat
 
     with pytest.raises(CourseError, match="ring_allreduce"):
         grade(handed_in, out, exercise="ring_allreduce", examine=never)
-    monkeypatch.setattr(gradebook, "worth", lambda exercise: (1, 1))
-    with pytest.raises(CourseError, match="2 steps of fashion_mnist, which has 6"):
-        grade(handed_in, out, examine=never)
-    monkeypatch.setattr(gradebook, "worth", lambda exercise: (1,))
-    with pytest.raises(CourseError, match="the course has no"):
+    with pytest.raises(CourseError, match="there is no exercise"):
         grade(handed_in, out, exercise="../../x", examine=never)
+    whole = outline.exercise("fashion_mnist")
+    short = replace(whole, steps=whole.steps[:2])
+    monkeypatch.setattr(outline, "exercise", lambda name: short)
+    with pytest.raises(CourseError, match="2 steps for fashion_mnist, which has 6"):
+        grade(handed_in, out, examine=never)
     assert not out.exists()
 
 

@@ -7,10 +7,9 @@ import unicodedata
 
 import pytest
 
-from utils.base.course import PACKAGE_ROOT, CourseError
+from utils.base.course import CourseError
 from utils.grading import gradebook
 from utils.grading.gradebook import STATUSES, Grade
-from utils.lessons import markup
 from utils.lessons.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG, Verdict
 
 
@@ -144,28 +143,6 @@ def test_a_table_of_ids_that_is_none_is_an_error(tmp_path, text):
     with pytest.raises(CourseError, match=r"learners\.csv"):
         gradebook.ids(["a"], path)
     assert path.read_text() == text
-
-
-def test_every_step_of_the_exercise_is_worth_something():
-    source = PACKAGE_ROOT / "solutions" / "fashion_mnist_solution.py"
-    worth = gradebook.worth("fashion_mnist")
-    assert len(worth) == markup.count(source.read_text())
-    assert sum(worth) > 0
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["x = [", "a = 1", "fashion_mnist = 3", "[fashion_mnist]\nweights = [1]"]
-    + [
-        f"[fashion_mnist]\npoints = {value}"
-        for value in ("[]", "3", "['1']", "[true]", "[-1]", "[nan]", "[inf]")
-    ],
-)
-def test_points_that_are_none_are_an_error(tmp_path, text):
-    path = tmp_path / "grading.toml"
-    path.write_text(text)
-    with pytest.raises(CourseError, match=r"grading\.toml"):
-        gradebook.worth("fashion_mnist", path)
 
 
 def test_statuses_are_the_documented_ones():

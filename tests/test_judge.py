@@ -31,7 +31,7 @@ def job(tmp_path):
 
 
 def verdict(job, step):
-    return exercises.HOROVOD.judge(step, judge.read(job))
+    return exercises.find("fashion_mnist").judge(step, judge.read(job))
 
 
 def secret(path):
@@ -51,7 +51,7 @@ SPOILT = {
 
 
 @pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
-@pytest.mark.parametrize("step", exercises.HOROVOD.steps)
+@pytest.mark.parametrize("step", exercises.find("fashion_mnist").steps)
 def test_a_spoilt_report_is_called_so(job, step, spoil):
     path = job / "two" / "rank.1.jsonl"
     if spoil is not SPOILT["endless"]:

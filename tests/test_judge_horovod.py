@@ -39,7 +39,7 @@ def report(tmp_path):
 
 
 def verdict(report, step):
-    return exercises.HOROVOD.judge(step, judge.read(report.folder))
+    return exercises.find("fashion_mnist").judge(step, judge.read(report.folder))
 
 
 def forward(training, fit=False):

@@ -24,7 +24,6 @@ def a_source() -> Notebook:
     return new_notebook(
         metadata={
             "kernelspec": {"name": "python3", "display_name": "Python 3"},
-            "course": {"minutes": 5, "needs": ["all-reduce"]},
         },
         cells=[
             new_markdown_cell("# Count to two", id="title"),
@@ -70,10 +69,6 @@ def tags(name: str, *names: str) -> Change:
     return lambda notebook: cell(notebook, name).metadata.update(tags=list(names))
 
 
-def facts(**changed) -> Change:
-    return lambda notebook: notebook.metadata.course.update(changed)
-
-
 def stream(name: str, text: str, kind: str = "stdout") -> Change:
     """Let the cell `name` show `text`, below what it shows already."""
     shown = new_output("stream", name=kind, text=text)
@@ -90,12 +85,6 @@ BAD_SOURCES = {
     ],
     "kernel_is_python3": [
         (lambda n: n.metadata.kernelspec.update(name="conda-env"), "choose python3")
-    ],
-    "facts_are_given": [
-        (facts(minutes="five"), "course.minutes"),
-        (facts(minutes=0), "course.minutes"),
-        (facts(needs=["luck"]), "course.needs"),
-        (lambda n: n.metadata.pop("course"), "course.needs"),
     ],
     "tags_are_spelt_right": [(tags("look", "figrue"), "figure is meant")],
     "title_comes_first": [

@@ -21,7 +21,7 @@ from nbformat.v4 import (
 from processes import wait_for
 
 from utils.base import course, profiles
-from utils.lessons import notebook_rules, notebooks, work
+from utils.lessons import notebook_rules, notebooks, outline, work
 from utils.lessons.notebooks import prove
 
 OURS = notebooks.discover()
@@ -309,9 +309,9 @@ def test_a_notebook_is_executed_again_only_when_something_changed(
     assert runs_of() == (0, True)
 
 
-def test_what_a_result_depends_on(tiny_course):
+def test_what_a_result_depends_on(tiny_course, tmp_path, monkeypatch):
     path = write(tiny_course, "00_some", "1")
-    other = write(tiny_course, "01_other", "1")
+    write(tiny_course, "01_other", "1")
 
     def fingerprint(profile: str = "ci") -> str:
         return notebooks.fingerprint(path, notebooks.scratch_files(path), profile)
@@ -321,9 +321,11 @@ def test_what_a_result_depends_on(tiny_course):
     seen.append(fingerprint())
     (tiny_course / "solutions" / "program.py").write_text("1")
     seen.append(fingerprint())
-    notebook = notebook_rules.read(other)
-    notebook.metadata.course = {"minutes": 3}
-    other.write_text(writes_json(notebook))
+    outlined = tmp_path / "outline.toml"
+    outlined.write_text(outline.FILE.read_text())
+    monkeypatch.setattr(outline, "FILE", outlined)
+    assert fingerprint() == seen[-1]
+    outlined.write_text("# otherwise")
     seen.append(fingerprint())
     assert len(set(seen)) == len(seen)
 

@@ -19,7 +19,7 @@ from utils.checking import exercises, lab
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-CHOSEN = (exercises.MIRRORED, exercises.CUSTOM_LOOP)
+CHOSEN = (exercises.find("mirrored"), exercises.find("custom_loop"))
 WORLDS = ("replicas",)
 
 
@@ -52,7 +52,7 @@ TRIANGLE = [
 def observed(tmp_path_factory, request):
     """What each program did, and the one on one device, with which all are compared."""
     folder = tmp_path_factory.mktemp("programs")
-    alone, loop = folder / "alone.py", exercises.CUSTOM_LOOP
+    alone, loop = folder / "alone.py", exercises.find("custom_loop")
     alone.write_text(rendered(loop, 0))
     job = lab.Job("", ("reference",), loop.options, str(alone))
     return observe(request, folder, job)

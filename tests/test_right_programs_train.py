@@ -34,7 +34,7 @@ TINY += "networks.wide_resnet = tiny._tiny\n"
 SMALL = "from utils import networks\n"
 SMALL += "networks.wide_resnet = lambda *_, **__: networks.small_cnn((28, 28, 1))\n"
 SILENCE = 50.0  # seconds of processor that no program needs, as nothing is reported
-REPLICAS = (exercises.MIRRORED.name, exercises.CUSTOM_LOOP.name)
+REPLICAS = (exercises.find("mirrored").name, exercises.find("custom_loop").name)
 
 
 def plain(program: Program, network: str = "") -> Program:

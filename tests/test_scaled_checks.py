@@ -19,7 +19,7 @@ from utils.checking import exercises
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-EXERCISE = exercises.SCALED
+EXERCISE = exercises.find("scaled")
 STEPS = len(EXERCISE.steps)
 
 

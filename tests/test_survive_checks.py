@@ -19,7 +19,7 @@ from utils.checking import exercises
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-EXERCISE = exercises.SURVIVE
+EXERCISE = exercises.find("survive")
 STEPS = len(EXERCISE.steps)
 WORLDS = EXERCISE.worlds(EXERCISE.steps)
 

@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 
 from utils.base.course import TIME_LIMIT, CourseError
+from utils.lessons import outline
 from utils.running.result import RunFailed
 
 app = typer.Typer(
@@ -24,12 +25,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+NAMES = ", ".join(outline.read().exercises)
 Which = Annotated[
     str | None,
-    typer.Option(
-        "--exercise",
-        help="fashion_mnist (default), scaled, survive, mirrored, custom_loop.",
-    ),
+    typer.Option("--exercise", help=f"{NAMES}; default: {outline.FIRST}."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
@@ -267,7 +266,7 @@ def grade(
         Path, typer.Argument(help="A folder: NAME.py, NAME/ or NAME.zip by learner.")
     ],
     out: Annotated[Path, typer.Option(help="The folder for the results.")],
-    exercise: Annotated[str, typer.Option(help="Which one.")] = "fashion_mnist",
+    exercise: Annotated[str, typer.Option(help=f"{NAMES}.")] = outline.FIRST,
     jobs: Annotated[int, typer.Option(help="Programs at the same time.")] = 1,
     anonymous: Annotated[
         bool, typer.Option("--anonymous", help="Ids instead of names.")

@@ -16,7 +16,7 @@ from utils.base.show import Coloured, html_table, marked, rich_table
 from utils.checking import exercises, lab
 from utils.checking.exercises import Exercise
 from utils.checking.judges import judge
-from utils.lessons import hints, progress, work
+from utils.lessons import hints, outline, progress, work
 from utils.lessons.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG, Verdict
 
 
@@ -81,7 +81,7 @@ class Report:
 
     def _which(self) -> tuple[str, str]:
         """What tells commands and functions which exercise is meant."""
-        if self.exercise == exercises.HOROVOD.name:
+        if self.exercise == outline.FIRST:
             return "", ""
         return f" --exercise {self.exercise}", f', "{self.exercise}"'
 

@@ -21,7 +21,7 @@ import psutil
 from utils.base import course, machine, profiles, supervise
 from utils.base.show import html_table, rich_table
 from utils.checking import probe
-from utils.lessons import notebook_rules, notebooks
+from utils.lessons import outline
 from utils.running import launch, launchers
 from utils.training import fetch
 
@@ -38,7 +38,7 @@ SET_UP = "run `make setup`; it says what it misses"
 class Line:
     """One thing that was looked at.
 
-    name: what notebooks call it in `metadata.course.needs`; what, found: for people.
+    name: what outline.toml calls it in `needs`; what, found: for people.
     state: OK, LIMITED (the course runs, but ...) or MISSING; fix: what to do, if
     there is anything.
     """
@@ -376,10 +376,8 @@ def _gpu_line(facts: dict) -> Line:
 def _lessons(lines: list[Line]) -> list[Lesson]:
     state = {line.name: line for line in lines}
     lessons = []
-    for path in notebooks.discover():
-        notebook = notebook_rules.read(path)
-        facts = notebook.metadata.get("course", {})
-        needed = [state[name] for name in facts.get("needs", [])]
+    for notebook in outline.read().notebooks.values():
+        needed = [state[name] for name in notebook.needs]
         missing = [line.what for line in needed if line.state == MISSING]
         limited = [line.what for line in needed if line.state == LIMITED]
         verdict = "yes"
@@ -387,9 +385,8 @@ def _lessons(lines: list[Line]) -> list[Lesson]:
             verdict = f"not before this is mended: {', '.join(missing)}"
         elif limited:
             verdict = f"yes, with a limit: {', '.join(limited)}"
-        title = notebook.cells[0].source.partition("\n")[0].lstrip("# 0123456789")
-        minutes = facts.get("minutes", 1)
-        lessons.append(Lesson(path.name[:2], title, minutes, verdict))
+        lesson = Lesson(notebook.number, notebook.title, notebook.minutes, verdict)
+        lessons.append(lesson)
     return lessons
 
 

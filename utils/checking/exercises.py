@@ -1,17 +1,16 @@
 """The programs that learners write, and how each of their steps is checked."""
 
+import importlib
+import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from utils.base import course
 from utils.checking import lab
-from utils.checking.judges import horovod as judge_horovod
 from utils.checking.judges import judge
-from utils.checking.judges import replicas as judge_replicas
-from utils.checking.judges import scaled as judge_scaled
-from utils.checking.judges import survive as judge_survive
 from utils.checking.judges.judge import World
+from utils.lessons import outline
 from utils.lessons.markup import render
 from utils.lessons.verdict import Verdict
 
@@ -30,6 +29,20 @@ class Exercise:
     judges: dict[int, Callable[[dict[str, World]], None]]
     step_worlds: dict[int, tuple[str, ...]]
     options: tuple[str, ...]
+
+    @classmethod
+    def of(cls, facts: outline.Exercise) -> "Exercise":
+        """An exercise of the outline, with the functions and numbers that it names."""
+        judges = importlib.import_module(f"utils.checking.judges.{facts.judges}")
+        names = vars(judges)
+        steps = dict(enumerate(facts.steps, 1))
+        return cls(
+            facts.name,
+            {number: step.expected.format_map(names) for number, step in steps.items()},
+            {number: names[step.judge] for number, step in steps.items()},
+            {number: step.worlds for number, step in steps.items()},
+            tuple(shlex.split(facts.options.format_map(names))),
+        )
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -69,42 +82,9 @@ class Exercise:
         return judge.verdict(step, self.expected[step], self.judges[step], worlds)
 
 
-HOROVOD = Exercise(
-    "fashion_mnist",
-    judge_horovod.EXPECTED,
-    judge_horovod.JUDGES,
-    judge_horovod.WORLDS,
-    lab.OPTIONS,
-)
-MIRRORED = Exercise(
-    "mirrored",
-    judge_replicas.MIRRORED,
-    judge_replicas.MIRRORED_JUDGES,
-    dict.fromkeys(judge_replicas.MIRRORED, ("replicas",)),
-    judge_replicas.MIRRORED_OPTIONS,
-)
-CUSTOM_LOOP = Exercise(
-    "custom_loop",
-    judge_replicas.LOOP,
-    judge_replicas.LOOP_JUDGES,
-    judge_replicas.LOOP_WORLDS,
-    judge_replicas.LOOP_OPTIONS,
-)
-SCALED = Exercise(
-    "scaled",
-    judge_scaled.EXPECTED,
-    judge_scaled.JUDGES,
-    judge_scaled.WORLDS,
-    judge_scaled.OPTIONS,
-)
-SURVIVE = Exercise(
-    "survive",
-    judge_survive.EXPECTED,
-    judge_survive.JUDGES,
-    judge_survive.WORLDS,
-    judge_survive.OPTIONS,
-)
-EXERCISES = {one.name: one for one in (HOROVOD, SCALED, SURVIVE, MIRRORED, CUSTOM_LOOP)}
+EXERCISES = {
+    name: Exercise.of(facts) for name, facts in outline.read().exercises.items()
+}
 
 
 def find(name: str | None = None, script: str | Path | None = None) -> Exercise:
@@ -115,10 +95,5 @@ def find(name: str | None = None, script: str | Path | None = None) -> Exercise:
     """
     if name is None:
         stem = Path(script).stem if script else ""
-        name = next((n for n in EXERCISES if stem.startswith(n)), HOROVOD.name)
-    if name not in EXERCISES:
-        raise course.CourseError(
-            f"there is no exercise `{name}` with checks: choose from "
-            f"{', '.join(EXERCISES)}."
-        )
-    return EXERCISES[name]
+        name = next((n for n in EXERCISES if stem.startswith(n)), outline.FIRST)
+    return EXERCISES[outline.exercise(name).name]

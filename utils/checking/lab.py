@@ -43,10 +43,6 @@ from utils.running import launchers, worker
 TRAIN_IMAGES, BATCH_SIZE, VAL_BATCH_SIZE = 60, 8, 4
 STEPS = TRAIN_IMAGES // BATCH_SIZE
 VAL_STEPS = -(-(TRAIN_IMAGES // 6) // VAL_BATCH_SIZE)
-OPTIONS = (
-    *("--epochs", "1", "--width", "1", "--train-images", str(TRAIN_IMAGES)),
-    *("--batch-size", str(BATCH_SIZE), "--val-batch-size", str(VAL_BATCH_SIZE)),
-)
 
 
 @dataclass(frozen=True)
@@ -487,7 +483,7 @@ class Job:
 
     script: str
     worlds: tuple[str, ...]
-    options: tuple[str, ...] = OPTIONS
+    options: tuple[str, ...] = ()
     reference: str = ""
     earlier: str = ""
 

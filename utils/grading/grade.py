@@ -13,7 +13,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from utils.base import course, supervise
@@ -22,7 +22,7 @@ from utils.grading.examine import examine
 from utils.grading.examined import STATUSES, WITHOUT_VERDICTS, Examined
 from utils.grading.gradebook import GRADER_ERROR, Grade
 from utils.grading.submissions import Submission, collect, slugs
-from utils.lessons import markup
+from utils.lessons import markup, outline
 from utils.lessons.verdict import Verdict
 
 CACHE = ".cache"
@@ -38,6 +38,10 @@ def _checker_version() -> str:
         if path.exists():
             name = os.path.relpath(path, course.PACKAGE)
             _add(digest, name.encode(), path.read_bytes())
+    for exercise in outline.read().exercises.values():
+        # What a step is worth decides nothing.
+        steps = [replace(step, points=0) for step in exercise.steps]
+        _add(digest, repr(replace(exercise, steps=steps)).encode())
     return digest.hexdigest()[:12]
 
 
@@ -70,7 +74,7 @@ def grade(
     Raises CourseError when a folder won't do or the exercise can't be graded. An error
     of `examine` is the grade of that program, a grader error, and nothing is raised.
     """
-    worth = gradebook.worth(exercise)
+    worth = tuple(step.points for step in outline.exercise(exercise).steps)
     _same_steps(exercise, len(worth))
     handed_in = _collect(submissions, out, exercise)
     _prepare(out, {"exercise": exercise, "anonymous": anonymous})
@@ -100,8 +104,8 @@ def _same_steps(exercise: str, worth: int) -> None:
     count = markup.count(source.read_text(encoding="utf-8"), source.name)
     if count != worth:
         raise course.CourseError(
-            f"{course.shown(gradebook.POINTS)} has points for {worth} steps of "
-            f"{exercise}, which has {count}. Give points for each."
+            f"{course.shown(outline.FILE)} has {worth} steps for "
+            f"{exercise}, which has {count}. Say what each is worth."
         )
 
 

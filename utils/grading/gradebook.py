@@ -28,9 +28,7 @@ begins with an apostrophe.
 
 import csv
 import io
-import math
 import secrets
-import tomllib
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -44,8 +42,6 @@ OK, CRASHED, HUNG, GRADER_ERROR = "ok", "crashed", "hung", "grader error"
 STATUSES = (OK, WRONG, CRASHED, HUNG, REFUSED, MISSING, GRADER_ERROR)
 
 _LEARNERS = ["id", "learner"]  # the columns of the table of ids
-
-POINTS = Path(__file__).with_name("grading.toml")
 
 # With the apostrophe itself among them, no two texts become the same cell.
 _FORMULA = tuple("=+-@\t\r\n'")
@@ -126,33 +122,6 @@ def number(value: float) -> float:
     """`value` without the traces of binary fractions, and as an int if it is one."""
     value = round(value, 6)
     return int(value) if value == int(value) else value
-
-
-def worth(exercise: str, path: Path = POINTS) -> tuple[float, ...]:
-    """What each step of `exercise` is worth. Raises CourseError if none says so."""
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise course.CourseError(
-            f"{course.shown(path)} can't be read: {error}."
-        ) from None
-    if exercise not in table:
-        raise course.CourseError(
-            f"`{exercise}` can't be graded: {course.shown(path)} has no points for its "
-            f"steps. It has those of {', '.join(table)}."
-        )
-    section = table[exercise]
-    points = section.get("points") if isinstance(section, dict) else None
-    good = isinstance(points, list) and all(
-        type(value) in (int, float) and math.isfinite(value) and value >= 0
-        for value in points
-    )
-    if not good or not points:
-        raise course.CourseError(
-            f"{course.shown(path)}: under [{exercise}], `points` must be a list of "
-            "numbers from 0 up, one for each step."
-        )
-    return tuple(points)
 
 
 def gradebook(grades: Sequence[Grade], version: str) -> str:

@@ -13,7 +13,7 @@ from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import Engine
 from papermill.log import logger
 
-from utils.lessons import markup, notebook_rules
+from utils.lessons import markup, notebook_rules, outline
 
 
 class LearnerEngine(Engine):
@@ -35,7 +35,8 @@ class LearnerEngine(Engine):
 class Learner(PapermillNotebookClient):
     def execute_cell(self, cell, cell_index, *more, **options):
         """Run a cell, and after each step that it has missed, run it again."""
-        name = notebook_rules.exercise_of(self.nb)
+        notebook = Path(self.nb.metadata.papermill["input_path"])
+        name = outline.exercise_of(notebook.stem)
         source = Path("..", "solutions", f"{name}_solution.py")
         exercise = Path("..", "exercises", f"{name}.py")
         done = 0

@@ -3,15 +3,13 @@ copy.
 
 A rule is a short function that takes a notebook and yields one sentence for each
 breach, which says where, what, and what to do about it. `lint` and `audit` apply
-them all. What a rule needs to know about a notebook stands in the notebook:
+them all. What a rule needs to know about a cell stands in its tags:
 
-- `metadata.course.minutes`: what a learner should set aside for it;
-- `metadata.course.needs`: the lines of `course doctor` that it can't do without;
-- tag `parameters`: the cell that papermill's parameters replace;
-- tag `figure`: the cell shows a figure;
-- tag `claim`: the cell ends in an expression that must come out True, because the
+- `parameters`: the cell that papermill's parameters replace;
+- `figure`: the cell shows a figure;
+- `claim`: the cell ends in an expression that must come out True, because the
   text says so;
-- tag `nbval-ignore-output`: what the cell shows differs from run to run.
+- `nbval-ignore-output`: what the cell shows differs from run to run.
 """
 
 import ast
@@ -30,7 +28,6 @@ from utils.lessons import work
 KEEPS_OUTPUTS = "02"
 
 TAGS = {"parameters", "figure", "claim", "nbval-ignore-output"}
-NEEDS = {"tensorflow", "horovod", "mpi", "all-reduce", "cores"}
 
 MAX_WORDS = 80
 MAX_CODE_LINES = 12
@@ -57,11 +54,6 @@ def cells_of(notebook: NotebookNode, kind: str) -> Iterator[tuple[str, NotebookN
 
 def tagged(cell: NotebookNode, tag: str) -> bool:
     return tag in cell.metadata.get("tags", [])
-
-
-def exercise_of(notebook: NotebookNode) -> str:
-    """The program that a learner works on in the notebook."""
-    return notebook.metadata.get("course", {}).get("exercise", "fashion_mnist")
 
 
 # -------------------------------------------------------------- executed copies
@@ -289,14 +281,6 @@ def kernel_is_python3(notebook: NotebookNode) -> Iterator[str]:
         yield f"its kernel is {name}: choose python3, which every environment has"
 
 
-def facts_are_given(notebook: NotebookNode) -> Iterator[str]:
-    facts = notebook.metadata.get("course", {})
-    if not isinstance(facts.get("minutes"), int) or facts["minutes"] < 1:
-        yield "metadata.course.minutes: say how many minutes a learner needs"
-    if not isinstance(facts.get("needs"), list) or not NEEDS.issuperset(facts["needs"]):
-        yield f"metadata.course.needs: list what it needs of {', '.join(sorted(NEEDS))}"
-
-
 def tags_are_spelt_right(notebook: NotebookNode) -> Iterator[str]:
     """A misspelt tag would switch a rule off."""
     for number, cell in enumerate(notebook.cells, 1):
@@ -432,7 +416,6 @@ def links_lead_somewhere(notebook: NotebookNode, folder: Path) -> Iterator[str]:
 LINT: tuple[Rule, ...] = (
     is_valid,
     kernel_is_python3,
-    facts_are_given,
     tags_are_spelt_right,
     title_comes_first,
     aims_are_stated,

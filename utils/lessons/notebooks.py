@@ -8,7 +8,6 @@ executed twice for the same proof.
 """
 
 import hashlib
-import json
 import os
 import re
 import sys
@@ -22,7 +21,7 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from utils.base import course, profiles, supervise
-from utils.lessons import markup, notebook_rules
+from utils.lessons import markup, notebook_rules, outline
 from utils.training import fetch
 
 NBVAL_CELL_SECONDS = 120  # nbval waits so long for a dead kernel; its default is 2,000
@@ -83,8 +82,8 @@ def step_of(notebook: Path) -> int:
 
 def steps_needed(notebook: Path) -> int:
     """How many steps of its exercise are done by the time that `notebook` ends."""
-    name = _exercise_of(notebook)
-    if name != "fashion_mnist":  # notebook and exercise are done together
+    name = outline.exercise_of(notebook.stem)
+    if name != outline.FIRST:  # notebook and exercise are done together
         source = course.root() / "solutions" / f"{name}_solution.py"
         return markup.count(source.read_text())
     return max(step_of(path) for path in discover() if path.name <= notebook.name)
@@ -92,11 +91,9 @@ def steps_needed(notebook: Path) -> int:
 
 def asks_for_steps(notebook: Path) -> bool:
     """Does it ask for steps? Then it begins without any, else with all it needs."""
-    return bool(step_of(notebook)) or _exercise_of(notebook) != "fashion_mnist"
-
-
-def _exercise_of(notebook: Path) -> str:
-    return notebook_rules.exercise_of(notebook_rules.read(notebook))
+    return (
+        bool(step_of(notebook)) or outline.exercise_of(notebook.stem) != outline.FIRST
+    )
 
 
 def prove(
@@ -149,7 +146,7 @@ def scratch_files(notebook: Path) -> dict[str, bytes]:
     for source in markup.sources(root):
         (exercise, untouched), *after = markup.renderings(source).items()
         text = untouched
-        if exercise.stem == _exercise_of(notebook) and done:
+        if exercise.stem == outline.exercise_of(notebook.stem) and done:
             text = after[done - 1][1]
         files[exercise.relative_to(root).as_posix()] = text.encode()
     return files
@@ -166,10 +163,9 @@ def fingerprint(notebook: Path, files: dict[str, bytes], profile: str) -> str:
     add("profile", repr(profiles.profile(profile)).encode())
     add("python", sys.version.encode())
     for name, content in files.items():
-        # Of other notebooks, notebook 00 shows the facts in their metadata.
-        if name.endswith(".ipynb") and Path(name).name != notebook.name:
-            content = repr(json.loads(content)["metadata"].get("course")).encode()
-        add(name, content)
+        if not name.endswith(".ipynb") or Path(name).name == notebook.name:
+            add(name, content)
+    add("outline", outline.FILE.read_bytes())
     lock = course.root() / "requirements.lock"
     for path in [*course.modules(), lock]:
         if path.exists():

@@ -13,7 +13,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from utils.base import course
-from utils.lessons import hints
+from utils.lessons import hints, outline
 from utils.lessons.verdict import NOT_CHECKED, RIGHT, UNDECIDED, Verdict
 
 
@@ -103,7 +103,9 @@ class Progress:
     def __init__(self):
         self.found = load()
         self.steps = [
-            (name, step) for name in hints.exercises() for step in hints.of(name)
+            (name, step)
+            for name, exercise in outline.read().exercises.items()
+            for step in range(1, len(exercise.steps) + 1)
         ]
 
     @property

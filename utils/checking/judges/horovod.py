@@ -30,33 +30,11 @@ _PROGRESS = re.compile(
     re.IGNORECASE,
 )
 
-EXPECTED = {
-    1: "Every worker calls hvd.init() before it asks for its rank, and makes the GPU "
-    "with the number of its local rank visible, with memory growth on, before "
-    "TensorFlow touches a device; without GPUs, the program runs, too.",
-    2: "Rank 0 shows progress and scores, all other ranks none.",
-    3: "All ranks update their weights with the same gradient, the mean of what each "
-    "of them computed.",
-    4: "After the first batch all ranks have rank 0's weights and optimizer state, "
-    "wherever they started.",
-    5: f"With N workers, each trains {lab.STEPS} // N steps and validates "
-    f"3 * {lab.VAL_STEPS} // N steps, where one worker alone has {lab.STEPS} and "
-    f"{lab.VAL_STEPS}.",
-    6: "Every callback that reads validation metrics sees their mean over all workers.",
-}
-
-# The worlds that the check of each step needs.
-WORLDS = {
-    **{step: ("two",) for step in (2, 3, 4, 6)},
-    1: ("two", "one"),
-    5: ("pair", "three", "one"),
-}
-
 
 # ------------------------------------------------------------ step 1
 
 
-def _start_and_pin(worlds: dict[str, World]) -> None:
+def starts_and_pins(worlds: dict[str, World]) -> None:
     world = worlds["two"]
     started = [r for r in world.ranks if any(e["op"] == "init" for e in r.all("enter"))]
     if 0 < len(started) < world.size:
@@ -137,7 +115,7 @@ def _gpus(numbers: list[int]) -> str:
 # ------------------------------------------------------------ step 2
 
 
-def _one_voice(worlds: dict[str, World]) -> None:
+def speaks_with_one_voice(worlds: dict[str, World]) -> None:
     world = worlds["two"]
     fits = [rank.all("fit") for rank in world.ranks]
     asked = [bool(fit[0]["verbose"]) if fit else None for fit in fits]
@@ -171,7 +149,8 @@ def _whole_line(match: re.Match) -> str:
 # ------------------------------------------------------------ step 3
 
 
-def _average_gradients(worlds: dict[str, World]) -> None:
+@trains
+def averages_gradients(worlds: dict[str, World]) -> None:
     world = worlds["two"]
     wrapped = [event["line"] for event in world.ranks[0].all("wrapped")]
     if len(wrapped) > 1 and any("Recursion" in e["error"] for _, e in world.failures()):
@@ -254,7 +233,8 @@ def _reduced_elements(rank: Rank) -> int:
 # ------------------------------------------------------------ step 4
 
 
-def _broadcast(worlds: dict[str, World]) -> None:
+@trains
+def broadcasts(worlds: dict[str, World]) -> None:
     world = worlds["two"]
     start, updated = world.arrays("start"), world.arrays("updated")
     second, state = world.arrays("second"), [r.array("state") for r in world.ranks]
@@ -368,7 +348,8 @@ def _first_exchange(rank: Rank, since: str) -> int | None:
 # ------------------------------------------------------------ step 5
 
 
-def _fewer_steps(worlds: dict[str, World]) -> None:
+@trains
+def shares_the_epoch(worlds: dict[str, World]) -> None:
     used = worlds.values()
     counts = {}
     for world in sorted(used, key=lambda world: world.size):
@@ -518,7 +499,8 @@ def _compare(
 # ------------------------------------------------------------ step 6
 
 
-def _average_metrics(worlds: dict[str, World]) -> None:
+@validates
+def averages_metrics(worlds: dict[str, World]) -> None:
     world = worlds["two"]
     if not any(rank.all("fit") for rank in world.ranks):
         _averaged_by_hand(world)
@@ -754,13 +736,3 @@ def _near(a, b) -> bool:
 
 def _all_near(metrics: dict, wanted: dict) -> bool:
     return all(k in metrics and _near(metrics[k], v) for k, v in wanted.items())
-
-
-JUDGES = {
-    1: _start_and_pin,
-    2: _one_voice,
-    3: trains(_average_gradients),
-    4: trains(_broadcast),
-    5: trains(_fewer_steps),
-    6: validates(_average_metrics),
-}

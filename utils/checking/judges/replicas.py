@@ -11,44 +11,12 @@ from utils.checking.lab import WORLDS
 
 REPLICAS = WORLDS["replicas"].replicas
 TRAIN_IMAGES, BATCH, BASE_LR = 60, 4, 0.01
+FULL_LR = REPLICAS * BASE_LR
 GLOBAL_BATCH, VAL_BATCH = 8, 3
 CLOSE = 0.01  # relative: what another order of additions may cost
 
-MIRRORED_OPTIONS = (
-    *("--epochs", "1", "--train-images", str(TRAIN_IMAGES), "--seed", "1"),
-    *("--batch-size", str(BATCH), "--base-lr", str(BASE_LR)),
-)
-# The last validation batch has one image, so one replica gets none of it; and in the
-# second epoch it shows whether metrics were reset.
-LOOP_OPTIONS = (
-    *("--epochs", "2", "--train-images", str(TRAIN_IMAGES), "--seed", "1"),
-    *("--global-batch-size", str(GLOBAL_BATCH), "--val-batch-size", str(VAL_BATCH)),
-)
 
-MIRRORED = {
-    1: "The program makes a MirroredStrategy with a replica on each of its devices.",
-    2: "The weights and the optimizer's state have a copy on each replica, all copies "
-    "equal, and both replicas train.",
-    3: f"In each step, each of {REPLICAS} replicas gets {BATCH} images of its own, as "
-    f"many as one device alone; an epoch is one pass over the images.",
-    4: f"The learning rate is --base-lr times the number of replicas: "
-    f"{REPLICAS * BASE_LR:g}.",
-}
-LOOP = {
-    1: "Weights and optimizer state have a copy on each replica.",
-    2: f"In each step, {REPLICAS} replicas share a global batch of {GLOBAL_BATCH} "
-    "images: each gets its own part.",
-    3: "The first update of the weights is the one that one device makes with the same "
-    "global batch.",
-    4: "The validation loss in history.csv is the mean over all validation images, "
-    "each counted once.",
-}
-LOOP_WORLDS = {
-    step: ("replicas", "reference") if step == 3 else ("replicas",) for step in LOOP
-}
-
-
-def _strategy(worlds: dict[str, World]) -> None:
+def makes_a_strategy(worlds: dict[str, World]) -> None:
     world = worlds["replicas"]
     made = world.ranks[0].all("strategy")
     if not made:
@@ -69,7 +37,7 @@ def _strategy(worlds: dict[str, World]) -> None:
         )
 
 
-def _mirrored(worlds: dict[str, World]) -> None:
+def mirrors(worlds: dict[str, World]) -> None:
     """Both replicas train, with copies of everything."""
     world = worlds["replicas"]
     _copies(world)
@@ -118,7 +86,7 @@ def _who_trains(share: dict[int, list[str]]) -> str:
     return f"{len(share)} replicas train."
 
 
-def _global_batch(worlds: dict[str, World]) -> None:
+def feeds_every_replica(worlds: dict[str, World]) -> None:
     world = worlds["replicas"]
     shares = _shares(world)
     first = shares[0]
@@ -148,7 +116,7 @@ def _own_parts(share: dict[int, list[str]]) -> None:
         )
 
 
-def _learning_rate(worlds: dict[str, World]) -> None:
+def scales_the_rate(worlds: dict[str, World]) -> None:
     fit = worlds["replicas"].ranks[0].first("fit")
     wanted = BASE_LR * REPLICAS
     if not math.isclose(fit["learning_rate"], wanted, rel_tol=1e-3):
@@ -160,18 +128,15 @@ def _learning_rate(worlds: dict[str, World]) -> None:
         )
 
 
-MIRRORED_JUDGES = {1: _strategy, 2: _mirrored, 3: _global_batch, 4: _learning_rate}
-
-
 # ------------------------------------------------------------ the custom loop
 
 
-def _loop_variables(worlds: dict[str, World]) -> None:
-    _strategy(worlds)
+def loop_mirrors(worlds: dict[str, World]) -> None:
+    makes_a_strategy(worlds)
     _copies(worlds["replicas"])
 
 
-def _loop_shares(worlds: dict[str, World]) -> None:
+def loop_shares_batches(worlds: dict[str, World]) -> None:
     first = _shares(worlds["replicas"])[0]
     if len(first) != REPLICAS:
         raise Problem("not-shared", _who_trains(first))
@@ -185,9 +150,9 @@ def _loop_shares(worlds: dict[str, World]) -> None:
         )
 
 
-def _loss_scale(worlds: dict[str, World]) -> None:
+def loop_scales_the_loss(worlds: dict[str, World]) -> None:
     """Of the first step: weights after it less those before it, against one device."""
-    _loop_shares(worlds)
+    loop_shares_batches(worlds)
     _same_weights(worlds["replicas"])
     rank, alone = worlds["replicas"].ranks[0], worlds["reference"].ranks[0]
     before, wanted_before = rank.array("weights.0"), alone.array("weights.0")
@@ -224,7 +189,7 @@ def _loss_scale(worlds: dict[str, World]) -> None:
     )
 
 
-def _every_image_once(worlds: dict[str, World]) -> None:
+def loop_counts_every_image(worlds: dict[str, World]) -> None:
     world = worlds["replicas"]
     truth = world.ranks[0].first("truth")
     written = _last_row(world).get("val_loss", "")
@@ -257,11 +222,3 @@ def _last_row(world: World) -> dict[str, str]:
     if not row:
         raise Missing
     return row
-
-
-LOOP_JUDGES = {
-    1: _loop_variables,
-    2: _loop_shares,
-    3: _loss_scale,
-    4: _every_image_once,
-}

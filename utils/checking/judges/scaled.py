@@ -16,30 +16,7 @@ from utils.checking.judges.judge import Missing, Problem, Rank, World
 BASE_LR, WARMUP_EPOCHS, EPOCHS, VAL_BATCH = 0.01, 2, 3, 3
 TRAIN_IMAGES = 54  # four batches in an epoch; and nine images to validate on ...
 IMAGES = TRAIN_IMAGES // 6  # ... whose shards on two workers differ in size
-OPTIONS = (
-    *("--epochs", str(EPOCHS), "--warmup-epochs", str(WARMUP_EPOCHS)),
-    *("--base-lr", str(BASE_LR), "--batch-size", "13", "--val-batch-size"),
-    *(str(VAL_BATCH), "--train-images", str(TRAIN_IMAGES), "--width", "1"),
-    *("--seed", "1", "--checkpoint", "kept"),
-)
 CLOSE = 1e-3  # relative: of rates and metrics
-
-EXPECTED = {
-    1: f"After the warm-up, the learning rate of every rank is {BASE_LR:g}, which is "
-    "--base-lr, times the number of workers.",
-    2: "In the first --warmup-epochs epochs the learning rate of every rank grows "
-    "evenly from --base-lr to the full rate, from batch to batch or epoch to epoch.",
-    3: f"In each epoch, the ranks share the {IMAGES} images to validate on, each seen "
-    "once; and every callback that reads the metrics sees those of all images.",
-    4: "Rank 0 keeps all weights and the optimizer's state, and never overwrites its "
-    "only copy; the other ranks write no file.",
-}
-WORLDS = {
-    1: ("machine", "two machines", "three machines"),
-    2: ("machine", "two machines"),
-    3: ("two machines",),
-    4: ("two machines",),
-}
 
 
 # ------------------------------------------------------------ the learning rate
@@ -58,7 +35,8 @@ def _near(a: float, b: float) -> bool:
     return math.isclose(a, b, rel_tol=CLOSE)
 
 
-def _scaled(worlds: dict[str, World]) -> None:
+@trains
+def scales_the_rate(worlds: dict[str, World]) -> None:
     for world in worlds.values():
         full, line = world.size * BASE_LR, _place(world)
         last = [_rates(rank)[-1][-1] for rank in world.ranks]
@@ -97,7 +75,8 @@ def _place(world: World) -> int | None:
     return world.ranks[0].first("fit")["line"]
 
 
-def _warms_up(worlds: dict[str, World]) -> None:
+@trains
+def warms_up(worlds: dict[str, World]) -> None:
     for world in worlds.values():
         full, line = world.size * BASE_LR, _place(world)
         by_epoch = [_rates(rank) for rank in world.ranks]
@@ -161,7 +140,8 @@ def _wrong_warm_up(rates: list[float], steps: int, full: float) -> tuple[str, st
 # ------------------------------------------------------------ validation
 
 
-def _exactly_validated(worlds: dict[str, World]) -> None:
+@validates
+def validates_exactly(worlds: dict[str, World]) -> None:
     for world in worlds.values():
         line = _place(world)
         ends = [{e["epoch"] for e in rank.all("epoch")} for rank in world.ranks]
@@ -324,13 +304,6 @@ def kept(world: World) -> None:
         before = event["files"]
 
 
-def _kept(worlds: dict[str, World]) -> None:
+@validates
+def keeps_checkpoints(worlds: dict[str, World]) -> None:
     kept(worlds["two machines"])
-
-
-JUDGES = {
-    1: trains(_scaled),
-    2: trains(_warms_up),
-    3: validates(_exactly_validated),
-    4: validates(_kept),
-}

@@ -13,24 +13,8 @@ EPOCHS, BATCH, COMMIT_EVERY, WORKERS = 3, 5, 2, 2
 TRAIN_IMAGES = 54  # five steps of two batches in an epoch, and four images left over
 STEP = BATCH * WORKERS
 STEPS = TRAIN_IMAGES // STEP
-OPTIONS = (
-    *("--epochs", str(EPOCHS), "--batch-size", str(BATCH), "--val-batch-size", "3"),
-    *("--train-images", str(TRAIN_IMAGES), "--width", "1", "--seed", "1"),
-    *("--commit-every", str(COMMIT_EVERY), "--checkpoint", "kept"),
-)
 FIRST, SECOND, SHAKEN = "first life", "second life", "shaken"
 
-EXPECTED = {
-    1: "Rank 0 keeps all weights and the optimizer's state after each epoch, and never "
-    "overwrites its only copy; the other ranks write no file.",
-    2: "Started again, rank 0 goes on with the next epoch, with the weights and the "
-    "optimizer's state that it had kept.",
-    3: "From the first batch on, all ranks have the epoch, the weights and the "
-    "optimizer's state of rank 0, though they could not read what it had kept.",
-    4: f"When a worker has died, the others go back to the last commit, {COMMIT_EVERY} "
-    "batches ago at most, and go on from there with all of its state.",
-}
-WORLDS = {1: (FIRST,), 2: (FIRST, SECOND), 3: (FIRST, SECOND), 4: (SHAKEN,)}
 WORDS = {"weights": "weights", "state": "optimizer's state"}
 STATISTICS = {"statistics": "running statistics of batch normalisation"}
 
@@ -40,14 +24,16 @@ def _place(world: World) -> int | None:
     return world.ranks[0].first("fit")["line"]
 
 
-def _kept(worlds: dict[str, World]) -> None:
+@validates
+def keeps_checkpoints(worlds: dict[str, World]) -> None:
     judge_scaled.kept(worlds[FIRST])
 
 
 # ------------------------------------------------------------ going on
 
 
-def _taken_up(worlds: dict[str, World]) -> None:
+@validates
+def goes_on(worlds: dict[str, World]) -> None:
     before, after = worlds[FIRST].ranks[0], worlds[SECOND].ranks[0]
     if worlds[FIRST].outcome != lab.ENDED:
         worlds[FIRST].raise_trouble()
@@ -83,10 +69,11 @@ def _taken_up(worlds: dict[str, World]) -> None:
         )
 
 
-def _agreed(worlds: dict[str, World]) -> None:
+@validates
+def agrees(worlds: dict[str, World]) -> None:
     if worlds[SECOND].ranks[0].first("begins")["epoch"] == 0:
         raise Missing  # rank 0 took nothing up that the others would have to be told
-    for name in WORLDS[3]:
+    for name in (FIRST, SECOND):
         world = worlds[name]
         starts = [rank.first("begins") for rank in world.ranks]
         line = _place(world)
@@ -112,7 +99,8 @@ def _agreed(worlds: dict[str, World]) -> None:
 # ------------------------------------------------------------ after a death
 
 
-def _survived(worlds: dict[str, World]) -> None:
+@validates
+def survives(worlds: dict[str, World]) -> None:
     world = worlds[SHAKEN]
     for number, rank in enumerate(world.ranks):
         told = _going_on(rank, number, _place(world))
@@ -187,11 +175,3 @@ def _positions(events: list[dict]) -> list[tuple[tuple[int, int], str, str]]:
 
 def _shown(place: tuple[int, int]) -> str:
     return f"after {place[1]} images of epoch {place[0] + 1}"
-
-
-JUDGES = {
-    1: validates(_kept),
-    2: validates(_taken_up),
-    3: validates(_agreed),
-    4: validates(_survived),
-}

@@ -1,0 +1,144 @@
+"""The course as data: outline.toml, its notebooks and its exercises with their steps.
+
+python -m utils.lessons.outline    # writes README's table of notebooks anew
+"""
+
+import functools
+import math
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from utils.base import course
+
+FILE = Path(__file__).with_name("outline.toml")
+FIRST = "fashion_mnist"  # the exercise that is meant where none is named
+
+# README's table stands between these.
+BEGIN, END = "<!-- outline.toml says this -->", "<!-- until here -->"
+
+
+@dataclass(frozen=True)
+class Notebook:
+    """A lesson.
+
+    name: of its file, without .ipynb; it begins with its number. title: its heading.
+    teaches: what one learns, for README. minutes: what a learner should set aside.
+    needs: what must work on a machine, in the words of `course doctor`. devices: what
+    it is better with, for README. exercise: the program that it is about.
+    """
+
+    name: str
+    title: str
+    teaches: str
+    minutes: int
+    needs: tuple[str, ...] = ()
+    devices: str = ""
+    exercise: str = FIRST
+
+    @property
+    def number(self) -> str:
+        return self.name[:2]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a right program does (`expected`), the name of the function that judges it,
+    the worlds that this one looks at, and what the step is worth."""
+
+    expected: str
+    judge: str
+    worlds: tuple[str, ...]
+    points: float
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """A program that learners write. judges: a module; options: a command line; both
+    as outline.toml explains them."""
+
+    name: str
+    judges: str
+    options: str
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class Outline:
+    """The whole course, each part by its name, in its order."""
+
+    notebooks: dict[str, Notebook]
+    exercises: dict[str, Exercise]
+
+
+@functools.cache
+def read(path: Path = FILE) -> Outline:
+    """The outline in a file. Raises CourseError for one that says nonsense."""
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        notebooks = {
+            name: Notebook(name, **facts | {"needs": tuple(facts["needs"])})
+            for name, facts in data["notebooks"].items()
+        }
+        exercises = {
+            name: _exercise(name, facts) for name, facts in data["exercises"].items()
+        }
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise course.CourseError(
+            f"{course.shown(path)} can't be read as the course's outline: "
+            f"{type(error).__name__}: {error}."
+        ) from None
+    return Outline(notebooks, exercises)
+
+
+def _exercise(name: str, facts: dict) -> Exercise:
+    steps = []
+    for number, step in enumerate(facts["steps"], 1):
+        points = step["points"]
+        good = type(points) in (int, float) and math.isfinite(points) and points >= 0
+        if not good:
+            raise ValueError(f"the points of step {number} of {name} are {points!r}")
+        steps.append(Step(**step | {"worlds": tuple(step["worlds"])}))
+    return Exercise(name, facts["judges"], facts["options"], tuple(steps))
+
+
+def exercise_of(notebook: str) -> str:
+    """The program that a notebook (its name without .ipynb) is about."""
+    notebooks = read().notebooks
+    return notebooks[notebook].exercise if notebook in notebooks else FIRST
+
+
+def exercise(name: str) -> Exercise:
+    """The exercise called `name`. Raises CourseError where there is none."""
+    exercises = read().exercises
+    if name not in exercises:
+        raise course.CourseError(
+            f"there is no exercise `{name}` with checks: choose from "
+            f"{', '.join(exercises)}."
+        )
+    return exercises[name]
+
+
+def table() -> str:
+    """README's table of the notebooks, in Markdown."""
+    rows = [
+        "| No. | Notebook | What you learn | Minutes | Needs |",
+        "|---|---|---|---|---|",
+    ]
+    for lesson in read().notebooks.values():
+        link = f"[{lesson.title}](notebooks/{lesson.name}.ipynb)"
+        cells = (lesson.number, link, lesson.teaches, str(lesson.minutes))
+        rows.append(f"| {' | '.join((*cells, lesson.devices))} |".replace("  |", " |"))
+    return "\n".join(rows)
+
+
+def main() -> None:
+    readme = course.PACKAGE_ROOT / "README.md"
+    before, _, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
+    after = rest.partition(END)[2]
+    text = f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
+    readme.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
