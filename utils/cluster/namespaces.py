@@ -41,9 +41,9 @@ import psutil
 from utils.base import course, logs, supervise
 from utils.cluster import elastic
 from utils.lessons import markup as programs
-from utils.running import hosts as shared_hosts
 from utils.running import launch, launchers
 from utils.running.follow import follow
+from utils.running.launchers import Horovodrun, Launcher, Mpirun
 from utils.running.result import Run, RunFailed
 
 CARD = "eth0"
@@ -279,24 +279,13 @@ class Lan:
         Each worker computes with one thread. All else is as for `utils.run`.
         """
         workers = workers or len(self.addresses)
-        own = launch.words(arguments, options)
+        launcher = Mpirun(workers, network_options(workers, mca))
+        program = [str(script), *launch.words(arguments, options)]
         variables = dict(environment or {})
-        result = _new_run(script, workers)
-        line = mpirun_line(workers, ["python", str(script), *own], variables, mca)
-        result.command = shlex.join(line)
-        told = variables | {"COURSE_RUN": str(result.folder)}
-        program = [
-            sys.executable,
-            "-u",
-            "-m",
-            "utils.running.worker",
-            str(script),
-            *own,
-        ]
-        line = mpirun_line(workers, program, told, mca)
-        output = f"{result.folder / 'ranks'}:nocopy"
-        line[:1] = [launchers.mpirun(), "--output-filename", output]
-        return self._watched(line, result, {}, attend, time_limit, quiet)
+        folder = _new_folder(script)
+        return self._follow(
+            launcher, program, folder, variables, {}, attend, time_limit, quiet
+        )
 
     def run_elastic(
         self,
@@ -315,50 +304,39 @@ class Lan:
         that is cut off is gone, and one that is back has come. Workers give a silent
         host up after 10 s; Horovod's own choice is 30 s.
         """
-        workers = len(self.addresses)
-        own = launch.words(arguments, options)
-        result = _new_run(script, workers)
+        folder = _new_folder(script)
         names = [name(number) for number in self.numbers]
-        finder = result.folder / "hosts_that_answer.py"
+        finder = folder / "hosts_that_answer.py"
         finder.write_text(FINDER.format(python=sys.executable, names=names))
         finder.chmod(0o755)
-        line = ["horovodrun", "--gloo", "--network-interface", CARD, "--disable-cache"]
-        line += ["-np", str(workers), "--min-np", "1", "--max-np", str(workers)]
-        line += ["--blacklist-cooldown-range", *map(str, shared_hosts.COOLDOWN)]
-        line += ["--host-discovery-script"]
-        variables = launchers.thread_variables(1) | {GLOO_TIMEOUT: "10"}
-        variables |= dict(environment or {})
-        pairs = [f"{key}={value}" for key, value in variables.items()]
-        plain = [*line, course.shown(finder), "python", str(script), *own]
-        result.command = " ".join([*pairs, shlex.join(plain)])
-        variables["COURSE_RUN"] = str(result.folder)
-        variables[SSH_OPTIONS] = SSH_NOTICES
-        variables["COURSE_OUTPUT"] = str(result.folder / "ranks")
-        program = [
-            sys.executable,
-            "-u",
-            "-m",
-            "utils.running.worker",
-            str(script),
-            *own,
-        ]
-        line = [*line, str(finder), *program]
-        return self._watched(line, result, variables, attend, time_limit, quiet)
+        launcher = Horovodrun(len(names), finder, CARD, options=["--disable-cache"])
+        program = [str(script), *launch.words(arguments, options)]
+        variables = {GLOO_TIMEOUT: "10", **(environment or {})}
+        private = {SSH_OPTIONS: SSH_NOTICES}
+        return self._follow(
+            launcher, program, folder, variables, private, attend, time_limit, quiet
+        )
 
-    def _watched(
+    def _follow(
         self,
-        line: list[str],
-        result: Run,
-        variables: dict[str, str],
+        launcher: Launcher,
+        program: list[str],
+        folder: Path,
+        variables: Mapping[str, str],
+        private: Mapping[str, str],
         attend: Callable[[Run], None] | None,
         time_limit: float,
         quiet: bool,
     ) -> Run:
         """Start a launcher on host 1 and wait for its end."""
-        environment = launchers.clean_environment() | variables
+        variables = launchers.thread_variables(1) | dict(variables)
+        private = {"COURSE_RUN": str(folder), **private}
+        command = launcher.command(program, folder, variables, private)
+        result = Run(Path(program[0]).name, launcher.workers, command.shown, folder)
+        environment = launchers.clean_environment() | command.variables
         # Both launchers take the first `ssh` of the path to reach the other hosts.
         environment["PATH"] = f"{self.folder}{os.pathsep}{environment['PATH']}"
-        line = self.inside(1, line)
+        line = self.inside(1, command.line)
         return follow(line, result, environment, time_limit, attend, quiet=quiet)
 
 
@@ -412,29 +390,23 @@ for name in {names}:
 """
 
 
-def mpirun_line(
-    workers: int,
-    program: list[str],
-    variables: Mapping[str, str] | None = None,
-    mca: Mapping[str, object] | None = None,
-) -> list[str]:
-    """The `mpirun` command for a worker on each of the first hosts.
+def network_options(workers: int, mca: Mapping[str, object] | None = None) -> list[str]:
+    """Options of `mpirun` for a worker on each of the first hosts.
 
     The network card is named, as Open MPI would try all that it finds, and only TCP is
     allowed, as it would notice the memory that these hosts share.
     """
-    line = launchers.mpirun_line(workers, program, 1, variables)
-    network = ["-H", ",".join(name(number) for number in range(1, workers + 1))]
+    options = ["-H", ",".join(name(number) for number in range(1, workers + 1))]
     words = {"btl": "tcp,self", "btl_tcp_if_include": CARD, "oob_tcp_if_include": CARD}
     for key, value in (words | dict(mca or {})).items():
-        network += ["--mca", key, str(value)]
-    return [*line[:3], *network, *line[3:]]
+        options += ["--mca", key, str(value)]
+    return options
 
 
-def _new_run(script: str | os.PathLike, workers: int) -> Run:
-    script = Path(script)
-    programs.parse_program(script)  # refuses what is no program
-    return Run(script.name, workers, "", logs.new_folder(script.stem))
+def _new_folder(script: str | os.PathLike) -> Path:
+    """A folder for a run. Raises CourseError for what is no program."""
+    programs.parse_program(Path(script))
+    return logs.new_folder(Path(script).stem)
 
 
 # ------------------------------------------------------------------ a host is lost

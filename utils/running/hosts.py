@@ -13,8 +13,6 @@ from utils.base import course
 
 NAMES = ("localhost", "127.0.0.1")
 SCRIPT = "discover_hosts.sh"
-# Seconds that Horovod leaves a host alone on which a worker died, at least and at most.
-COOLDOWN = (2, 10)
 
 
 def share(workers: int) -> dict[str, int]:
@@ -36,24 +34,17 @@ def write(folder: Path, hosts: dict[str, int]) -> None:
     half.replace(folder / "hosts")
 
 
-def horovodrun_line(
-    workers: int, folder: Path, reset_limit: int | None = None
-) -> list[str]:
-    """The `horovodrun` command of an elastic run, without the program.
+def both(workers: int, folder: Path) -> tuple[Path, str]:
+    """Let both hosts be there, with places for so many workers.
 
-    Writes the file of hosts and the script into the run's folder. reset_limit: after
-    how many changes of workers the run is ended; None: never.
+    Writes the file of hosts and the script into the run's folder; returns the script,
+    and the network interface by which the hosts talk.
     """
     write(folder, share(workers))
     script = folder / SCRIPT
     script.write_text('#!/bin/sh\nexec cat "$(dirname "$0")/hosts"\n')
     script.chmod(0o755)
-    line = ["horovodrun", "--gloo", "--network-interface", _loopback()]
-    line += ["-np", str(workers), "--min-np", "1", "--max-np", str(workers)]
-    line += ["--blacklist-cooldown-range", *map(str, COOLDOWN)]
-    if reset_limit is not None:
-        line += ["--reset-limit", str(reset_limit)]
-    return [*line, "--host-discovery-script", course.shown(script)]
+    return script, _loopback()
 
 
 def _loopback() -> str:

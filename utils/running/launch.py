@@ -11,10 +11,7 @@ told by TF_CONFIG who it is; `utils.running.tasks` then stands in for mpirun.
 import ast
 import difflib
 import inspect
-import json
 import os
-import shlex
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -27,10 +24,11 @@ from utils.running import hosts
 from utils.running import tasks as clusters
 from utils.running.follow import follow
 from utils.running.launchers import (
+    Horovodrun,
+    Launcher,
+    Mpirun,
+    Tasks,
     clean_environment,
-    mpirun,
-    mpirun_line,
-    plain_tasks,
     thread_variables,
 )
 from utils.running.result import TIMELINE, Run
@@ -39,16 +37,12 @@ from utils.running.watch import Watch
 MEMORY_PER_WORKER = 0.7e9  # bytes: TensorFlow, the data and the width-1 network
 
 
-def _check(script: Path, workers: int, processes: int, horovod: bool) -> list[str]:
-    """Refuse what can't work; return what the user should know about the rest.
-
-    workers: of the processes, those that train.
-    """
-    if not isinstance(workers, int) or workers < 1:
-        raise course.CourseError(f"workers must be 1 or more, not {workers!r}.")
+def _check(script: Path, launcher: Launcher) -> list[str]:
+    """Refuse what can't work; return what the user should know about the rest."""
+    workers, processes = launcher.workers, launcher.processes
     tree = programs.parse_program(script)
     notices = []
-    if horovod and workers > 1 and not _starts_a_library(tree):
+    if launcher.horovod and workers > 1 and not _starts_a_library(tree):
         notices.append(
             f"{script.name} never calls hvd.init(): its {workers} workers run side by "
             "side, each as if it were alone."
@@ -156,69 +150,49 @@ def run(
     RunFailed when a worker fails, the time is up or the run is stopped; by then no
     process is left. An interrupt (Ctrl-C, the stop button) ends the run likewise.
     """
-    script = Path(script)
     if tolerate is not None and tolerate not in (tasks or {}):
         raise course.CourseError(
             f"tolerate is {tolerate!r}, a type that the run has no tasks of."
         )
     if tasks is not None and (timeline or elastic):
         raise course.CourseError("timeline and elastic are Horovod's: not with tasks.")
+    if not isinstance(workers, int) or workers < 1:
+        raise course.CourseError(f"workers must be 1 or more, not {workers!r}.")
     if elastic and workers < 2:
         raise course.CourseError("an elastic run begins with 2 workers or more.")
-    cluster = clusters.free_cluster(tasks) if tasks is not None else None
-    if cluster is not None:
-        everybody = clusters.tasks_of(cluster)
-        computing = sum(task.computes for task in everybody)
-        processes = len(everybody)
+    if tasks is not None:
+        cluster = clusters.free_cluster(tasks)
+        launcher: Launcher = Tasks(cluster, restarts, tolerate)
     else:
-        computing = processes = workers
-    notices = _check(script, computing, processes, horovod=cluster is None)
+        launcher = Mpirun(workers)
+    script = Path(script)
+    notices = _check(script, launcher)
     _refuse_unknown(options, script)
-    own = words(arguments, options)
+    folder = logs.new_folder(script.stem)
+    if elastic:
+        launcher = Horovodrun(workers, *hosts.both(workers, folder), reset_limit)
 
     if gpus():
         threads = None
     elif threads is None:
-        threads = max(1, cores() // computing)
-    shown = ["python", str(script), *own]
-    worker = [sys.executable, "-u", "-m", "utils.running.worker", str(script), *own]
-    extra = dict(environment or {})
-    environment = clean_environment() | extra
-    folder = logs.new_folder(script.stem)
+        threads = max(1, cores() // launcher.workers)
+    variables = thread_variables(threads, launcher.inter_op) | dict(environment or {})
     if timeline:
-        extra["HOROVOD_TIMELINE"] = course.shown(folder / TIMELINE)
-    if elastic:
-        line = hosts.horovodrun_line(workers, folder, reset_limit)
-        variables = thread_variables(threads) | extra
-        environment |= variables | {"COURSE_OUTPUT": str(folder / "ranks")}
-        pairs = [f"{name}={value}" for name, value in variables.items()]
-        command = " ".join([*pairs, shlex.join([*line, *shown])])
-        actual = [*line, *worker]
-    elif cluster is None:
-        command = shlex.join(mpirun_line(workers, shown, threads, extra))
-        actual = mpirun_line(workers, worker, threads, extra)
-        actual[:1] = [mpirun(), "--output-filename", f"{folder / 'ranks'}:nocopy"]
-    else:
-        # Steps that wait for weights hold a thread; a ps needs one more than workers.
-        inter_op = 1 + len(cluster.get("worker", [])) if "ps" in cluster else 0
-        variables = thread_variables(threads, inter_op) | extra
-        environment |= variables
-        command = plain_tasks(cluster, shown, variables)
-        actual = [sys.executable, "-m", "utils.running.tasks"]
-        actual += ["--cluster", json.dumps(cluster), "--output", f"{folder / 'ranks'}"]
-        actual += ["--restarts", str(restarts)]
-        actual += ["--tolerate", tolerate] if tolerate else []
-        actual += ["--", *worker]
-    result = Run(script.name, processes, command, folder)
-    result.notices += notices
-    environment["COURSE_RUN"] = str(result.folder)
+        variables["HOROVOD_TIMELINE"] = course.shown(folder / TIMELINE)
+    private = {"COURSE_RUN": str(folder)}
     if record:
-        environment["COURSE_RECORD"] = str(record)
+        private["COURSE_RECORD"] = str(record)
     if fingerprint:
-        environment["COURSE_FINGERPRINT"] = "1"
-
-    watching = Watch(result.folder) if watch else None
-    return follow(actual, result, environment, time_limit, attend, watching, quiet)
+        private["COURSE_FINGERPRINT"] = "1"
+    program = [str(script), *words(arguments, options)]
+    command = launcher.command(program, folder, variables, private)
+    result = Run(script.name, launcher.processes, command.shown, folder)
+    result.notices += notices
+    surroundings = clean_environment() | command.variables
+    watching = Watch(folder) if watch else None
+    return follow(
+        command.line, result, surroundings, time_limit, attend, watching, quiet
+    )
 
 
 def words(arguments: Sequence[object], options: Mapping[str, object]) -> list[str]:
