@@ -38,9 +38,8 @@ from pathlib import Path
 
 import psutil
 
-from utils.base import course, logs, supervise
+from utils.base import course, logs, programs, supervise
 from utils.cluster import elastic
-from utils.lessons import markup as programs
 from utils.running import launch, launchers
 from utils.running.follow import follow
 from utils.running.launchers import Horovodrun, Launcher, Mpirun
