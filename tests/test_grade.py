@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from utils.base import course
+from utils.base import course, files
 from utils.base.course import CourseError
 from utils.grading import grade as module
 from utils.grading import gradebook
@@ -537,8 +537,21 @@ def test_the_log_is_kept_short(handed_in, out, examination):
 
 def test_no_half_file_is_left(handed_in, out, examination):
     grade(handed_in, out, examine=examination)
-    assert list(out.rglob("*.half")) == []
+    assert list(out.rglob(files.HALVES)) == []
     assert os.listdir(out / ".cache").count("grading") == 1
+
+
+def test_when_one_result_can_not_be_written_all_are_the_former_ones(
+    handed_in, out, examination, monkeypatch
+):
+    grade(handed_in, out, examine=examination)
+    (handed_in / "alicia.py").unlink()
+    before = results(out)
+    monkeypatch.setattr(gradebook, "nbgrader", lambda *_: "\udcff")
+    with pytest.raises(UnicodeEncodeError):
+        grade(handed_in, out, examine=examination)
+    assert results(out) == before
+    assert list(out.rglob(files.HALVES)) == []
 
 
 def test_the_class_to_try_grading_on_can_be_made(tmp_path):
