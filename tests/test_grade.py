@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -539,6 +540,26 @@ def test_no_half_file_is_left(handed_in, out, examination):
     grade(handed_in, out, examine=examination)
     assert list(out.rglob(files.HALVES)) == []
     assert os.listdir(out / ".cache").count("grading") == 1
+
+
+def test_two_gradings_at_once_give_each_learner_one_id(
+    handed_in, out, examination, monkeypatch
+):
+    draw = gradebook.ids
+
+    def slowly(names, path):
+        drawn = draw(names, path)
+        time.sleep(0.5)
+        return drawn
+
+    def learners(_):
+        grades = grade(handed_in, out, anonymous=True, examine=examination)
+        return {grade.learner for grade in grades}
+
+    monkeypatch.setattr(gradebook, "ids", slowly)
+    with ThreadPoolExecutor() as threads:
+        first, second = threads.map(learners, range(2))
+    assert first == second
 
 
 def test_when_one_result_can_not_be_written_all_are_the_former_ones(

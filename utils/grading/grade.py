@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
+from filelock import FileLock
+
 from utils.base import course, files, supervise
 from utils.grading import gradebook, report
 from utils.grading.examine import examine
@@ -76,9 +78,10 @@ def grade(
 
     names = {one.learner: one.learner for one in handed_in}
     if anonymous:
-        ids = gradebook.ids(names, out / LEARNERS)
-        # Before anything is made of them, so that a grading that is stopped keeps them.
-        files.write_whole(out / LEARNERS, gradebook.learners(ids), mode=0o600)
+        with FileLock(out / CACHE / "lock"):  # another grading may draw ids as well
+            ids = gradebook.ids(names, out / LEARNERS)
+            # Before anything is made of them: a grading that is stopped keeps them.
+            files.write_whole(out / LEARNERS, gradebook.learners(ids), mode=0o600)
         names = {name: ids[name] for name in names}
     slug = slugs(names.values())
 
