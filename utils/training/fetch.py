@@ -191,6 +191,8 @@ def get(source: Published, try_again: bool = False) -> dict[str, Any]:
         folder.mkdir(parents=True, exist_ok=True)
         # The kernel drops this lock when its owner dies, however it dies.
         with FileLock(folder / "lock"):
+            for half in folder.glob(files.HALVES):  # of one that was killed
+                half.unlink()
             contents, faults = _read(source, folder)  # others may have been here
             for key, fault in faults.items():
                 if (folder / source.files[key]).exists():
