@@ -32,7 +32,7 @@ from typing import Annotated
 import psutil
 import typer
 
-from utils.base import course, logs, supervise
+from utils.base import course, files, logs, supervise
 from utils.running import launch, watch
 from utils.running.result import RunFailed
 
@@ -49,11 +49,10 @@ STALL = 1.0  # seconds of silence that a download endures in a soak
 SHARED = {
     "/dev/shm": ("*",),
     "/tmp": (
-        *("course-*-*", "ompi.*", "openmpi-sessions-*", "vader_segment*"),
+        *(f"{files.SCRATCH}*-*", "ompi.*", "openmpi-sessions-*", "vader_segment*"),
         "__autograph_generated_file*",
     ),
 }
-HALVES = ("*.half", "*.part", "*.new")
 
 # Each worker greets, meets the others, and does what it is asked for.
 PROGRAM = """\
@@ -212,9 +211,9 @@ def _ports(process: psutil.Process) -> set[str]:
 
 
 def _in_use(path: Path) -> bool:
-    """Is this the scratch folder of a supervisor that lives?"""
-    owner = path.name.split("-")[1] if path.name.startswith("course-") else ""
-    return owner.isdigit() and psutil.pid_exists(int(owner))
+    """Is this the scratch folder of a process that lives?"""
+    owner = files.owner(path)
+    return owner is not None and psutil.pid_exists(owner)
 
 
 def _segments() -> set[str]:
@@ -244,11 +243,7 @@ def _own() -> set[str]:
 
 def halves(folder: Path) -> set[str]:
     """The half-written files below a folder."""
-    return {
-        f"file {path}"
-        for path in _below(folder)
-        if any(path.match(name) for name in HALVES)
-    }
+    return {f"file {path}" for path in _below(folder) if path.match(files.HALVES)}
 
 
 def _below(folder: Path) -> list[Path]:
@@ -735,9 +730,8 @@ def soak(
                 say(f"{'':15}{fault}")
                 report.faults.append(f"{again}   # {turn.action}: {fault}")
     if report.faults:
-        half = report.folder / "faults.half"
-        half.write_text("".join(f"{fault}\n" for fault in report.faults))
-        half.replace(report.folder / "faults.txt")
+        faults = "".join(f"{fault}\n" for fault in report.faults)
+        files.write_whole(report.folder / "faults.txt", faults)
     else:
         shutil.rmtree(report.folder)
     return report

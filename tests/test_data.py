@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from utils.base import files
 from utils.base.course import CourseError
 from utils.training import data, drawn, fetch
 
@@ -357,6 +358,13 @@ def test_a_killed_download_leaves_no_half_file_and_blocks_nobody(server, loaders
         go_on.set()
     _, complaint = waiting.communicate(timeout=60)
     assert waiting.returncode == 0, complaint
+    assert files_in(cached()) - {"lock"} == PUBLISHED_NAMES
+
+
+def test_what_one_that_was_killed_left_does_not_fill_the_disk(server):
+    cached().mkdir(parents=True)
+    (cached() / files.HALVES.replace("*", ".0123")).touch()
+    assert data.load("real").name == "Fashion-MNIST"
     assert files_in(cached()) - {"lock"} == PUBLISHED_NAMES
 
 

@@ -25,7 +25,7 @@ from programs import rendered
 from test_checks import FINISHED as SMALL
 from test_evidence import OUTCOME
 
-from utils.base import course
+from utils.base import course, files
 from utils.checking import exercises, lab
 from utils.grading import examine, sandbox
 from utils.grading.gradebook import CRASHED, GRADER_ERROR, HUNG, OK
@@ -598,7 +598,7 @@ def test_nothing_is_left(graded, examined):
         time.sleep(0.05)
     graders = [told["pid"] for *both, _ in graded.values() for told in both]
     for grader in (os.getpid(), *graders):
-        assert not list(Path(tempfile.gettempdir()).glob(f"course-{grader}-*"))
+        assert not list(Path(tempfile.gettempdir()).glob(f"{files.SCRATCH}{grader}-*"))
     assert not Path(course.PACKAGE_ROOT, "utils", "course-was-here").exists()
 
 

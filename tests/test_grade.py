@@ -10,12 +10,13 @@ import sys
 import threading
 import time
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from utils.base import course
+from utils.base import course, files
 from utils.base.course import CourseError
 from utils.grading import grade as module
 from utils.grading.examined import Examined
@@ -547,8 +548,41 @@ def test_the_log_is_kept_short(handed_in, out, examination):
 
 def test_no_half_file_is_left(handed_in, out, examination):
     grade(handed_in, out, examine=examination)
-    assert list(out.rglob("*.half")) == []
+    assert list(out.rglob(files.HALVES)) == []
     assert os.listdir(out / ".cache").count("grading") == 1
+
+
+def test_two_gradings_at_once_give_each_learner_one_id(
+    handed_in, out, examination, monkeypatch
+):
+    draw = gradebook.ids
+
+    def slowly(names, path):
+        drawn = draw(names, path)
+        time.sleep(0.5)
+        return drawn
+
+    def learners(_):
+        grades = grade(handed_in, out, anonymous=True, examine=examination)
+        return {grade.learner for grade in grades}
+
+    monkeypatch.setattr(gradebook, "ids", slowly)
+    with ThreadPoolExecutor() as threads:
+        first, second = threads.map(learners, range(2))
+    assert first == second
+
+
+def test_when_one_result_can_not_be_written_all_are_the_former_ones(
+    handed_in, out, examination, monkeypatch
+):
+    grade(handed_in, out, examine=examination)
+    (handed_in / "alicia.py").unlink()
+    before = results(out)
+    monkeypatch.setattr(gradebook, "nbgrader", lambda *_: "\udcff")
+    with pytest.raises(UnicodeEncodeError):
+        grade(handed_in, out, examine=examination)
+    assert results(out) == before
+    assert list(out.rglob(files.HALVES)) == []
 
 
 def test_the_class_to_try_grading_on_can_be_made(tmp_path):

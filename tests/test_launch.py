@@ -18,7 +18,7 @@ from processes import (
     wait_until_none_is_left,
 )
 
-from utils.base import course, machine, supervise
+from utils.base import course, files, machine, supervise
 from utils.running import launch, live, watch
 from utils.running.follow import Followed
 from utils.running.result import Run, RunFailed
@@ -48,8 +48,8 @@ def scratch_files():
     for parent in {tempfile.gettempdir(), "/dev/shm"}:
         found |= {
             path
-            for path in Path(parent).glob("course-*-*")
-            if not psutil.pid_exists(int(path.name.split("-")[1]))
+            for path in Path(parent).glob(f"{files.SCRATCH}*-*")
+            if not psutil.pid_exists(files.owner(path))
         }
     return found
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from test_data import alone  # noqa: F401
 
-from utils.base import course
+from utils.base import course, files
 from utils.base.course import CourseError
 from utils.training import doodles, leaderboard
 from utils.training.leaderboard import Leaderboard, Row, score
@@ -216,4 +216,4 @@ def test_no_row_is_lost_when_several_write_at_once_and_readers_see_whole_files()
     assert [process.returncode for process in processes] == [0] * 4
     names = sorted(found.name for found in leaderboard.read())
     assert names == sorted(f"{letter}{n}" for letter in "abcd" for n in range(20))
-    assert not list(leaderboard.path().parent.glob("*.part"))
+    assert not list(leaderboard.path().parent.glob(files.HALVES))

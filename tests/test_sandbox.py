@@ -18,7 +18,7 @@ import psutil
 import pytest
 from processes import descendants_of_runs_in, wait_for
 
-from utils.base import course, supervise
+from utils.base import course, files, supervise
 from utils.grading import sandbox
 from utils.grading.sandbox import NONE, Limits
 
@@ -104,12 +104,12 @@ def needs(aspect):
 
 
 def left_in_temporary_files():
-    """Folders of supervisors that have ended, and of probes."""
+    """Folders of supervisors that have ended, and of this process's probes."""
     found = set()
     for parent in {tempfile.gettempdir(), "/dev/shm"}:
-        for path in Path(parent).glob("course-*-*"):
-            owner = path.name.split("-")[1]
-            if not owner.isdigit() or not psutil.pid_exists(int(owner)):
+        for path in Path(parent).glob(f"{files.SCRATCH}*-*"):
+            owner = files.owner(path)
+            if owner in (None, os.getpid()) or not psutil.pid_exists(owner):
                 found.add(path)
     return found
 

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 import soak
 
+from utils.base import files
+
 MARK = "a test's"
 
 
@@ -206,13 +208,16 @@ def test_what_goes_while_one_looks_is_not_an_error(tmp_path):
         other.join()
 
 
-@pytest.mark.parametrize("name", ["weights.half", "deep/x_train.gz.part"])
+@pytest.mark.parametrize("name", ["weights", "deep/x_train.gz"])
 def test_a_half_written_file_is_left_behind(tmp_path, monkeypatch, name):
     monkeypatch.setattr(soak, "SETTLE", 0)
-    (tmp_path / "deep").mkdir()
-    (tmp_path / name).touch()
-    left = soak.left_behind(soak.traces(MARK), MARK, tmp_path)
-    assert left == [f"file {tmp_path / name}"]
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    before = soak.traces(MARK)
+    with files.whole(path):
+        (half,) = path.parent.iterdir()
+        assert f"file {half}" in soak.left_behind(before, MARK, tmp_path)
+    assert soak.left_behind(before, MARK, tmp_path) == []
 
 
 def test_another_report_than_expected_is_wrong():

@@ -29,7 +29,7 @@ from pathlib import Path
 
 import psutil
 
-from utils.base import course
+from utils.base import course, files
 
 TIMED_OUT = 124  # as timeout(1) has it
 STOPPED = 130  # as shells report a Ctrl-C
@@ -80,24 +80,21 @@ class Supervisor:
         # Killed processes can't tidy up: Open MPI's session files and the memory that
         # its workers share go where they can be removed in the end.
         sweep()
-        name = f"course-{os.getpid()}-"
-        scratch = [tempfile.mkdtemp("", name, parent) for parent in _scratch_parents()]
-        environment = dict(os.environ, TMPDIR=scratch[0])
-        environment["OMPI_MCA_btl_vader_backing_directory"] = scratch[-1]
-        child = None
-        try:
+        with contextlib.ExitStack() as stack:
+            scratch = [
+                str(stack.enter_context(files.scratch(parent)))
+                for parent in _scratch_parents()
+            ]
+            environment = dict(os.environ, TMPDIR=scratch[0])
+            environment["OMPI_MCA_btl_vader_backing_directory"] = scratch[-1]
             child = subprocess.Popen(
                 self.command,
                 stdin=subprocess.DEVNULL,
                 env=environment,
                 preexec_fn=die_with_parent,
             )
+            stack.callback(self._end_all, child)
             return self._watch(child)
-        finally:
-            if child is not None:
-                self._end_all(child)
-            for folder in scratch:
-                shutil.rmtree(folder, ignore_errors=True)
 
     def _request_stop(self, number, frame) -> None:
         self.stop_requested = True
@@ -223,11 +220,11 @@ def _scratch_parents() -> list[str]:
 
 
 def sweep() -> None:
-    """Remove the scratch folders of supervisors that were killed."""
+    """Remove the scratch folders of processes that were killed."""
     for parent in _scratch_parents():
-        for left in Path(parent).glob("course-*-*"):
-            owner = left.name.split("-")[1]
-            if owner.isdigit() and not psutil.pid_exists(int(owner)):
+        for left in Path(parent).glob(f"{files.SCRATCH}*"):
+            owner = files.owner(left)
+            if owner is not None and not psutil.pid_exists(owner):
                 shutil.rmtree(left, ignore_errors=True)
 
 

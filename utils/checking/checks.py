@@ -6,12 +6,11 @@ program runs, unmodified, on the workers of a lab (utils.checking.lab), and the 
 """
 
 import os
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils.base import course, programs
+from utils.base import course, files, programs
 from utils.base.show import Coloured, html_table, marked, rich_table
 from utils.checking import exercises, lab
 from utils.checking.exercises import Exercise
@@ -244,9 +243,8 @@ def by_behaviour(
     """
     if not wanted:
         return {}
-    # By this name the next supervisor knows the folder, should this one be killed.
-    with tempfile.TemporaryDirectory(prefix=f"course-{os.getpid()}-") as name:
-        folder = Path(name).resolve()
+    with files.scratch() as place:
+        folder = place.resolve()
         worlds = exercise.worlds(wanted)
         lab.perform(folder, [exercise.job(program.resolve(), worlds, folder)])
         observed = judge.read(folder / "0")

@@ -10,9 +10,7 @@ import contextlib
 import functools
 import http.server
 import json
-import os
 import re
-import tempfile
 import threading
 import time
 import tomllib
@@ -20,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from utils.base import course, logs, programs
+from utils.base import course, files, logs, programs
 from utils.base.show import Shown, marked
 from utils.lessons import work
 from utils.running import fingerprint, launch, stacks
@@ -270,8 +268,8 @@ def _gpus(script: Path) -> dict[int, list[int]]:
     from utils.checking import lab
     from utils.checking.judges import judge
 
-    with tempfile.TemporaryDirectory(prefix=f"course-{os.getpid()}-") as name:
-        folder = Path(name).resolve()
+    with files.scratch() as place:
+        folder = place.resolve()
         lab.perform(folder, [lab.Job(str(script.resolve()), ("two",), ())])
         world = judge.read(folder / "0")["two"]
         found = {}
@@ -460,8 +458,8 @@ def _prints_table(prints: list[fingerprint.Print]) -> Shown:
 
 @contextlib.contextmanager
 def _copy(text: str, one: Case) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix=f"course-{os.getpid()}-") as name:
-        script = Path(name).resolve() / one.program.name
+    with files.scratch() as place:
+        script = place.resolve() / one.program.name
         script.write_text(text)
         yield script
 

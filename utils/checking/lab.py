@@ -151,10 +151,9 @@ class _Running:
 class Lab:
     """The process that has TensorFlow imported and forks the workers."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, place: Path):
         self.folder = folder
-        # The path of a Unix socket has to be short.
-        self.place = tempfile.mkdtemp(prefix=f"course-{os.getpid()}-")
+        self.place = place  # the path of a Unix socket has to be short
         self.door = socket.socket(socket.AF_UNIX)
         self.door.bind(f"{self.place}/door")
         self.door.listen()
@@ -166,19 +165,16 @@ class Lab:
         """Do all jobs, in order; as many worlds at a time as the cores bear."""
         wanted = json.loads((self.folder / "jobs.json").read_text())
         self.silence = wanted["silence"]
-        try:
-            for number, job in enumerate(wanted["jobs"]):
-                for name in job["worlds"]:
-                    before = f"{number}/{WORLDS[name].after}"
-                    while self._busy(WORLDS[name].size) or before in self.running:
-                        self._beat()
-                    folder = self.folder / str(number) / name
-                    folder.mkdir(parents=True)
-                    self._start(f"{number}/{name}", name, folder, job)
-            while self.running:
-                self._beat()
-        finally:
-            shutil.rmtree(self.place, ignore_errors=True)
+        for number, job in enumerate(wanted["jobs"]):
+            for name in job["worlds"]:
+                before = f"{number}/{WORLDS[name].after}"
+                while self._busy(WORLDS[name].size) or before in self.running:
+                    self._beat()
+                folder = self.folder / str(number) / name
+                folder.mkdir(parents=True)
+                self._start(f"{number}/{name}", name, folder, job)
+        while self.running:
+            self._beat()
 
     def _busy(self, more: int) -> bool:
         """Would more than two workers have to share a core?
@@ -366,11 +362,9 @@ class Lab:
             "mpirun": running.mpirun.returncode,
             "statuses": {rank: one.status for rank, one in running.workers.items()},
         }
-        # In a file that nobody else can have made, a pipe for example.
-        number, half = tempfile.mkstemp(dir=running.folder)
-        with os.fdopen(number, "w") as file:
-            json.dump(facts, file)
-        os.replace(half, running.folder / "outcome.json")
+        # Not into what somebody else may have made there, a pipe for example.
+        path = running.folder / "outcome.json"
+        files.write_whole(path, json.dumps(facts), mode=0o600)
 
 
 def _used(running: _Running) -> dict[int, float]:
@@ -558,7 +552,8 @@ def main() -> None:
     # its pages by that.
     gc.collect()
     gc.freeze()
-    Lab(Path(folder).resolve()).serve()
+    with files.scratch() as place:
+        Lab(Path(folder).resolve(), place).serve()
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ It trains for real, after steps 1, 3 and 4, and draws what was recorded.
 
 from pathlib import Path
 
-from utils.base import course
+from utils.base import course, files
 from utils.figures import training as plots
 from utils.running.launch import run
 
@@ -33,9 +33,8 @@ def draw() -> Path:
         for step, title in STORY.items()
     }
     path = course.root() / "notebooks" / "cover.png"
-    half = path.with_suffix(".half.png")
-    plots.paths(recorded).savefig(half, dpi=110)
-    half.replace(path)
+    with files.whole(path) as file:
+        plots.paths(recorded).savefig(file, format="png", dpi=110)
     return path
 
 

@@ -10,14 +10,14 @@ with, traces itself, or writes to its report is refused where Python or the obse
 sees it; who knows the observer's source could still forge the reports of a world.
 """
 
+import contextlib
 import os
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from utils.base import course
+from utils.base import course, files
 from utils.base.programs import as_python_reads_it
 from utils.checking import checks, exercises, lab
 from utils.checking.judges import judge
@@ -70,14 +70,14 @@ def examine(
     wanted = [step for step, verdict in known.items() if verdict is None]
     if not wanted:
         return _result(known, told, "", 0.0)
-    # By this name the next supervisor knows the folder, should this one be killed.
-    folder = Path(tempfile.mkdtemp(prefix=f"course-{os.getpid()}-")).resolve()
-    if not isolation.files:  # then the unprivileged user comes to it by this way
-        folder.chmod(0o711)
-    text = as_python_reads_it(content)
-    observed: dict[str, judge.World] = {}
-    seconds, stopped = 0.0, None
-    try:
+    with files.scratch() as place, contextlib.ExitStack() as stack:
+        folder = place.resolve()
+        stack.callback(sandbox.remove, folder)
+        if not isolation.files:  # then the unprivileged user comes to it by this way
+            folder.chmod(0o711)
+        text = as_python_reads_it(content)
+        observed: dict[str, judge.World] = {}
+        seconds, stopped = 0.0, None
         for name in exercise.worlds(wanted):
             world, ended, stopped = _perform(
                 name, text, exercise, folder, silence, limits, isolation
@@ -98,8 +98,6 @@ def examine(
         if stopped:
             known |= {step: _stopped(exercise, step, *stopped) for step in wanted}
         return _result(known, told, log, seconds, stopped)
-    finally:
-        sandbox.remove(folder)
 
 
 def _perform(

@@ -11,12 +11,13 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from utils.base import course, supervise
+from filelock import FileLock
+
+from utils.base import course, files, supervise
 from utils.grading import gradebook, report
 from utils.grading.examine import examine
 from utils.grading.examined import STATUSES, WITHOUT_VERDICTS, Examined
@@ -81,18 +82,19 @@ def grade(
 
     names = {one.learner: one.learner for one in handed_in}
     if anonymous:
-        ids = gradebook.ids(names, out / LEARNERS)
-        # Before anything is made of them, so that a grading that is stopped keeps them.
-        _write(out / LEARNERS, gradebook.learners(ids), private=True)
+        with FileLock(out / CACHE / "lock"):  # another grading may draw ids as well
+            ids = gradebook.ids(names, out / LEARNERS)
+            # Before anything is made of them: a grading that is stopped keeps them.
+            files.write_whole(out / LEARNERS, gradebook.learners(ids), mode=0o600)
         names = {name: ids[name] for name in names}
-    files = slugs(names.values())
+    slug = slugs(names.values())
 
     examined = _examine_all(handed_in, out / CACHE, exercise, len(worth), jobs, examine)
     grades = []
     for one in handed_in:
         name = names[one.learner]
         found = examined.get(one.program)
-        grades.append(_grade(one, found, name, files[name], worth, anonymous))
+        grades.append(_grade(one, found, name, slug[name], worth, anonymous))
     # In the order of the ids, which tells nothing of the names, when anonymous.
     grades.sort(key=lambda grade: (grade.learner.casefold(), grade.learner))
     return _write_all(grades, out, exercise)
@@ -143,7 +145,7 @@ def _prepare(out: Path, facts: dict) -> None:
             "Name a new folder, or an empty one."
         )
     marker.parent.mkdir(parents=True, exist_ok=True)
-    _write(marker, json.dumps(facts))
+    files.write_whole(marker, json.dumps(facts))
 
 
 # -------------------------------------------------------------- examination
@@ -181,7 +183,8 @@ def _examine_all(
             # Here, not in the thread: a Ctrl-C may have ended the program that another
             # thread examines, and nothing is kept from then on.
             if found.settled:
-                _write(_cached(cache, program, exercise), json.dumps(asdict(found)))
+                kept = _cached(cache, program, exercise)
+                files.write_whole(kept, json.dumps(asdict(found)))
             known[program] = found
             advance(found.status)
     return known
@@ -189,9 +192,8 @@ def _examine_all(
 
 def _examine_one(program: bytes, exercise: str, step_count: int, examine) -> Examined:
     """Examine a program in a folder of its own, under a name that is nobody's."""
-    # By this name the next supervisor knows it, should this process be killed.
-    with tempfile.TemporaryDirectory(prefix=f"course-{os.getpid()}-") as folder:
-        path = Path(folder, f"{exercise}.py")
+    with files.scratch() as folder:
+        path = folder / f"{exercise}.py"
         path.write_bytes(program)
         try:
             found = examine(path)
@@ -201,7 +203,7 @@ def _examine_one(program: bytes, exercise: str, step_count: int, examine) -> Exa
             kept = asdict(found) | {"log": report.cut(found.log)}
             return _from_json(json.loads(json.dumps(kept)))
         except Exception as error:  # whatever it is, the others are to be graded
-            message = f"{type(error).__name__}: {error}".replace(folder, ".")
+            message = f"{type(error).__name__}: {error}".replace(str(folder), ".")
             reason = f"The grader failed, not the program: {message}"
             return Examined((), GRADER_ERROR, (), "", 0.0, reason)
 
@@ -302,8 +304,8 @@ def _grade(
 ) -> Grade:
     if found is None:
         # The names of files may be those of learners.
-        files = () if anonymous else one.files
-        return Grade(name, slug, one.status, worth, reason=one.problem, files=files)
+        shown = () if anonymous else one.files
+        return Grade(name, slug, one.status, worth, reason=one.problem, files=shown)
     failed = found.status == GRADER_ERROR
     return Grade(
         name,
@@ -341,11 +343,13 @@ def _write_all(grades: list[Grade], out: Path, exercise: str) -> list[Grade]:
     texts["nbgrader.csv"] = gradebook.nbgrader(grades, exercise)
     texts["gradebook.csv"] = gradebook.gradebook(grades, VERSION)
     (out / "reports").mkdir(exist_ok=True)
-    halves = [(_half(out / path, text), out / path) for path, text in texts.items()]
-    for half, path in halves:
-        half.replace(path)
+    with contextlib.ExitStack() as together:
+        for path, text in reversed(texts.items()):  # they are left in reverse again
+            # Closed at once: there may be more of them than can be open.
+            with together.enter_context(files.whole(out / path)) as file:
+                file.write(text.encode())
 
-    pages = (out / "reports").iterdir()
+    pages = (out / "reports").glob("[!.]*")
     left = {path.name for path in pages if f"reports/{path.name}" not in texts}
     if left:
         course.notice(
@@ -353,17 +357,3 @@ def _write_all(grades: list[Grade], out: Path, exercise: str) -> list[Grade]:
             f"in {course.shown(out / 'reports')}: {', '.join(sorted(left))}"
         )
     return grades
-
-
-def _write(path: Path, text: str, private: bool = False) -> None:
-    """Write a file in one go: nobody ever finds a half of it."""
-    half = _half(path, text)
-    if private:
-        half.chmod(0o600)
-    half.replace(path)
-
-
-def _half(path: Path, text: str) -> Path:
-    half = path.with_name(f"{path.name}.half")
-    half.write_text(text, encoding="utf-8", newline="\n")
-    return half

@@ -31,7 +31,7 @@ from pathlib import Path
 
 import psutil
 
-from utils.base import course, supervise
+from utils.base import course, files, supervise
 from utils.grading.sandbox_inside import READY
 
 UNPRIVILEGED = 65534  # "nobody" on every Linux
@@ -413,11 +413,11 @@ def probe() -> Isolation:
 
 def _observed(wanted: Isolation) -> Isolation:
     """Run a program isolated as wanted and return what it found to be in force."""
-    with tempfile.TemporaryDirectory(prefix="course-probe-") as outside:
-        secret, folder = Path(outside, "secret"), Path(outside, "folder")
+    with files.scratch() as outside:
+        secret, folder = outside / "secret", outside / "folder"
         secret.touch()
         folder.mkdir()
-        Path(outside).chmod(0o777)  # nothing but the isolation keeps it out
+        outside.chmod(0o777)  # nothing but the isolation keeps it out
         secret.chmod(0o666)
         look = [sys.executable, "-I", "-S", "-c", _EVIDENCE, str(secret)]
         ended = run(look, folder, limits=Limits(seconds=10), isolation=wanted)

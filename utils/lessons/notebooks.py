@@ -20,7 +20,7 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
-from utils.base import course, profiles, supervise
+from utils.base import course, files, profiles, supervise
 from utils.lessons import markup, notebook_rules, outline
 from utils.training import fetch
 
@@ -112,8 +112,8 @@ def prove(
     folder = course.root() / "executed" / profile
     kept, html = folder / notebook.name, (folder / notebook.name).with_suffix(".html")
 
-    files = scratch_files(notebook)
-    proof = fingerprint(notebook, files, profile)
+    contents = scratch_files(notebook)
+    proof = fingerprint(notebook, contents, profile)
     if not force and kept.exists() and html.exists():
         facts = notebook_rules.read(kept).metadata.get("proof", {})
         if facts.get("of") == proof and facts.get("data") == _data_in_use():
@@ -121,7 +121,7 @@ def prove(
             if result.ok:
                 return replace(result, cached=True)
 
-    executed = _execute(notebook, files, profile, time_limit, on_cell)
+    executed = _execute(notebook, contents, profile, time_limit, on_cell)
     # What it trained on is known afterwards: it may have fetched the data itself.
     executed.metadata["proof"] |= {"of": proof, "data": _data_in_use()}
     _keep(executed, kept, html, notebook.parent)
@@ -135,24 +135,24 @@ def scratch_files(notebook: Path) -> dict[str, bytes]:
     rendered from it, as they are when the notebook begins.
     """
     root = course.root()
-    files = {}
+    contents = {}
     for folder in ("notebooks", "exercises", "solutions"):
         for path in sorted((root / folder).rglob("*")):
             name = path.relative_to(root)
             hidden = any(part.startswith((".", "__")) for part in name.parts)
             if path.is_file() and not hidden:
-                files[name.as_posix()] = path.read_bytes()
+                contents[name.as_posix()] = path.read_bytes()
     done = 0 if asks_for_steps(notebook) else steps_needed(notebook)
     for source in markup.sources(root):
         (exercise, untouched), *after = markup.renderings(source).items()
         text = untouched
         if exercise.stem == outline.exercise_of(notebook.stem) and done:
             text = after[done - 1][1]
-        files[exercise.relative_to(root).as_posix()] = text.encode()
-    return files
+        contents[exercise.relative_to(root).as_posix()] = text.encode()
+    return contents
 
 
-def fingerprint(notebook: Path, files: dict[str, bytes], profile: str) -> str:
+def fingerprint(notebook: Path, contents: dict[str, bytes], profile: str) -> str:
     """A hash of all that the result of `notebook` depends on, the data aside."""
     digest = hashlib.sha256()
 
@@ -162,7 +162,7 @@ def fingerprint(notebook: Path, files: dict[str, bytes], profile: str) -> str:
 
     add("profile", repr(profiles.profile(profile)).encode())
     add("python", sys.version.encode())
-    for name, content in files.items():
+    for name, content in contents.items():
         if not name.endswith(".ipynb") or Path(name).name == notebook.name:
             add(name, content)
     add("outline", outline.FILE.read_bytes())
@@ -177,8 +177,8 @@ def _data_in_use() -> list[str]:
     """The files of the real data that are at hand, each with its size."""
     folder = os.environ.get("COURSE_DATA") or fetch.cache_folder()
     kinds = (".gz", ".npz", ".ndjson")
-    files = sorted(p for p in Path(folder).rglob("*") if p.suffix in kinds)
-    return [f"{path.name} {path.stat().st_size}" for path in files]
+    there = sorted(p for p in Path(folder).rglob("*") if p.suffix in kinds)
+    return [f"{path.name} {path.stat().st_size}" for path in there]
 
 
 # -------------------------------------------------------------- execution
@@ -186,16 +186,15 @@ def _data_in_use() -> list[str]:
 
 def _execute(
     notebook: Path,
-    files: dict[str, bytes],
+    contents: dict[str, bytes],
     profile: str,
     time_limit: float,
     on_cell: OnCell,
 ) -> NotebookNode:
     """Run `notebook` in a scratch copy; return the copy with `metadata.proof`."""
-    # By this name the next supervisor knows it, should this process be killed.
-    with tempfile.TemporaryDirectory(prefix=f"course-{os.getpid()}-") as name:
-        scratch = Path(name).resolve()
-        for path, content in files.items():
+    with files.scratch() as place:
+        scratch = place.resolve()
+        for path, content in contents.items():
             target = scratch / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content)
@@ -335,9 +334,7 @@ def _keep(executed: NotebookNode, ipynb: Path, html: Path, beside: Path) -> None
     page = re.sub(r'(href="\d\d_\w+)\.ipynb', r"\1.html", page)
     ipynb.parent.mkdir(parents=True, exist_ok=True)
     for path, text in ((html, page), (ipynb, nbformat.writes(executed) + "\n")):
-        half = path.with_suffix(f"{path.suffix}.half")
-        half.write_text(text, encoding="utf-8")
-        half.replace(path)
+        files.write_whole(path, text)
 
 
 def _judge(ipynb: Path, html: Path) -> Result:
@@ -366,7 +363,7 @@ def _judge(ipynb: Path, html: Path) -> Result:
 def _private() -> tuple[str, ...]:
     """Names of places on this machine that no reader should see."""
     places = [course.root(), Path.home(), Path(sys.prefix), course.PACKAGE_ROOT]
-    places.append(Path(tempfile.gettempdir(), "course-"))
+    places.append(Path(tempfile.gettempdir(), files.SCRATCH))
     if "COURSE_DATA" in os.environ:
         places.append(Path(os.environ["COURSE_DATA"]).resolve())
     return tuple(str(place) for place in places if len(place.parts) > 2)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from utils.base import course
+from utils.base import course, files
 from utils.lessons import hints, outline
 from utils.lessons.verdict import NOT_CHECKED, RIGHT, UNDECIDED, Verdict
 
@@ -66,9 +66,7 @@ def _changing() -> Iterator[dict]:
         before = json.dumps(found)
         yield found
         if json.dumps(found) != before:
-            half = path().with_suffix(".half")
-            half.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-            half.replace(path())
+            files.write_whole(path(), json.dumps(found, indent=2) + "\n")
 
 
 def _key(exercise: str, step: int) -> str:

@@ -4,7 +4,7 @@ import os
 import time
 from pathlib import Path
 
-from utils.base import course
+from utils.base import course, files
 from utils.base.programs import difference, parse_program
 from utils.base.show import Coloured
 from utils.lessons.hints import call
@@ -34,9 +34,7 @@ def generate(check: bool = False, start_over: bool = False) -> list[Path]:
                 continue
             if path == exercise and path.exists():
                 _keep_work(path, source, start_over)
-            half = path.with_suffix(".half")
-            half.write_text(text)
-            half.replace(path)
+            files.write_whole(path, text)
     return stale
 
 

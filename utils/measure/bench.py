@@ -10,18 +10,16 @@ of them. What could not be measured is an error, never an empty cell.
 import csv
 import functools
 import json
-import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from utils.base import course, machine, profiles, supervise
+from utils.base import course, files, machine, profiles, supervise
 from utils.measure import network_speed, records
 from utils.measure.table import IMAGES, SECONDS, TARGET, Row, Section, keep, recorded
 from utils.running import launch, launchers
@@ -100,9 +98,8 @@ def _timed(
             environment=environment,
         )
         return _reports(run.folder, workers, started)
-    with tempfile.TemporaryDirectory(prefix=f"course-{os.getpid()}-") as name:
-        folder = Path(name)
-        program = [sys.executable, str(STEPS), *words, "--out", name]
+    with files.scratch() as folder:
+        program = [sys.executable, str(STEPS), *words, "--out", str(folder)]
         started = time.time()
         _start(through(program, workers), folder, environment or {}, TIME_LIMIT)
         return _reports(folder, workers, started)
@@ -273,7 +270,7 @@ def pipeline(plan: Plan, tell: Callable[[str], None]) -> Section:
         "image_by_image": "tf.data, image by image",
         "keras_generator": "Keras' ImageDataGenerator",
     }
-    with tempfile.TemporaryDirectory(prefix=f"course-{os.getpid()}-") as name:
+    with files.scratch() as folder:
         tell("three pipelines in turn")
         command = [
             sys.executable,
@@ -284,8 +281,8 @@ def pipeline(plan: Plan, tell: Callable[[str], None]) -> Section:
         ]
         command += ["--seconds", plan.seconds, "--batch-size", plan.batch]
         command = [str(word) for word in [*command, "--data", plan.data]]
-        _start(command, Path(name), launchers.thread_variables(1), TIME_LIMIT)
-        said = Path(name, "output.txt").read_text(errors="replace").splitlines()
+        _start(command, folder, launchers.thread_variables(1), TIME_LIMIT)
+        said = (folder / "output.txt").read_text(errors="replace").splitlines()
     found = next(json.loads(line) for line in reversed(said) if line.startswith("{"))
     rows = [Row(titles[name], values, IMAGES) for name, values in found.items()]
     section = Section("pipeline", rows)
@@ -437,12 +434,12 @@ def accuracy(plan: Plan, tell: Callable[[str], None]) -> Section:
         found[ours].append(run.seconds)
         epochs[ours].append(len(run.history))
         tell(f"round {turn + 1} of {plan.rounds}: {plain}")
-        with tempfile.TemporaryDirectory(prefix=f"course-{os.getpid()}-") as name:
-            command = [sys.executable, str(RACE), "--plain", "--log-dir", name, *size]
-            command = _own_mpirun(command, plan.workers)
+        with files.scratch() as folder:
+            command = [sys.executable, str(RACE), "--plain", "--log-dir", str(folder)]
+            command = _own_mpirun([*command, *size], plan.workers)
             limit, started = PATIENCE * run.seconds, time.monotonic()
             try:
-                _start(command, Path(name), {}, limit)
+                _start(command, folder, {}, limit)
             except course.CourseError:
                 if time.monotonic() - started < limit:
                     raise
@@ -452,7 +449,7 @@ def accuracy(plan: Plan, tell: Callable[[str], None]) -> Section:
                     "course's time; it had not got there."
                 )
             found[plain].append(time.monotonic() - started)
-            epochs[plain].append(_epochs(Path(name, "history.csv")))
+            epochs[plain].append(_epochs(folder / "history.csv"))
     rows = [
         Row(name, v, SECONDS, facts={"epochs": epochs[name]})
         for name, v in found.items()

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from utils.base import course, logs
+from utils.base import course, files, logs
 from utils.measure import records
 from utils.running import launch
 from utils.running.result import Run
@@ -85,9 +85,7 @@ def measure(
                 reached = f"{facts['accuracy'][-1]:.4f} after {run.seconds:.0f} s"
                 print(f"{n} workers, {recipe}, seed {seed}: {reached}")
                 if kept:
-                    half = kept.with_suffix(".half")
-                    half.write_text(json.dumps(done))
-                    half.replace(kept)
+                    files.write_whole(kept, json.dumps(done))
     return done
 
 

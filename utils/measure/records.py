@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils.base import course, machine
+from utils.base import course, files, machine
 
 FOLDER = Path(__file__).with_name("recorded")
 PROGRAMS = Path(__file__).with_name("programs")  # what is timed
@@ -53,9 +53,7 @@ def save(
     folder = folder or FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
-    half = path.with_suffix(".half")
-    half.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-    half.replace(path)
+    files.write_whole(path, json.dumps(kept, indent=1) + "\n")
     return path
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from utils.base import course
+from utils.base import course, files
 
 NAMES = ("localhost", "127.0.0.1")
 SCRIPT = "discover_hosts.sh"
@@ -29,9 +29,8 @@ def read(folder: Path) -> dict[str, int]:
 
 def write(folder: Path, hosts: dict[str, int]) -> None:
     """Say which hosts are there."""
-    half = folder / "hosts.half"
-    half.write_text("".join(f"{name}:{slots}\n" for name, slots in hosts.items()))
-    half.replace(folder / "hosts")
+    lines = "".join(f"{name}:{slots}\n" for name, slots in hosts.items())
+    files.write_whole(folder / "hosts", lines)
 
 
 def both(workers: int, folder: Path) -> tuple[Path, str]:

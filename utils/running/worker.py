@@ -15,7 +15,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from utils.base import course
+from utils.base import course, files
 from utils.running import stacks, tasks
 
 
@@ -36,9 +36,7 @@ def _report(**facts) -> None:
     if folder:
         path = Path(folder, "workers", f"{_rank()}.json")
         path.parent.mkdir(exist_ok=True)
-        half = path.with_suffix(".half")
-        half.write_text(json.dumps({"pid": os.getpid(), **facts}))
-        half.replace(path)
+        files.write_whole(path, json.dumps({"pid": os.getpid(), **facts}))
 
 
 def _not_the_broadcast(record: logging.LogRecord) -> bool:

@@ -30,6 +30,7 @@ import numpy as np
 import platformdirs
 from filelock import FileLock
 
+from utils.base import files
 from utils.base.course import CourseError, notice
 
 # Fashion-MNIST's files, and the SHA-256 of what is in each once it is unpacked: a file
@@ -190,6 +191,8 @@ def get(source: Published, try_again: bool = False) -> dict[str, Any]:
         folder.mkdir(parents=True, exist_ok=True)
         # The kernel drops this lock when its owner dies, however it dies.
         with FileLock(folder / "lock"):
+            for half in folder.glob(files.HALVES):  # of one that was killed
+                half.unlink()
             contents, faults = _read(source, folder)  # others may have been here
             for key, fault in faults.items():
                 if (folder / source.files[key]).exists():
@@ -260,7 +263,7 @@ def _download(
                     name = source.files[key]
                     came = source.download(f"{place}/{urllib.parse.quote(name)}")
                     contents[key] = source.read(key, io.BytesIO(came))
-                    _write(folder / name, came)
+                    files.write_whole(folder / name, came)
             failed.unlink(missing_ok=True)
             return contents
         except WrongFile as fault:
@@ -274,7 +277,7 @@ def _download(
             f"holds {', '.join(source.files.values())}.",
         ]
     )
-    _write(failed, message.encode())
+    files.write_whole(failed, message)
     raise NoDownload(message)
 
 
@@ -288,16 +291,6 @@ def places(published: tuple[str, ...] | None = None) -> list[str]:
     if not mirror.startswith(("http://", "https://")):
         raise CourseError(f"COURSE_MIRROR is {mirror!r}: it must begin with http(s)://")
     return [mirror.rstrip("/"), *published]
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    unfinished = path.with_name(path.name + ".part")
-    try:
-        unfinished.write_bytes(content)
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)  # half of it would fill a full disk further
 
 
 def _say(text: str) -> None:

@@ -9,7 +9,6 @@ keeps honest people from comparing what can't be compared.
 import csv
 import io
 import math
-import os
 import time
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
-from utils.base import course
+from utils.base import course, files
 from utils.base.course import CourseError
 from utils.training import data, doodles
 
@@ -101,12 +100,11 @@ def _append(row: Row) -> None:
     path().parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path().with_suffix(".lock")):
         rows = [*read(), row]
-        unfinished = path().with_suffix(".part")
-        with unfinished.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, [field.name for field in fields(Row)])
-            writer.writeheader()
-            writer.writerows(asdict(row) for row in rows)
-        os.replace(unfinished, path())
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, [field.name for field in fields(Row)])
+        writer.writeheader()
+        writer.writerows(asdict(row) for row in rows)
+        files.write_whole(path(), text.getvalue())
 
 
 def read() -> list[Row]:

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from utils.base import course
+from utils.base import course, files
 from utils.running import tasks
 from utils.training import drawn, networks
 from utils.training.devices import replica_devices
@@ -203,11 +203,9 @@ def keep(folder: str, way: str, start: np.ndarray, model: tf.keras.Model) -> Non
     trained, `moving` the others: the moving averages of batch normalisation."""
     rank = tasks.this_task().rank or course.worker_rank()
     path = Path(folder, f"{way}-{rank}.npz")
-    half = path.with_suffix(".half")
     end, moving = flat(model.trainable_weights), flat(model.non_trainable_weights)
-    with half.open("wb") as file:
+    with files.whole(path) as file:
         np.savez(file, start=start, end=end, moving=moving)
-    half.replace(path)
 
 
 def main() -> None:

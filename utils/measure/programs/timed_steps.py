@@ -23,6 +23,7 @@ from pathlib import Path  # noqa: E402
 
 import tensorflow as tf  # noqa: E402
 
+from utils.base import files  # noqa: E402
 from utils.training import data, devices, networks  # noqa: E402
 
 imported = time.time()
@@ -189,9 +190,7 @@ def main() -> None:
         "step_seconds": steps,
         "operation_seconds": operations,
     }
-    half = args.out / f"timed-{rank}.half"
-    half.write_text(json.dumps(report))
-    half.replace(args.out / f"timed-{rank}.json")
+    files.write_whole(args.out / f"timed-{rank}.json", json.dumps(report))
 
 
 def parse(case: str) -> tuple[str, int, int]:
