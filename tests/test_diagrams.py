@@ -9,7 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import imread
 from matplotlib.text import Text
 
-from utils.figures import diagrams
+from utils.figures import diagrams, style
 
 SMALLEST_TYPE = 8  # points
 
@@ -83,7 +83,7 @@ def test_jupyter_gets_a_picture_and_the_words_for_it(drawing):
     assert len(repr(drawing).split()) > 10
     picture = imread(io.BytesIO(base64.b64decode(data["image/png"])))
     shown = metadata["image/png"]["height"], metadata["image/png"]["width"]
-    sharper = [diagrams.SHARPER * side for side in shown]
+    sharper = [style.SHARPER * side for side in shown]
     assert picture.shape[:2] == pytest.approx(sharper, abs=2)
 
 

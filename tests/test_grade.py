@@ -19,6 +19,7 @@ import pytest
 from utils.base import course, files
 from utils.base.course import CourseError
 from utils.grading import grade as module
+from utils.grading import gradebook
 from utils.grading.examined import Examined
 from utils.grading.grade import grade
 from utils.lessons import markup, outline

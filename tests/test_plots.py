@@ -1,10 +1,17 @@
 """The figures of runs: what is computed for them, and that they show it."""
 
+import base64
+import io
 import json
 
+import matplotlib
 import numpy as np
 import pytest
+from IPython.core.formatters import DisplayFormatter
+from matplotlib import pyplot
+from matplotlib.image import imread
 
+from utils.figures import style
 from utils.figures import training as plots
 from utils.running.result import Run
 
@@ -97,6 +104,50 @@ def test_figures_say_what_they_show_and_what_the_data_was(run, draw, shown):
     text = words(draw(run))
     for word in [*shown, "drawn garments"]:
         assert word in text
+
+
+@pytest.fixture
+def settings():
+    """The learner's settings of matplotlib, which are not the default ones."""
+    with matplotlib.rc_context({"axes.grid": False, "lines.linewidth": 7}):
+        yield matplotlib.rcParams.copy()
+
+
+def test_a_figure_has_the_style_and_no_setting_changes(run, settings):
+    axis = plots.drift(run).axes[0]
+    assert matplotlib.rcParams.copy() == settings
+    assert axis.xaxis.get_gridlines()[0].get_visible()
+    assert not axis.spines["top"].get_visible()
+
+
+def test_settings_are_the_learners_again_after_an_error(settings):
+    with pytest.raises(ValueError, match="Number of columns"):
+        style.subplots(1, 0)
+    assert matplotlib.rcParams.copy() == settings
+
+
+def test_pyplot_has_no_figure_to_close(run):
+    plots.curves(run)
+    assert pyplot.get_fignums() == []
+
+
+def test_a_rank_has_its_colour_and_mark_in_all_figures(run):
+    (alone,) = plots.drift(run).axes[0].get_legend().get_lines()
+    beside = plots.accuracies({"": run}).axes[0].lines[1]
+    assert alone.get_color() == beside.get_color() == style.ORANGE
+    assert alone.get_marker() == beside.get_marker() == "s"
+
+
+def test_jupyter_shows_a_whole_figure_without_pyplot(run):
+    figure = plots.curves(run)
+    data, metadata = DisplayFormatter().format(figure)
+    assert data["text/plain"] == repr(figure)
+    picture = imread(io.BytesIO(base64.b64decode(data["image/png"])))
+    shown = metadata["image/png"]
+    sides = [style.SHARPER * shown[side] for side in ("height", "width")]
+    assert picture.shape[:2] == pytest.approx(sides, abs=2)
+    edges = (picture[0], picture[-1], picture[:, 0], picture[:, -1])
+    assert all(np.all(edge == 1) for edge in edges)
 
 
 def test_a_run_that_was_not_watched_is_named(run):

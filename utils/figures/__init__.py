@@ -1,7 +1,7 @@
 """All figures: a module for each part of the course, one style for all of them.
 
-Each function returns its figure, closed, so that a cell shows it by ending with it. It
-may use everything but the command line; nothing but that may use it.
+Each function returns its figure, which a cell shows by ending with it. It may use
+everything but the command line; nothing but that may use it.
 """
 
 import importlib

@@ -2,12 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 
-import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator, PercentFormatter
+from matplotlib.axes import Axes
+from matplotlib.ticker import PercentFormatter
 
-from utils.figures.style import COLOURS, MARKS, new_axes
+from utils.figures.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    VERMILION,
+    Figure,
+    only_ticks,
+    subplots,
+)
 from utils.measure import global_batch
 from utils.measure.global_batch import Attempt
 from utils.measure.records import Record
@@ -26,21 +34,13 @@ def rates(base: float, workers: int, warmup_epochs: int, steps: int) -> Figure:
         "LearningRateWarmupCallback": line(updates + 1),
         "once an epoch": line(updates // steps * steps),
     }
-    figure, axis = new_axes(width=8)
-    for number, (label, way) in enumerate(ways.items()):
-        axis.step(
-            updates,
-            way,
-            where="post",
-            color=COLOURS[number],
-            label=label,
-            linestyle=("-", "--", "-.")[number],
-        )
-    axis.axhline(full, color="#888888", linewidth=0.8)
+    figure, axis = subplots()
+    for dashes, (label, way) in zip(("-", "--", "-."), ways.items(), strict=True):
+        axis.step(updates, way, dashes, where="post", label=label)
+    axis.axhline(full, color=GREY, linewidth=0.8)
     axis.annotate(f"base rate x {workers}", (0, full), (0, -12), **_POINTS)
     axis.set(xlabel="update", ylabel="learning rate", ylim=(0, full * 1.1))
     axis.legend(loc="lower right")
-    plt.close(figure)
     return figure
 
 
@@ -52,21 +52,19 @@ def noise(found: Mapping[str, Mapping[int, float]]) -> Figure:
     """Deviations of the gradients of batches (see global_batch.deviations) at several
     times: label -> batch -> deviation. With the line that falls as the square root of
     the batch grows, to the noise scale, where it meets 1."""
-    figure, axis = new_axes(width=8)
-    for number, (label, deviations) in enumerate(found.items()):
+    figure, axis = subplots()
+    for label, deviations in found.items():
         scale = global_batch.noise_scale(deviations)
-        batches, colour = np.array(list(deviations)), COLOURS[number]
-        axis.plot(
-            batches, deviations.values(), MARKS[number], color=colour, label=label
-        )
+        batches = np.array(list(deviations))
+        (marks,) = axis.plot(batches, deviations.values(), ls="", label=label)
+        colour = marks.get_color()
         axis.plot(batches, np.sqrt(scale / batches), "--", color=colour, alpha=0.6)
         axis.plot([scale, scale], [1, 0], ":", color=colour)
         axis.annotate(f"noise scale: {scale:.0f}", (scale, 1), (-6, -13), **_LEFT)
-    axis.axhline(1, color="#888888", linewidth=0.8)
-    _log_batches(axis, batches)
+    axis.axhline(1, color=GREY, linewidth=0.8)
+    _doubling(axis, batches, "images in a batch")
     axis.set(yscale="log", ylabel="noise, against the signal")
     axis.legend(title="dashed: 1 / square root of the batch")
-    plt.close(figure)
     return figure
 
 
@@ -74,88 +72,64 @@ def needed(steps: Mapping[int, int]) -> Figure:
     """Steps, and images, until a loss is reached, against the batch."""
     batches = np.array(list(steps))
     counted = np.array(list(steps.values()))
-    figure, axes = new_axes(2)
-    for axis, values, name, way in (
-        (axes[0], counted, "steps", counted[0] * batches[0] / batches),
-        (axes[1], counted * batches, "images", np.full(len(batches), np.nan)),
-    ):
-        axis.plot(batches, values, f"{MARKS[0]}-", color=COLOURS[0], label="measured")
-        if name == "steps":
-            axis.plot(
-                batches,
-                way,
-                "--",
-                color=COLOURS[1],
-                label="twice the batch, half of it",
-            )
-            axis.legend()
-        _log_batches(axis, batches)
+    shared = counted[0] * batches[0] / batches
+    figure, (left, right) = subplots(1, 2, figsize=(10, 3.4))
+    left.plot(batches, counted, label="measured")
+    left.plot(batches, shared, "--", label="twice the batch, half of it")
+    left.legend()
+    right.plot(batches, counted * batches)
+    for axis, name in ((left, "steps"), (right, "images")):
+        _doubling(axis, batches, "images in a batch")
         axis.set(yscale="log", ylabel=f"{name} to the same loss")
-    plt.close(figure)
     return figure
 
 
-def _log_batches(axis, batches) -> None:
+def _doubling(axis: Axes, numbers: Sequence[int], what: str) -> None:
+    """The x axis is for these numbers of `what`, each twice the one before."""
     axis.set_xscale("log", base=2)
-    axis.set_xticks(batches, [str(batch) for batch in batches])
-    axis.xaxis.set_minor_locator(NullLocator())
-    axis.set(xlabel="images in a batch")
+    axis.set_xlabel(what)
+    only_ticks(axis.xaxis, numbers)
 
 
 def estimates(random: np.ndarray, exact: float, images: int) -> Figure:
     """What three random rounds say of the accuracy, against one exact round."""
-    figure, axis = new_axes(width=8)
-    axis.hist(
-        *(random, 25),
-        color=COLOURS[0],
-        alpha=0.6,
-        label=f"three random rounds: {3 * images:,} images",
-    )
-    axis.axvline(
-        exact, color=COLOURS[5], linewidth=3, label=f"exact: {images:,} images"
-    )
+    figure, axis = subplots()
+    label = f"three random rounds: {3 * images:,} images"
+    axis.hist(random, 25, color=BLUE, alpha=0.6, label=label)
+    axis.axvline(exact, color=VERMILION, lw=3, label=f"exact: {images:,} images")
     axis.set(xlabel="validation accuracy, as the workers see it", ylabel="times")
     axis.xaxis.set_major_formatter(PercentFormatter(1, decimals=1))
     axis.set_ylim(top=axis.get_ylim()[1] * 1.3)
     axis.legend(loc="upper right")
-    plt.close(figure)
     return figure
 
 
 def accuracy_by_workers(record: Record) -> Figure:
     """The last accuracy of recorded runs against workers: each seed a mark, the line
     through the means."""
-    figure, axis = new_axes(width=8, height=3.8)
+    figure, axis = subplots(figsize=(8, 3.8))
     groups = global_batch.grouped(record.results["runs"])
     for number, (recipe, by_workers) in enumerate(groups.items()):
         workers = sorted(by_workers)
         last = [[run["accuracy"][-1] for run in by_workers[n]] for n in workers]
-        apart = 1.04 ** (number - 1)  # or marks would hide others
-        for n, values in zip(workers, last, strict=True):
-            axis.plot(
-                *([n * apart] * len(values), values, MARKS[number]),
-                color=COLOURS[number],
-                alpha=0.5,
-            )
-        axis.plot(
-            *([n * apart for n in workers], [np.mean(v) for v in last], "-"),
-            color=COLOURS[number],
-            marker=MARKS[number],
-            markersize=9,
-            label=recipe,
-        )
-    _workers(axis, workers)
+        places = np.array(workers) * 1.04 ** (number - 1)  # or marks would hide others
+        means = [np.mean(values) for values in last]
+        (line,) = axis.plot(places, means, ms=9, label=recipe)
+        look = {"color": line.get_color(), "marker": line.get_marker(), "ls": ""}
+        for place, values in zip(places, last, strict=True):
+            axis.plot([place] * len(values), values, alpha=0.5, **look)
+    _doubling(axis, workers, "workers")
     axis.set(ylabel=f"accuracy after {record.results['epochs']} epochs")
     axis.yaxis.set_major_formatter(PercentFormatter(1))
     axis.legend(title="mean, and each seed")
-    return _recorded(figure, record)
+    return figure.with_origin(record.origin, *record.notes)
 
 
 def time_to_accuracy(record: Record, target: float) -> Figure:
     """Seconds of training of recorded runs until an accuracy is reached, against
     workers: the mean over the seeds, from the fastest to the slowest. A number of
     workers is left out where a seed did not reach it."""
-    figure, axis = new_axes(width=8, height=3.8)
+    figure, axis = subplots(figsize=(8, 3.8))
     groups = global_batch.grouped(record.results["runs"])
     for number, (recipe, by_workers) in enumerate(groups.items()):
         found = {
@@ -167,60 +141,31 @@ def time_to_accuracy(record: Record, target: float) -> Figure:
         low = means - [min(values) for values in found.values()]
         high = [max(values) for values in found.values()] - means
         label = recipe if found else f"{recipe}: never"
-        axis.errorbar(
-            *([n * 1.04 ** (number - 1) for n in found], means, np.array([low, high])),
-            color=COLOURS[number],
-            marker=MARKS[number],
-            capsize=3,
-            label=label,
-        )
-    _workers(axis, sorted(next(iter(groups.values()))))
+        places = [n * 1.04 ** (number - 1) for n in found]
+        axis.errorbar(places, means, np.array([low, high]), capsize=3, label=label)
+    _doubling(axis, sorted(by_workers), "workers")
     axis.set(ylabel=f"seconds of training to {target:.0%}")
     axis.set_ylim(bottom=0)
     axis.legend(title="mean, fastest and slowest seed")
-    return _recorded(figure, record)
-
-
-def _workers(axis, workers: Sequence[int]) -> None:
-    axis.set_xscale("log", base=2)
-    axis.set_xticks(workers, [str(n) for n in workers])
-    axis.xaxis.set_minor_locator(NullLocator())
-    axis.set(xlabel="workers")
-
-
-def _recorded(figure: Figure, record: Record) -> Figure:
-    lines = [record.origin, *record.notes]
-    figure.supxlabel("\n".join(lines), fontsize=7, wrap=True)
-    plt.close(figure)
-    return figure
+    return figure.with_origin(record.origin, *record.notes)
 
 
 def pareto(attempts: Sequence[Attempt]) -> Figure:
     """Accuracy against time of several attempts, the front that none beats, and the
     goal."""
-    figure, axis = new_axes(width=8, height=3.8)
+    figure, axis = subplots(figsize=(8, 3.8))
     best = global_batch.front(list(attempts))
-    axis.step(
-        [one.seconds for one in best],
-        [one.accuracy for one in best],
-        where="post",
-        color=COLOURS[2],
-        label="the front",
-    )
+    steps = zip(*((one.seconds, one.accuracy) for one in best), strict=True)
+    axis.step(*steps, "-", where="post", color=GREEN, label="the front")
     for one in attempts:
-        number = 2 if one in best else 1
-        axis.plot(
-            *(one.seconds, one.accuracy, MARKS[number]),
-            color=COLOURS[number],
-            markersize=9,
-        )
+        mark, colour = ("^", GREEN) if one in best else ("s", ORANGE)
+        axis.plot(one.seconds, one.accuracy, mark, color=colour, ms=9)
         words = f"{one.name}\n({one.workers} worker{'s' * (one.workers > 1)})"
         axis.annotate(words, (one.seconds, one.accuracy), (8, -6), va="top", **_POINTS)
-    axis.axhline(global_batch.GOAL, color=COLOURS[5], linestyle="--", label="the goal")
+    axis.axhline(global_batch.GOAL, color=VERMILION, linestyle="--", label="the goal")
     axis.set(xlabel="seconds from start to end", ylim=(0, 1))
     axis.set_ylabel("accuracy of the kept weights")
     axis.set_xlim(0, 1.35 * max(one.seconds for one in attempts))
     axis.yaxis.set_major_formatter(PercentFormatter(1))
     axis.legend(loc="lower left")
-    plt.close(figure)
     return figure

@@ -1,12 +1,10 @@
-"""The figures of the capstone: one function a figure, each returns the Figure."""
+"""The figures of the capstone."""
 
 from collections.abc import Mapping
 
-import matplotlib.pyplot as plt
-from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from utils.figures.style import COLOURS, MARKS, finished, new_axes
+from utils.figures.style import PALE, Figure, subplots
 from utils.running.result import Run
 from utils.training import doodles, leaderboard
 
@@ -19,14 +17,11 @@ def strokes_and_pixels(
 
     `name` and `found` are what utils.training.doodles.drawings returns.
     """
-    figure, axes = plt.subplots(
-        2, len(found), figsize=(1.15 * len(found), 2.9), layout="constrained"
-    )
+    figure, axes = subplots(2, len(found), figsize=(1.15 * len(found), 2.9))
     for (word, sides), (above, below) in zip(found.items(), axes.T, strict=True):
         drawing = sides["train"][0]
-        for number, (x, y) in enumerate(drawing):
-            style = {"color": COLOURS[number % 6], "marker": MARKS[number % 6]}
-            above.plot(x, y, markersize=3, markevery=[0], linewidth=1.2, **style)
+        for x, y in drawing:
+            above.plot(x, y, markersize=3, markevery=[0], linewidth=1.2)
         above.invert_yaxis()
         above.set_aspect("equal", "datalim")
         above.set_title(word, fontsize=9)
@@ -34,21 +29,18 @@ def strokes_and_pixels(
         for axis in (above, below):
             axis.axis("off")
     figure.suptitle(name[0].upper() + name[1:], fontweight="bold")
-    plt.close(figure)
     return figure
 
 
 def against_time(runs: Mapping[str, Run]) -> Figure:
     """Validation accuracy after so many seconds of training, and where the goal is."""
-    figure, axis = new_axes(width=7.5)
-    for number, (name, run) in enumerate(runs.items()):
-        style = {"color": COLOURS[number % 6], "marker": MARKS[number % 6]}
-        history = run.history
-        axis.plot(history["seconds"], history["val_accuracy"], label=name, **style)
+    figure, axis = subplots(figsize=(7.5, 3.4))
+    for name, run in runs.items():
+        axis.plot(run.history["seconds"], run.history["val_accuracy"], label=name)
     goal, until = leaderboard.GOAL_ACCURACY, leaderboard.GOAL_SECONDS
-    axis.fill_between([0, until], goal, 1, color="#dddddd", zorder=0)
+    axis.fill_between([0, until], goal, 1, color=PALE, zorder=0)
     axis.annotate("the goal", (0, 1), (4, -4), textcoords="offset points", va="top")
     axis.set(xlabel="seconds of training", ylabel="validation accuracy", ylim=(0, 1))
     axis.yaxis.set_major_formatter(PercentFormatter(1, 0))
     axis.legend(loc="lower right", frameon=False)
-    return finished(figure, *runs.values())
+    return figure.with_notices(*runs.values())

@@ -4,13 +4,22 @@ from collections.abc import Mapping
 
 import numpy as np
 import pandas
-from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator, ScalarFormatter
+from matplotlib.ticker import MaxNLocator
 
 from utils.cluster import elastic, namespaces
 from utils.cluster.namespaces import CutOff, Lan
 from utils.figures import elastic as elastic_plots
-from utils.figures.style import COLOURS, MARKS, finished, new_axes
+from utils.figures.style import (
+    BLUE,
+    COLOURS,
+    GREEN,
+    GREY,
+    ORANGE,
+    WARNING,
+    Figure,
+    only_ticks,
+    subplots,
+)
 from utils.measure import cost_model, network_speed
 from utils.measure.network_speed import Speed
 from utils.running.result import Run
@@ -27,36 +36,30 @@ def seen(run: Run) -> dict[int, np.ndarray]:
 
 def shards(runs: Mapping[str, Run], images: int = 60) -> Figure:
     """Which of the first so many images each worker got, in several runs."""
-    figure, axes = new_axes(len(runs), width=10 / len(runs), height=2.4)
-    for axis, (label, run) in zip(np.atleast_1d(axes), runs.items(), strict=True):
+    figure, axes = subplots(1, len(runs), figsize=(10, 2.4), squeeze=False)
+    for axis, (label, run) in zip(axes.flat, runs.items(), strict=True):
         for rank, numbers in seen(run).items():
             shown = numbers[numbers < images]
             rows = np.full(len(shown), rank)
-            axis.plot(shown, rows, "|", color=COLOURS[rank % 6], ms=22, mew=2)
+            axis.plot(shown, rows, "|", ms=22, mew=2)
         axis.set_yticks(list(seen(run)), [f"worker {rank}" for rank in seen(run)])
         axis.set(title=label, xlabel="number of the image", ylim=(1.6, -0.6))
         axis.grid(visible=False)
-    return finished(figure, *runs.values())
+    return figure.with_notices(*runs.values())
 
 
 def lives(run: Run) -> Figure:
     """Training accuracy by epoch, of a run that was started again on the way."""
-    figure, axis = new_axes(width=8)
-    for number, history in enumerate(run.histories):
-        axis.plot(
-            history["epoch"] + 1,
-            history["accuracy"],
-            color=COLOURS[number],
-            marker=MARKS[number],
-            markersize=9,
-            label=f"life {number + 1}",
-        )
-        if number:
-            axis.axvline(history["epoch"][0] + 0.5, color="#b00000", ls="--")
+    figure, axis = subplots()
+    for life, history in enumerate(run.histories, 1):
+        epochs = history["epoch"] + 1
+        axis.plot(epochs, history["accuracy"], ms=9, label=f"life {life}")
+        if life > 1:
+            axis.axvline(epochs[0] - 0.5, color=WARNING, ls="--")
     axis.set(xlabel="epoch", ylabel="training accuracy", ylim=(0, 1))
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.legend(title="dashed: a worker was killed", loc="lower right")
-    return finished(figure, run)
+    return figure.with_notices(run)
 
 
 def variables(run: Run) -> pandas.DataFrame:
@@ -84,13 +87,12 @@ def placement(run: Run) -> Figure:
     """How many bytes of which variable are on which parameter server."""
     table = variables(run)
     servers = sorted(table["ps"].unique())
-    figure, axis = new_axes(width=9, height=0.9 + 0.7 * len(servers))
+    figure, axis = subplots(figsize=(9, 0.9 + 0.7 * len(servers)))
     left = dict.fromkeys(servers, 0.0)
     for number, (name, ps, size) in enumerate(table.itertuples(index=False)):
         kilobytes = size / 1000
-        bars = axis.barh(
-            ps, kilobytes, 0.6, left[ps], color=COLOURS[number % 6], alpha=0.6
-        )
+        colour = COLOURS[number % len(COLOURS)]
+        bars = axis.barh(ps, kilobytes, 0.6, left[ps], color=colour, alpha=0.6)
         if kilobytes > table["bytes"].sum() / 10_000:
             words = f"{name.partition(':')[0]}\n{kilobytes:,.0f} kB"
             axis.bar_label(bars, [words], label_type="center", fontsize=9)
@@ -99,58 +101,56 @@ def placement(run: Run) -> Figure:
     axis.set(xlabel="kB of weights")
     axis.invert_yaxis()
     axis.grid(visible=False)
-    return finished(figure, run)
+    return figure.with_notices(run)
 
 
 def staleness(runs: Mapping[str, Run]) -> Figure:
     """How many steps came by how many updates too late, in several runs."""
-    figure, axis = new_axes(width=8)
+    figure, axis = subplots()
     tables = {label: steps(run)["stale"] for label, run in runs.items()}
     most = max(stale.max() for stale in tables.values())
     width = 0.8 / len(runs)
     for number, (label, stale) in enumerate(tables.items()):
         counted = np.bincount(stale, minlength=most + 1)
         places = np.arange(most + 1) + number * width
-        bars = axis.bar(places, counted, width, color=COLOURS[number], label=label)
+        bars = axis.bar(places, counted, width, label=label)
         axis.bar_label(bars, fontsize=9)
     axis.set_xticks(np.arange(most + 1) + 0.4 - width / 2, range(most + 1))
     axis.set(xlabel="updates by others between reading and writing", ylabel="steps")
     axis.legend()
-    return finished(figure, *runs.values())
+    return figure.with_notices(*runs.values())
 
 
 def timeline(run: Run) -> Figure:
     """When each worker finished its steps; one that came back is a new row."""
     table = steps(run)
     names = sorted(table["worker"].unique())
-    figure, axis = new_axes(width=9, height=1.0 + 0.5 * len(names))
+    figure, axis = subplots(figsize=(9, 1 + 0.5 * len(names)))
     for number, name in enumerate(names):
         times = table.loc[table["worker"] == name, "seconds"]
-        axis.plot(
-            times, np.full(len(times), number), "|", color=COLOURS[number % 6], ms=18
-        )
+        axis.plot(times, np.full(len(times), number), "|", ms=18)
     labels = [f"{name}: {(table['worker'] == name).sum()} steps" for name in names]
     axis.set_yticks(range(len(names)), labels)
     axis.set(xlabel="seconds since the first step ended", ylim=(len(names) - 0.4, -0.6))
-    return finished(figure, run)
+    return figure.with_notices(run)
 
 
 def picture(lan: Lan) -> Figure:
     """Which hosts there are, and what they are connected by."""
-    figure, axis = new_axes(width=8, height=2.6)
+    figure, axis = subplots(figsize=(8, 2.6))
     axis.axis("off")
     places = np.linspace(0, 1, len(lan.addresses))
     middle = places.mean()
     box = {"boxstyle": "round,pad=0.6", "facecolor": "white"}
     for number, place in zip(lan.numbers, places, strict=True):
-        axis.plot([place, middle], [0, 1], color=COLOURS[0], lw=2, zorder=0)
+        axis.plot([place, middle], [0, 1], "-", color=BLUE, lw=2, zorder=0)
         text = f"{namespaces.name(number)}\n{namespaces.CARD}: "
         text += namespaces.address(number)
         axis.text(place, 0, text, ha="center", va="center", bbox=box)
     cable = namespaces.title(lan.mbit)
     axis.text(middle, 1, f"switch\n{cable}", ha="center", va="center", bbox=box)
     axis.set(xlim=(-0.3, 1.3), ylim=(-0.5, 1.5))
-    return finished(figure)
+    return figure
 
 
 def speeds(found: Mapping[str, Speed], origin: str = "") -> Figure:
@@ -160,19 +160,18 @@ def speeds(found: Mapping[str, Speed], origin: str = "") -> Figure:
     byte hidden behind computing, and with all hidden that can be. origin: a line to
     stand below.
     """
-    figure, axis = new_axes(width=8, height=4)
+    figure, axis = subplots(figsize=(8, 4))
     one = found[network_speed.ONE_HOST].images_per_second
     two = [row for row in found.values() if row.hosts > 1]
     hosts = two[0].hosts
-    for shaped, colour, label in (
-        (True, COLOURS[0], "measured"),
-        (False, COLOURS[2], "measured, as fast as this machine can"),
+    for shaped, mark, colour, label in (
+        (True, "o", BLUE, "measured"),
+        (False, "^", GREEN, "measured, as fast as this machine can"),
     ):
         rows = [row for row in two if row.shaped == shaped]
         if rows:
             x = [row.throughput for row in rows]
             y = [row.images_per_second / one for row in rows]
-            mark = MARKS[0 if shaped else 2]
             axis.plot(x, y, mark, ms=8, color=colour, label=label, zorder=3)
     reach = [row.throughput for row in two]
     across = np.geomspace(min(reach) / 2, max(reach) * 2, 200)
@@ -185,26 +184,17 @@ def speeds(found: Mapping[str, Speed], origin: str = "") -> Figure:
         ]
         for hidden in (False, True)
     ]
-    axis.fill_between(
-        across,
-        *bounds,
-        color=COLOURS[1],
-        alpha=0.3,
-        label="predicted: nothing to all hidden behind computing",
-    )
-    axis.plot(across, bounds[0], color=COLOURS[1])
-    axis.plot(across, bounds[1], "--", color=COLOURS[1])
-    axis.axhline(1, color="#666666", lw=1, ls=":")
+    label = "predicted: nothing to all hidden behind computing"
+    axis.fill_between(across, *bounds, color=ORANGE, alpha=0.3, label=label)
+    for way, dashes in zip(bounds, ("-", "--"), strict=True):
+        axis.plot(across, way, dashes, color=ORANGE)
+    axis.axhline(1, color=GREY, lw=1, ls=":")
     axis.annotate("one host alone", (across[-1], 1), va="bottom", ha="right")
     axis.set(xscale="log", ylim=(0, 1.15 * hosts))
     axis.set(xlabel="megabits per second, measured", ylabel="speed-up")
-    axis.xaxis.set_major_locator(FixedLocator(sorted(round(x, -1) or x for x in reach)))
-    axis.xaxis.set_minor_locator(NullLocator())
-    axis.xaxis.set_major_formatter(ScalarFormatter())
+    only_ticks(axis.xaxis, sorted(round(x, -1) or x for x in reach))
     axis.legend(loc="lower right")
-    if origin:
-        figure.supxlabel(origin, fontsize=8, color="#444444", wrap=True)
-    return finished(figure)
+    return figure.with_origin(origin)
 
 
 def lost_host(cut: CutOff | None) -> Figure:
@@ -213,10 +203,10 @@ def lost_host(cut: CutOff | None) -> Figure:
     None: an empty figure that says that there was no such run.
     """
     if cut is None:
-        figure, axis = new_axes(width=8, height=1.2)
+        figure, axis = subplots(figsize=(8, 1.2))
         axis.axis("off")
         axis.text(0.5, 0.5, "not run here: no hosts of their own", ha="center")
-        return finished(figure)
+        return figure
     incident = elastic.Incident("cut off", 0, "")
     happened = [elastic.Happened(incident, cut.time)]
     return elastic_plots.workers_and_loss(elastic.journal(cut.run.folder), happened)

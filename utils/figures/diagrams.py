@@ -5,30 +5,23 @@ in words what it shows, for screen readers and for whoever compares two of them.
 The words come from the numbers that are drawn.
 """
 
-import base64
-import io
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 from matplotlib.ticker import FuncFormatter
 
-# Okabe and Ito's colours: told apart with any colour vision. Words go with each.
-INK, GREY, PALE = "#1a1a1a", "#595959", "#e6e6e6"
-BLUE, ORANGE, GREEN = "#0072b2", "#e69f00", "#009e73"
-SHADES = ["#ffffff", "#e1eef7", "#b9d7ea", "#8abddb"]  # by how many are in a sum
+from utils.figures.style import BLUE, GREEN, GREY, INK, ORANGE, PALE, Figure
 
-DOTS_PER_INCH = 96
-SHARPER = 1.5  # times as many dots are stored as are shown, for dense screens
+SHADES = ["#ffffff", "#e1eef7", "#b9d7ea", "#8abddb"]  # by how many are in a sum
 
 
 class Diagram(Figure):
-    """A matplotlib Figure, `width` by `height` inches, that `words` describe.
+    """A Figure, `width` by `height` inches, that `words` describe.
 
-    It is not one of pyplot's figures, so a cell shows it by ending with it, once.
+    It has not the style of plots: where all is drawn, axes are seldom to be seen.
     """
 
     def __init__(self, width: float, height: float, words: str):
@@ -38,22 +31,16 @@ class Diagram(Figure):
     def __repr__(self) -> str:
         return self.words
 
-    def _repr_mimebundle_(self, include=None, exclude=None):
+    def _repr_mimebundle_(self, include=None, exclude=None) -> tuple[dict, dict]:
         """What Jupyter shows: the picture, with `words` as its alternative text."""
-        png = io.BytesIO()
-        dots = DOTS_PER_INCH * SHARPER
-        self.savefig(png, dpi=dots, pil_kwargs={"optimize": True})  # a smaller file
-        picture = base64.b64encode(png.getvalue()).decode()
-        width, height = (
-            round(DOTS_PER_INCH * inches) for inches in self.get_size_inches()
-        )
-        shown = {"width": width, "height": height, "alt": self.words}
-        return {"image/png": picture, "text/plain": self.words}, {"image/png": shown}
+        data, shown = super()._repr_mimebundle_()
+        shown["image/png"]["alt"] = self.words
+        return data, shown
 
 
 def model_and_data_parallel() -> Diagram:
     """One network on two GPUs: its layers shared out, or its images."""
-    diagram, ax = _paper(
+    diagram, ax = paper(
         8,
         3.7,
         "Left, model parallel: GPU 0 holds layers 1 and 2, GPU 1 layers 3 and 4; one "
@@ -61,37 +48,37 @@ def model_and_data_parallel() -> Diagram:
         "parallel: both GPUs hold all four layers; each sees half of the batch, and "
         "gradients travel between them once per step.",
     )
-    _text(ax, 2, 3.45, "Model parallel", size=12, weight="bold")
-    _text(ax, 2, 3.17, "each GPU has half of the layers")
-    _text(ax, 6, 3.45, "Data parallel", size=12, weight="bold")
-    _text(ax, 6, 3.17, "each GPU has half of the batch")
+    draw_text(ax, 2, 3.45, "Model parallel", size=12, weight="bold")
+    draw_text(ax, 2, 3.17, "each GPU has half of the layers")
+    draw_text(ax, 6, 3.45, "Data parallel", size=12, weight="bold")
+    draw_text(ax, 6, 3.17, "each GPU has half of the batch")
     ax.plot([4, 4], [0.1, 3.6], color=PALE, lw=1.5)
 
     for gpu, (left, colour) in enumerate([(0.25, BLUE), (2.35, ORANGE)]):
-        _box(ax, left, 1.05, 1.4, 1.8, "", edge=colour)
-        _text(ax, left + 0.7, 2.65, f"GPU {gpu}", weight="bold")
+        draw_box(ax, left, 1.05, 1.4, 1.8, "", edge=colour)
+        draw_text(ax, left + 0.7, 2.65, f"GPU {gpu}", weight="bold")
         for row in range(2):
             y = 1.18 + 0.65 * row
-            _box(ax, left + 0.2, y, 1.0, 0.5, f"layer {2 * gpu + row + 1}", PALE)
-    _arrow(ax, (1.45, 2.08), (2.55, 1.43), both=True)
-    _text(ax, 2, 0.75, "activations there, gradients back:")
-    _text(ax, 2, 0.52, "in the middle of every step")
-    _box(ax, 0.35, 0.08, 1.2, 0.3, "whole batch", PALE)
-    _arrow(ax, (0.45, 0.38), (0.45, 1.05))
+            draw_box(ax, left + 0.2, y, 1.0, 0.5, f"layer {2 * gpu + row + 1}", PALE)
+    draw_arrow(ax, (1.45, 2.08), (2.55, 1.43), both=True)
+    draw_text(ax, 2, 0.75, "activations there, gradients back:")
+    draw_text(ax, 2, 0.52, "in the middle of every step")
+    draw_box(ax, 0.35, 0.08, 1.2, 0.3, "whole batch", PALE)
+    draw_arrow(ax, (0.45, 0.38), (0.45, 1.05))
 
     for gpu, (left, colour) in enumerate([(4.25, BLUE), (6.35, ORANGE)]):
-        _box(ax, left, 1.05, 1.4, 1.8, "", edge=colour)
-        _text(ax, left + 0.7, 2.65, f"GPU {gpu}", weight="bold")
+        draw_box(ax, left, 1.05, 1.4, 1.8, "", edge=colour)
+        draw_text(ax, left + 0.7, 2.65, f"GPU {gpu}", weight="bold")
         for layer in range(4):
             y = 1.13 + 0.34 * layer
-            _box(ax, left + 0.2, y, 1.0, 0.28, f"layer {layer + 1}", PALE)
+            draw_box(ax, left + 0.2, y, 1.0, 0.28, f"layer {layer + 1}", PALE)
         half = ("first", "second")[gpu]
-        _box(ax, left + 0.05, 0.08, 1.3, 0.3, f"{half} half", PALE)
+        draw_box(ax, left + 0.05, 0.08, 1.3, 0.3, f"{half} half", PALE)
         edge = left + (0.15 if gpu == 0 else 1.25)
-        _arrow(ax, (edge, 0.38), (edge, 1.05))
-    _arrow(ax, (5.65, 1.75), (6.35, 1.75), both=True)
-    _text(ax, 6, 0.75, "gradients both ways:")
-    _text(ax, 6, 0.52, "once at the end of a step")
+        draw_arrow(ax, (edge, 0.38), (edge, 1.05))
+    draw_arrow(ax, (5.65, 1.75), (6.35, 1.75), both=True)
+    draw_text(ax, 6, 0.75, "gradients both ways:")
+    draw_text(ax, 6, 0.52, "once at the end of a step")
     return diagram
 
 
@@ -198,7 +185,7 @@ def parameter_server(workers: int) -> Diagram:
     """Every worker's gradients to one machine, and their sum back. For 2 to 8."""
     _must_fit(workers, 8)
     width = max(5.5, 1.5 * workers)
-    diagram, ax = _paper(
+    diagram, ax = paper(
         width,
         3.8,
         f"{workers} workers and a server on one network. Over each worker's wire its "
@@ -207,23 +194,23 @@ def parameter_server(workers: int) -> Diagram:
         f"{2 * workers} S.",
     )
     middle = width / 2
-    _box(ax, middle - 1, 3.05, 2, 0.6, "server\nadds them all up", edge=GREEN)
-    _box(ax, 0.2, 1.55, width - 0.4, 0.3, "network", PALE)
+    draw_box(ax, middle - 1, 3.05, 2, 0.6, "server\nadds them all up", edge=GREEN)
+    draw_box(ax, 0.2, 1.55, width - 0.4, 0.3, "network", PALE)
     ax.plot([middle, middle], [1.85, 3.05], color=ORANGE, lw=12, solid_capstyle="butt")
     label = f"one wire for all:\n{workers} S in, {workers} S out"
-    _text(ax, middle + 0.2, 2.45, label, align="left", weight="bold")
+    draw_text(ax, middle + 0.2, 2.45, label, align="left", weight="bold")
     for worker in range(workers):
         x = width * (worker + 0.5) / workers
         ax.plot([x, x], [0.75, 1.55], color=BLUE, lw=2.5)
-        _text(ax, x + 0.08, 1.15, "S out,\nS in", align="left")
-        _box(ax, x - 0.6, 0.2, 1.2, 0.55, f"worker {worker}", edge=BLUE)
+        draw_text(ax, x + 0.08, 1.15, "S out,\nS in", align="left")
+        draw_box(ax, x - 0.6, 0.2, 1.2, 0.55, f"worker {worker}", edge=BLUE)
     return diagram
 
 
 def ring(workers: int) -> Diagram:
     """Each worker sends to the next, hears from the one before. For 2 to 8."""
     _must_fit(workers, 8)
-    diagram, ax = _paper(
+    diagram, ax = paper(
         5.6,
         4.2,
         f"{workers} workers in a circle, an arrow from each to the next. All arrows "
@@ -233,14 +220,16 @@ def ring(workers: int) -> Diagram:
     turns = np.pi / 2 - 2 * np.pi * np.arange(workers) / workers
     places = middle + radii * np.stack([np.cos(turns), np.sin(turns)], axis=1)
     boxes = [
-        _box(ax, x - 0.6, y - 0.25, 1.2, 0.5, f"worker {worker}", edge=BLUE)
+        draw_box(ax, x - 0.6, y - 0.25, 1.2, 0.5, f"worker {worker}", edge=BLUE)
         for worker, (x, y) in enumerate(places)
     ]
     for worker in range(workers):
         to = (worker + 1) % workers
         between = {"patchA": boxes[worker], "patchB": boxes[to], "shrinkB": 5}
-        _arrow(ax, places[worker], places[to], colour=BLUE, bend=-0.25, **between)
-    _text(ax, *middle, f"every arrow carries\none chunk: S/{workers} bytes", size=10)
+        draw_arrow(ax, places[worker], places[to], colour=BLUE, bend=-0.25, **between)
+    draw_text(
+        ax, *middle, f"every arrow carries\none chunk: S/{workers} bytes", size=10
+    )
     return diagram
 
 
@@ -257,7 +246,7 @@ def ring_in_steps(workers: int) -> Diagram:
     wide, high = 0.41, 0.32  # of a cell
     panel, gap, left = workers * wide, 0.32, 0.85
     row_height = 1.2 + workers * high
-    diagram, ax = _paper(
+    diagram, ax = paper(
         max(4.5, left + workers * (panel + gap)),
         2 * row_height + 0.4,
         f"A ring all-reduce of {workers} workers in {2 * steps} steps. In the first "
@@ -278,22 +267,22 @@ def ring_in_steps(workers: int) -> Diagram:
     ]
     for row, (title, shown) in enumerate(rows):
         y = corner(0, row, -1, 0)[1]
-        _text(ax, 0.1, y + 0.52, title, size=11, align="left", weight="bold")
+        draw_text(ax, 0.1, y + 0.52, title, size=11, align="left", weight="bold")
         for worker in range(workers):
             below = corner(0, row, worker, 0)[1] + high / 2
-            _text(ax, left - 0.1, below, f"worker {worker}", align="right")
+            draw_text(ax, left - 0.1, below, f"worker {worker}", align="right")
         for column, step in enumerate(shown):
             x = corner(column, row, 0, 0)[0] + panel / 2
-            _text(ax, x, y + 0.17, f"after step {step}" if step else "start")
+            draw_text(ax, x, y + 0.17, f"after step {step}" if step else "start")
             for (worker, chunk), value in np.ndenumerate(states[step]):
                 place = corner(column, row, worker, chunk)
                 _cell(ax, place, wide, high, value, value == complete)
                 if column and value != states[step - 1][worker, chunk]:
                     _frame(ax, place, wide, high)
     _cell(ax, (left, 0.12), wide, high, complete, True)
-    _text(ax, left + wide + 0.08, 0.28, "dark: complete", align="left")
+    draw_text(ax, left + wide + 0.08, 0.28, "dark: complete", align="left")
     _frame(ax, (left + 1.75, 0.12), wide, high)
-    _text(ax, left + wide + 1.83, 0.28, "framed: just arrived", align="left")
+    draw_text(ax, left + wide + 1.83, 0.28, "framed: just arrived", align="left")
     return diagram
 
 
@@ -376,7 +365,7 @@ def _must_fit(workers: int, most: int) -> None:
         raise ValueError(f"this drawing is for 2 to {most} workers, not {workers}")
 
 
-def _paper(width: float, height: float, words: str) -> tuple[Diagram, Axes]:
+def paper(width: float, height: float, words: str) -> tuple[Diagram, Axes]:
     """A Diagram without axes, to draw on in inches from its lower left corner."""
     diagram = Diagram(width, height, words)
     ax = diagram.add_axes((0, 0, 1, 1))
@@ -389,14 +378,15 @@ def _open_axes(ax: Axes) -> None:
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def _text(ax, x, y, text, size=9, align="center", weight="normal", colour=INK):
+def draw_text(ax, x, y, words, size=9, align="center", weight="normal", colour=INK):
+    """Words whose middle, or other end as `align` says, is at (x, y)."""
     ax.text(
-        x, y, text, fontsize=size, ha=align, va="center", weight=weight, color=colour
+        x, y, words, fontsize=size, ha=align, va="center", weight=weight, color=colour
     )
 
 
-def _box(ax, x, y, width, height, text, fill="white", edge=GREY):
-    """A rounded box with its lower left corner at (x, y)."""
+def draw_box(ax, x, y, width, height, words, fill="white", edge=GREY):
+    """A rounded box around words, with its lower left corner at (x, y)."""
     box = FancyBboxPatch(
         (x, y),
         width,
@@ -407,11 +397,12 @@ def _box(ax, x, y, width, height, text, fill="white", edge=GREY):
         linewidth=1 if edge == GREY else 2.5,
     )
     ax.add_patch(box)
-    _text(ax, x + width / 2, y + height / 2, text)
+    draw_text(ax, x + width / 2, y + height / 2, words)
     return box
 
 
-def _arrow(ax, start, end, colour=INK, bend=0.0, both=False, **ends):
+def draw_arrow(ax, start, end, colour=INK, bend=0.0, both=False, **ends):
+    """An arrow with a head at its end, or at both; `bend` is 0 for a straight one."""
     style = "<|-|>" if both else "-|>"
     look = {"arrowstyle": style, "color": colour, "lw": 1.8, "shrinkA": 0, "shrinkB": 0}
     look["connectionstyle"] = f"arc3,rad={bend}"
@@ -443,10 +434,8 @@ def _cell(ax, corner, width, height, value, complete):
     fill = BLUE if complete else SHADES[str(value).count("1")]
     ax.add_patch(Rectangle(corner, width, height, facecolor=fill, edgecolor=GREY))
     middle = corner[0] + width / 2, corner[1] + height / 2
-    if complete:
-        _text(ax, *middle, str(value), weight="bold", colour="white")
-    else:
-        _text(ax, *middle, str(value))
+    look = {"weight": "bold", "colour": "white"} if complete else {}
+    draw_text(ax, *middle, str(value), **look)
 
 
 def _frame(ax, corner, width, height):
@@ -471,15 +460,15 @@ def decision_chart() -> Diagram:
     words = ["Questions in order; the first yes decides.", *asked, f"All no: {LAST}."]
     row, box = 0.95, 0.6  # inches
     height = row * (len(QUESTIONS) + 1) + 0.1
-    diagram, ax = _paper(7.5, height, " ".join(" ".join(words).split()))
+    diagram, ax = paper(7.5, height, " ".join(" ".join(words).split()))
     y = height - row + 0.15
     for question, where in QUESTIONS.items():
-        _box(ax, 0.3, y, 2.3, box, question, edge=BLUE)
-        _arrow(ax, (2.6, y + box / 2), (4.0, y + box / 2))
-        _text(ax, 3.2, y + box / 2 + 0.14, "yes")
-        _box(ax, 4.0, y, 3.2, box, where, edge=GREEN)
-        _arrow(ax, (1.45, y), (1.45, y - row + box), colour=GREY)
-        _text(ax, 1.72, y - (row - box) / 2, "no")
+        draw_box(ax, 0.3, y, 2.3, box, question, edge=BLUE)
+        draw_arrow(ax, (2.6, y + box / 2), (4.0, y + box / 2))
+        draw_text(ax, 3.2, y + box / 2 + 0.14, "yes")
+        draw_box(ax, 4.0, y, 3.2, box, where, edge=GREEN)
+        draw_arrow(ax, (1.45, y), (1.45, y - row + box), colour=GREY)
+        draw_text(ax, 1.72, y - (row - box) / 2, "no")
         y -= row
-    _box(ax, 0.3, y, 2.3, box, LAST, edge=GREEN)
+    draw_box(ax, 0.3, y, 2.3, box, LAST, edge=GREEN)
     return diagram

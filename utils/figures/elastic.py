@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from utils.cluster import elastic
 from utils.cluster.elastic import Happened
-from utils.figures.style import COLOURS, MARKS, finished, new_axes
+from utils.figures.style import BLUE, ORANGE, VERMILION, WARNING, Figure, subplots
 from utils.running.result import Run
 
 
@@ -18,15 +17,15 @@ def workers_and_loss(journal, happened: Sequence[Happened] = ()) -> Figure:
     journal: of cluster/elastic.py, a row a batch; it may have no row yet. happened: the
     incidents, drawn as lines.
     """
-    figure, (above, below) = new_axes(columns=2, width=4.6, height=3.0)
+    figure, (above, below) = subplots(1, 2, figsize=(9.2, 3))
     start = journal["time"].min() if len(journal) else 0.0
     seconds = journal["time"] - start
-    above.step(seconds, journal["workers"], where="post", color=COLOURS[0])
+    above.step(seconds, journal["workers"], where="post", marker="")
     above.set(xlabel="seconds", ylabel="workers")
     above.set_ylim(0, max([2, *journal["workers"]]) + 0.5)
     above.yaxis.set_major_locator(MaxNLocator(integer=True))
     for epoch, rows in journal.groupby("epoch"):
-        colour = COLOURS[int(epoch) % 2]
+        colour = (BLUE, ORANGE)[int(epoch) % 2]
         below.plot(seconds[rows.index], rows["loss"], ".", ms=4, color=colour)
         middle = seconds[rows.index].median()
         below.annotate(
@@ -40,29 +39,28 @@ def workers_and_loss(journal, happened: Sequence[Happened] = ()) -> Figure:
     below.set(xlabel="seconds", ylabel="loss since the last change")
     for one in happened:
         for axis in (above, below):
-            axis.axvline(one.time - start, color="#b00000", lw=1, ls=":")
+            axis.axvline(one.time - start, color=WARNING, lw=1, ls=":")
         above.annotate(
             one.incident.what,
             (one.time - start, 0.02),
             xycoords=("data", "axes fraction"),
-            color="#b00000",
+            color=WARNING,
             rotation=90,
             ha="right",
         )
-    return finished(figure)
+    return figure
 
 
 def lives(runs: Sequence[Run]) -> Figure:
     """The loss by epoch, of a training that was started again."""
-    figure, axis = new_axes(width=8)
+    figure, axis = subplots()
     for number, run in enumerate(runs):
         journal = elastic.journal(run.folder)
         images = journal.groupby("epoch")["images"].transform("max")
         axis.plot(
             journal["epoch"] + journal["images"] / max(images),
             journal["loss"],
-            MARKS[number],
-            color=COLOURS[number],
+            ls="",
             fillstyle="none",  # a life's batches lie on those of the one before
             ms=9 - 4 * number,
             label=f"life {number + 1}",
@@ -70,23 +68,20 @@ def lives(runs: Sequence[Run]) -> Figure:
     axis.set(xlabel="epochs done", ylabel="loss since the epoch began")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.legend()
-    return finished(figure, *runs)
+    return figure.with_notices(*runs)
 
 
 def cost_of_saving(saving: float, failures: float) -> Figure:
     """The share of the time that is lost, by how often is saved; times in seconds."""
-    figure, axis = new_axes(width=8)
+    figure, axis = subplots()
     best = elastic.best_interval(saving, failures)
     intervals = np.geomspace(best / 20, best * 20, 200)
     shares = elastic.share_lost(intervals, saving, failures)
-    axis.plot(intervals / 60, shares, color=COLOURS[0], label="both")
-    axis.plot(
-        intervals / 60, saving / intervals, "--", color=COLOURS[1], label="saving"
-    )
-    again = intervals / 2 / failures
-    axis.plot(intervals / 60, again, ":", color=COLOURS[2], label="doing again")
+    axis.plot(intervals / 60, shares, "-", label="both")
+    axis.plot(intervals / 60, saving / intervals, "--", label="saving")
+    axis.plot(intervals / 60, intervals / 2 / failures, ":", label="doing again")
     least = elastic.share_lost(best, saving, failures)
-    axis.plot(best / 60, least, "o", color=COLOURS[5])
+    axis.plot(best / 60, least, "o", color=VERMILION)
     axis.annotate(
         f"every {best / 60:.0f} minutes: {least:.1%} lost",
         (best / 60, least),
@@ -98,4 +93,4 @@ def cost_of_saving(saving: float, failures: float) -> Figure:
     axis.set_ylabel("share of the time lost")
     axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     axis.legend()
-    return finished(figure)
+    return figure

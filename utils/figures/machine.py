@@ -2,55 +2,38 @@
 
 from utils.base.machine import cores, gpus
 from utils.checking.doctor import Report
+from utils.figures.diagrams import Diagram, draw_arrow, draw_box, draw_text, paper
+from utils.figures.style import BLUE, GREEN, INK, ORANGE, PALE
 
 
-def show_machine(report: Report):
+def show_machine(report: Report) -> Diagram:
     """A drawing of this machine: which worker gets which cores or GPUs.
 
-    Returns a Diagram. report: from `doctor()`; its profile says how many workers.
+    report: from `doctor()`; its profile says how many workers.
     """
-    from matplotlib.patches import FancyBboxPatch
-
-    from utils.figures.diagrams import BLUE, GREEN, GREY, INK, ORANGE, PALE, Diagram
-
     workers, kind = report.profile.workers, "GPU" if gpus() else "core"
     shares = share_out(workers, gpus() or cores(), bool(gpus()))
     shown = min(workers, 4)
-    diagram = Diagram(8, 2.2, in_words(shares, kind))
-    ax = diagram.add_axes((0, 0, 1, 1))
-    ax.set(xlim=(0, 8), ylim=(0, 2.2))
-    ax.set_axis_off()
-
-    def box(x, y, width, height, edge, fill="white"):
-        style = "round,pad=0,rounding_size=0.08"
-        ax.add_patch(
-            FancyBboxPatch(
-                (x, y), width, height, style, facecolor=fill, edgecolor=edge, lw=2.5
-            )
-        )
-
-    def text(x, y, words, **style):
-        ax.text(x, y, words, ha="center", va="center", color=INK, **style)
-
+    diagram, ax = paper(8, 2.2, in_words(shares, kind))
     gap = 1.1
     width = (7.6 - gap * (shown - 1)) / shown
     for rank, colour in zip(range(shown), (BLUE, ORANGE, GREEN, INK), strict=False):
         left = 0.2 + rank * (width + gap)
-        box(left, 0.4, width, 1.6, colour)
-        text(left + width / 2, 1.75, f"worker {rank}", weight="bold", fontsize=12)
+        middle = left + width / 2
+        draw_box(ax, left, 0.4, width, 1.6, "", edge=colour)
+        draw_text(ax, middle, 1.75, f"worker {rank}", size=12, weight="bold")
         mine = shares[rank]
         some = mine[:2]
         each = (width - 0.2) / len(some)
         for place, device in enumerate(some):
-            box(left + 0.15 + place * each, 0.75, each - 0.1, 0.7, GREY, PALE)
-            text(left + 0.1 + (place + 0.5) * each, 1.1, f"{kind} {device}")
+            x, words = left + 0.15 + place * each, f"{kind} {device}"
+            draw_box(ax, x, 0.75, each - 0.1, 0.7, words, PALE)
         if len(mine) > len(some):
-            text(left + width / 2, 0.56, f"and {len(mine) - len(some)} more {kind}s")
+            draw_text(ax, middle, 0.56, f"and {len(mine) - len(some)} more {kind}s")
         if rank:
-            ends = {"arrowstyle": "<|-|>", "color": INK, "lw": 1.8}
-            ax.annotate("", (left - 0.1, 1.1), (left - gap + 0.1, 1.1), arrowprops=ends)
-            text(left - gap / 2, 1.35, "gradients", fontsize=9)
-    text(4, 0.16, diagram.words, fontsize=9)
+            draw_arrow(ax, (left - gap + 0.1, 1.1), (left - 0.1, 1.1), both=True)
+            draw_text(ax, left - gap / 2, 1.35, "gradients")
+    draw_text(ax, 4, 0.16, diagram.words)
     return diagram
 
 

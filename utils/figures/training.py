@@ -1,15 +1,15 @@
 """The figures of training: data, networks, curves, and what workers recorded."""
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Mapping
 
-import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from utils.figures.style import COLOURS, MARKS, finished, new_axes
+from utils.figures.style import COLOURS, Figure, bars, subplots
 from utils.running.result import Run
 from utils.training.data import SHIFT, Dataset, flip_and_shift
 
@@ -19,7 +19,7 @@ def garments(dataset: Dataset, examples: int = 8) -> Figure:
 
     The title names the data set, and says so if it is not Fashion-MNIST.
     """
-    figure, axes = plt.subplots(5, 2, figsize=(10, 4.6), layout="constrained")
+    figure, axes = subplots(5, 2, figsize=(10, 4.6))
     for label, (axis, name) in enumerate(zip(axes.flat, dataset.classes, strict=True)):
         images = dataset.x_train[dataset.y_train == label][:examples]
         axis.set_title(name, loc="left", fontsize=10)
@@ -31,7 +31,6 @@ def garments(dataset: Dataset, examples: int = 8) -> Figure:
     else:
         title = f"{dataset.name.capitalize()}, not Fashion-MNIST"
     figure.suptitle(title, fontweight="bold")
-    plt.close(figure)
     return figure
 
 
@@ -41,7 +40,7 @@ def augmented(dataset: Dataset, versions: int = 8) -> Figure:
 
     originals = dataset.x_train[:3]
     random = np.random.default_rng(1)
-    figure, axes = plt.subplots(3, 1, figsize=(9, 3.6), layout="constrained")
+    figure, axes = subplots(3, 1, figsize=(9, 3.6))
     for axis, original in zip(axes, originals, strict=True):
         same = tf.repeat(original[None], versions, axis=0)
         flips = tf.constant(random.random(versions) < 0.5)
@@ -51,7 +50,6 @@ def augmented(dataset: Dataset, versions: int = 8) -> Figure:
         axis.imshow(np.hstack(row), cmap="gray")
         axis.axis("off")
     axes[0].set_title("the image, and eight times what the network may see", loc="left")
-    plt.close(figure)
     return figure
 
 
@@ -63,14 +61,12 @@ def network(width: int) -> Figure:
     parts = [("image", 28, 1), ("cbr", 28, 16)]
     for group, size in enumerate((28, 14, 7)):
         parts.append((f"group {group + 1}\n2 blocks", size, 16 * 2**group * width))
-    figure, axis = plt.subplots(figsize=(10, 3.2))
+    figure, axis = subplots(figsize=(8.5, 2.9))
     x = 0.0
     for number, (name, size, channels) in enumerate(parts):
         height = size / 28 * 2
-        box = plt.Rectangle(
-            (x, -height / 2), 1.1, height, color=COLOURS[number], alpha=0.35
-        )
-        axis.add_patch(box)
+        corner, colour = (x, -height / 2), COLOURS[number]
+        axis.add_patch(Rectangle(corner, 1.1, height, color=colour, alpha=0.35))
         axis.text(x + 0.55, 0, name, ha="center", va="center")
         shape = f"{size} x {size}\n{channels} channel{'s' * (channels > 1)}"
         axis.text(x + 0.55, -1.15, shape, ha="center", va="top", fontsize=9)
@@ -81,29 +77,21 @@ def network(width: int) -> Figure:
     axis.text(x, 0, "average over\nthe image,\nsoftmax over\n10 classes", va="center")
     axis.set(xlim=(-0.1, x + 1.6), ylim=(-1.8, 1.2), title=f"WRN-16-{width}")
     axis.axis("off")
-    plt.close(figure)
     return figure
 
 
 def curves(run: Run) -> Figure:
     """Loss and accuracy of a run by epoch: in training, and in validation."""
-    figure, axes = new_axes(2)
+    figure, axes = subplots(1, 2, figsize=(10, 3.4))
     epochs = run.history["epoch"] + 1
     for axis, name in zip(axes, ("loss", "accuracy"), strict=True):
         for column, label in ((name, "training"), (f"val_{name}", "validation")):
-            kind = 0 if label == "training" else 1
-            axis.plot(
-                epochs,
-                run.history[column],
-                color=COLOURS[kind],
-                marker=MARKS[kind],
-                label=label,
-            )
+            axis.plot(epochs, run.history[column], label=label)
         axis.set(xlabel="epoch", ylabel=name)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.legend()
     axes[1].set_ylim(0, 1)
-    return finished(figure, run)
+    return figure.with_notices(run)
 
 
 def devices(run: Run) -> Figure:
@@ -118,24 +106,24 @@ def devices(run: Run) -> Figure:
     busy = {rank: Counter() for rank in ranks}
     for sample in run.samples:
         busy[sample["rank"]][sample["device"]] += sample["percent"]
-    figure, axis = new_axes(width=8, height=0.8 + 0.6 * len(ranks))
+    figure, axis = subplots(figsize=(8, 0.8 + 0.6 * len(ranks)))
     names = sorted({device for shares in busy.values() for device in shares})
     left = np.zeros(len(ranks))
-    for number, name in enumerate(names):
+    for colour, name in zip(itertools.cycle(COLOURS), names, strict=False):
         totals = [max(sum(busy[rank].values()), 1e-9) for rank in ranks]
         shares = np.array(
             [busy[r][name] / t for r, t in zip(ranks, totals, strict=True)]
         )
-        bars = axis.barh(ranks, shares, 0.6, left, color=COLOURS[number % 6], alpha=0.8)
+        drawn = axis.barh(ranks, shares, 0.6, left, color=colour, alpha=0.8)
         words = [f"{name}\n{share:.0%}" if share > 0.08 else "" for share in shares]
-        axis.bar_label(bars, words, label_type="center", fontsize=9)
+        axis.bar_label(drawn, words, label_type="center", fontsize=9)
         left += shares
     axis.set_yticks(ranks, [f"rank {rank}" for rank in ranks])
     axis.invert_yaxis()
     axis.xaxis.set_major_formatter(PercentFormatter(1))
     axis.set(xlabel="share of the worker's busy time", xlim=(0, 1))
     axis.grid(visible=False)
-    return finished(figure, run)
+    return figure.with_notices(run)
 
 
 def distances(run: Run) -> dict[int, np.ndarray]:
@@ -178,8 +166,9 @@ def paths(runs: Mapping[str, Run]) -> Figure:
     path begins at its own worker's weights after the first batch, and the unit is the
     size of rank 0's weights then.
     """
-    figure, axes = new_axes(len(runs), width=10 / max(2, len(runs)), height=3.8)
-    for axis, (label, run) in zip(np.atleast_1d(axes), runs.items(), strict=True):
+    figsize = (min(10, 5 * len(runs)), 3.8)
+    figure, axes = subplots(1, len(runs), figsize=figsize, squeeze=False)
+    for axis, (label, run) in zip(axes.flat, runs.items(), strict=True):
         weights = [run.recording(rank).weights[1:] for rank in range(run.workers)]
         moves = np.concatenate([own - own[0] for own in weights])
         moves /= np.linalg.norm(weights[0][0])
@@ -187,14 +176,8 @@ def paths(runs: Mapping[str, Run]) -> Figure:
         values, vectors = np.linalg.eigh(moves @ moves.T)
         plane = vectors[:, -2:] * np.sqrt(np.maximum(values[-2:], 0))
         for rank, path in enumerate(np.split(plane, run.workers)):
-            axis.plot(
-                path[:, 1],
-                path[:, 0],
-                color=COLOURS[rank % 6],
-                marker=MARKS[rank % 6],
-                markersize=9 if rank == 0 else 4,
-                label=f"rank {rank}",
-            )
+            size = 9 if rank == 0 else 4
+            axis.plot(path[:, 1], path[:, 0], ms=size, label=f"rank {rank}")
         axis.plot(0, 0, "k*", markersize=12)
         apart = max(distance[-1] for distance in distances(run).values())
         axis.set_title(f"{label}\nweights in the end: {apart:.0%} apart", fontsize=10)
@@ -203,26 +186,22 @@ def paths(runs: Mapping[str, Run]) -> Figure:
         axis.tick_params(labelsize=8)
         axis.locator_params(axis="x", nbins=5)
         axis.legend()
-    return finished(figure, *runs.values())
+    return figure.with_notices(*runs.values())
 
 
 def drift(run: Run) -> Figure:
     """How far the workers' weights are apart, batch by batch."""
-    figure, axis = new_axes(width=8)
+    figure, axis = subplots()
+    axis.plot([], [])  # rank 0 has the first colour in all figures
     for rank, distance in distances(run).items():
-        axis.plot(
-            distance,
-            color=COLOURS[rank % 6],
-            marker=MARKS[rank % 6],
-            label=f"rank {rank} against rank 0",
-        )
+        axis.plot(distance, label=f"rank {rank} against rank 0")
     axis.set(xlabel="batch", ylabel="difference of the weights")
     axis.margins(y=0.15)
     axis.set_ylim(bottom=-0.05)
     axis.yaxis.set_major_formatter(PercentFormatter(1))
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.legend()
-    return finished(figure, run)
+    return figure.with_notices(run)
 
 
 def lines_by_rank(run: Run) -> dict[int, int]:
@@ -235,62 +214,44 @@ def lines_by_rank(run: Run) -> dict[int, int]:
 def voices(runs: Mapping[str, Run]) -> Figure:
     """How many lines each worker printed in several runs: label -> run."""
     most = max(run.workers for run in runs.values())
-    figure, axis = new_axes(width=8, height=0.9 + 0.35 * most * len(runs))
+    figure, axis = subplots(figsize=(8, 0.9 + 0.35 * most * len(runs)))
     for number, (label, run) in enumerate(runs.items()):
         counted = lines_by_rank(run)
         places = [rank + 0.8 * number / len(runs) for rank in counted]
-        bars = axis.barh(
-            places,
-            counted.values(),
-            0.7 / len(runs),
-            color=COLOURS[number],
-            label=label,
-        )
-        axis.bar_label(bars, padding=3)
+        lines = axis.barh(places, counted.values(), 0.7 / len(runs), label=label)
+        axis.bar_label(lines, padding=3)
     offset = 0.4 * (len(runs) - 1) / len(runs)
     axis.set_yticks(np.arange(most) + offset, [f"rank {rank}" for rank in range(most)])
     axis.invert_yaxis()
     axis.set(xlabel="lines printed")
     axis.legend()
-    return finished(figure, *runs.values())
+    return figure.with_notices(*runs.values())
 
 
 def epoch_times(runs: Mapping[str, Run]) -> Figure:
     """Seconds of training in an epoch of several runs: label -> run."""
-    figure, axis = new_axes(width=8, height=0.9 + 0.5 * len(runs))
-    seconds = [run.seconds_per_epoch for run in runs.values()]
-    bars = axis.barh(range(len(runs)), seconds, 0.6, color=COLOURS[: len(runs)])
-    axis.bar_label(bars, [f"{value:.1f} s" for value in seconds], padding=3)
-    axis.set_yticks(range(len(runs)), runs)
-    axis.invert_yaxis()
+    figure, axis = subplots(figsize=(8, 0.9 + 0.5 * len(runs)))
+    seconds = {label: run.seconds_per_epoch for label, run in runs.items()}
+    bars(axis, seconds, "{:.1f} s")
     axis.set(xlabel="seconds of training in an epoch")
-    axis.margins(x=0.12)
-    return finished(figure, *runs.values())
+    return figure.with_notices(*runs.values())
 
 
 def losses(runs: Mapping[str, Run]) -> Figure:
     """Training and validation loss by epoch of several runs: label -> run."""
-    figure, axes = new_axes(2)
-    for axis, (column, name) in zip(
-        axes,
-        {"loss": "training loss", "val_loss": "validation loss"}.items(),
-        strict=True,
-    ):
+    figure, axes = subplots(1, 2, figsize=(10, 3.4))
+    shown = {"loss": "training loss", "val_loss": "validation loss"}
+    for axis, (column, name) in zip(axes, shown.items(), strict=True):
         for number, (label, run) in enumerate(runs.items()):
-            axis.plot(
-                range(1, len(run.history) + 1),
-                run.history[column],
-                color=COLOURS[number],
-                marker=MARKS[number],
-                markersize=11 - 5 * (number % 2),
-                label=label,
-            )
+            epochs = range(1, len(run.history) + 1)
+            size = 11 - 5 * (number % 2)  # lines that coincide are still seen
+            axis.plot(epochs, run.history[column], ms=size, label=label)
         axis.set(xlabel="epoch", ylabel=name)
         axis.margins(y=0.1)
         axis.set_ylim(bottom=0)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.legend()
-    return finished(figure, *runs.values())
+    return figure.with_notices(*runs.values())
 
 
 def accuracies(runs: Mapping[str, Run]) -> Figure:
@@ -298,35 +259,29 @@ def accuracies(runs: Mapping[str, Run]) -> Figure:
 
     runs: label -> recorded run. Shown is what the last callback of each worker saw.
     """
-    figure, axes = new_axes(len(runs))
-    for axis, (label, run) in zip(np.atleast_1d(axes), runs.items(), strict=True):
+    figure, axes = subplots(1, len(runs), figsize=(5 * len(runs), 3.4), squeeze=False)
+    for axis, (label, run) in zip(axes.flat, runs.items(), strict=True):
         for rank in range(run.workers):
             seen = [m["val_accuracy"] for m in run.recording(rank).metrics_after]
-            axis.plot(
-                range(1, len(seen) + 1),
-                seen,
-                color=COLOURS[rank % 6],
-                marker=MARKS[rank % 6],
-                markersize=11 - 5 * (rank % 2),
-                label=f"rank {rank}",
-            )
+            size = 11 - 5 * (rank % 2)
+            axis.plot(range(1, len(seen) + 1), seen, ms=size, label=f"rank {rank}")
         axis.set(title=label, xlabel="epoch", ylabel="validation accuracy")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.legend()
-    return finished(figure, *runs.values())
+    return figure.with_notices(*runs.values())
 
 
 def ranks(machines: int, gpus: int) -> Figure:
     """Machines with GPUs, and rank and local rank of the worker on each GPU."""
-    figure, axis = plt.subplots(figsize=(2.2 * gpus, 1.7 * machines))
+    figure, axis = subplots(figsize=(1.8 * gpus, 1.5 * machines))
     for machine in range(machines):
         y = -1.5 * machine
-        frame = plt.Rectangle((-0.15, y - 0.15), gpus + 0.1, 1.25, fill=False)
+        frame = Rectangle((-0.15, y - 0.15), gpus + 0.1, 1.25, fill=False)
         axis.add_patch(frame)
         axis.text(-0.3, y + 0.45, f"machine {machine}", ha="right", va="center")
         for gpu in range(gpus):
-            colour = COLOURS[gpu % 6]
-            box = plt.Rectangle((gpu, y), 0.8, 0.95, color=colour, alpha=0.25)
+            colour = COLOURS[gpu % len(COLOURS)]
+            box = Rectangle((gpu, y), 0.8, 0.95, color=colour, alpha=0.25)
             axis.add_patch(box)
             words = f"GPU {gpu}\nrank {machine * gpus + gpu}\nlocal rank {gpu}"
             axis.text(gpu + 0.4, y + 0.47, words, ha="center", va="center")
@@ -334,7 +289,6 @@ def ranks(machines: int, gpus: int) -> Figure:
     axis.set_ylim(-1.5 * machines + 1.2, 1.25)
     axis.axis("off")
     axis.set_title(f"size {machines * gpus}: {machines} machines with {gpus} GPUs each")
-    plt.close(figure)
     return figure
 
 
@@ -345,15 +299,11 @@ def unseen(rounds: int, workers: range = range(1, 33)) -> Figure:
     an image is missed by all with probability (1 - rounds/N)^N, 0 where N <= rounds.
     Both one round and `rounds` rounds are shown.
     """
-    figure, axis = new_axes(width=8)
-    for number, r in enumerate(sorted({1, rounds})):
+    figure, axis = subplots()
+    for r in sorted({1, rounds}):
         missed = [max(0.0, 1 - r / n) ** n for n in workers]
-        name = "1 round" if r == 1 else f"{r} rounds"
-        axis.plot(
-            workers, missed, color=COLOURS[number], marker=MARKS[number], label=name
-        )
+        axis.plot(workers, missed, label="1 round" if r == 1 else f"{r} rounds")
     axis.set(xlabel="workers", ylabel="images nobody looks at", ylim=(-0.01, 0.45))
     axis.yaxis.set_major_formatter(PercentFormatter(1))
     axis.legend(title="of validation, shared by all")
-    plt.close(figure)
     return figure
