@@ -66,6 +66,8 @@ def test_help_does_not_wait_for_tensorflow():
         (["notebooks", "--quickly"], "No such option"),
         (["notebooks", "99"], "there is no notebook 99: choose from 00, 01"),
         (["notebooks", "--profile", "laptop"], "choose ci, cpu or gpu"),
+        (["steps", "--exercise", "mirrored"], "--exercise goes with --out"),
+        (["steps", "--out", "x", "--check"], "neither --check nor --start-over does"),
     ],
 )
 def test_wrong_usage_is_one_message_and_status_2(tiny_course, arguments, words):

@@ -23,6 +23,7 @@ _NAMES = {
     "excerpt": "lessons.work",
     "need_steps": "lessons.work",
     "what_changed": "lessons.work",
+    "write_steps": "lessons.work",
     "render": "lessons.markup",
     "hint": "lessons.progress",
     "Progress": "lessons.progress",

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from utils.base import course, programs
+from utils.base import programs
 from utils.grading import gradebook
 from utils.grading.gradebook import Grade
 from utils.grading.submissions import REFUSED, visible
@@ -125,16 +125,10 @@ def _facts(grade: Grade, ours: str) -> dict:
 
 def solution(exercise: str) -> str:
     """The course's program after the last step. Raises CourseError if it has none."""
-    source = course.root() / "solutions" / f"{exercise}_solution.py"
-    if not source.exists():
-        raise course.CourseError(
-            f"`{exercise}` can't be graded: the course has no {course.shown(source)} "
-            "to compare with."
-        )
-    text = source.read_text(encoding="utf-8")
-    program = markup.render(text, markup.count(text), source.name)
+    source = markup.source_of(exercise)
+    last = markup.count(source.read_text(encoding="utf-8"), source.name)
     # The file's own name, in its first lines, is not a difference.
-    return program.replace(f"solutions/{source.name}", f"exercises/{exercise}.py")
+    return markup.program(source, last, markup.exercise_of(source))
 
 
 def cut(log: str) -> str:
