@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +12,11 @@ from nbformat.v4 import new_code_cell, new_notebook, writes_json
 
 from utils.base.course import PACKAGE_ROOT
 from utils.lessons import markup
+from utils.measure.table import TITLES
 
 COMMANDS = {
     *("doctor", "notebooks", "run", "watch", "steps"),
-    *("check", "progress", "diff", "hint", "grade"),
+    *("check", "progress", "diff", "hint", "grade", "bench"),
 }
 
 
@@ -52,6 +54,11 @@ def test_every_command_explains_itself(command):
     answer = run_course(command, "--help")
     assert answer.returncode == 0
     assert f"course {command}" in answer.stdout
+
+
+def test_bench_names_its_sections():
+    words = re.findall(r"\w+", run_course("bench", "--help").stdout)
+    assert {*TITLES} <= {*words}
 
 
 def test_help_does_not_wait_for_tensorflow():

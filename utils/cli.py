@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 
 from utils.base.course import TIME_LIMIT, CourseError
+from utils.measure.table import TITLES
 from utils.running.result import RunFailed
 
 app = typer.Typer(
@@ -317,10 +318,7 @@ def grade(
 def bench(
     sections: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="launch, pipeline, start, profile, precision, work, accuracy, recipe; "
-            "default: all of them."
-        ),
+        typer.Argument(help=f"{', '.join(TITLES)}; default: all of them."),
     ] = None,
     rounds: Annotated[int, typer.Option(help="How often each row is measured.")] = 5,
     out: Annotated[
