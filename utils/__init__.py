@@ -18,6 +18,7 @@ _NAMES = {
     "CourseError": "base.course",
     "replica_devices": "training.devices",
     "Leaderboard": "training.leaderboard",
+    "Stopwatch": "training.stopwatch",
     "check": "checking.checks",
     "doctor": "checking.doctor",
     "excerpt": "lessons.work",
