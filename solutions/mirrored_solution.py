@@ -9,12 +9,11 @@ processor. The best epoch's weights are kept, loaded at the end, and tested.
 """
 
 import argparse
-import time
 from pathlib import Path
 
 import tensorflow as tf
 
-from utils import data, logs, networks, replica_devices
+from utils import Stopwatch, data, logs, networks, replica_devices
 
 parser = argparse.ArgumentParser(
     description="Train an image classifier with tf.distribute.MirroredStrategy.",
@@ -86,23 +85,6 @@ with strategy.scope():
     )
 
 
-class Stopwatch(tf.keras.callbacks.Callback):
-    """Log images per second, and the seconds spent on training so far."""
-
-    seconds = 0.0
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self.started = time.perf_counter()
-
-    def on_test_begin(self, logs=None):
-        self.epoch_seconds = time.perf_counter() - self.started
-
-    def on_epoch_end(self, epoch, logs=None):
-        self.seconds += self.epoch_seconds
-        logs["images_per_second"] = steps * global_batch / self.epoch_seconds
-        logs["seconds"] = self.seconds
-
-
 history = logs.claim(args.log_dir, "history.csv")
 best = str(Path(history).with_name("best_epoch"))  # a checkpoint: .h5 can't be mirrored
 trained = model.fit(
@@ -112,7 +94,7 @@ trained = model.fit(
     validation_data=validation,
     validation_steps=validation_steps,
     callbacks=[
-        Stopwatch(),
+        Stopwatch(steps * global_batch),
         tf.keras.callbacks.ModelCheckpoint(
             best, monitor="val_accuracy", save_best_only=True, save_weights_only=True
         ),

@@ -14,13 +14,12 @@ import os
 import shutil
 import signal
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
-from utils import data, logs, networks, tasks
+from utils import Stopwatch, data, logs, networks, tasks
 
 parser = argparse.ArgumentParser(
     description="Train on Fashion-MNIST with MultiWorkerMirroredStrategy.",
@@ -96,21 +95,6 @@ with strategy.scope():
     )
 
 
-class Stopwatch(tf.keras.callbacks.Callback):
-    """Log images per second, and the seconds spent on training so far."""
-
-    seconds = 0.0
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self.started = time.perf_counter()
-
-    def on_epoch_end(self, epoch, logs=None):
-        passed = time.perf_counter() - self.started
-        self.seconds += passed
-        logs["images_per_second"] = count // global_batch * global_batch / passed
-        logs["seconds"] = self.seconds
-
-
 class Accident(tf.keras.callbacks.Callback):
     """Kill this process in the middle of an epoch; once, which a file remembers."""
 
@@ -135,7 +119,10 @@ else:
 
 # After each epoch the chief keeps all that training needs to go on: weights, optimizer
 # and epoch. A worker that is started again finds it here and goes on from there.
-callbacks = [tf.keras.callbacks.BackupAndRestore(str(folder / "backup")), Stopwatch()]
+callbacks = [
+    tf.keras.callbacks.BackupAndRestore(str(folder / "backup")),
+    Stopwatch(count // global_batch * global_batch),
+]
 if task.is_chief:
     callbacks.append(tf.keras.callbacks.CSVLogger(history))
 if args.die_at_epoch and task.index == args.die_task:

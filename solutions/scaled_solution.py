@@ -9,12 +9,11 @@ larger batch, exact validation, and a checkpoint.
 """
 
 import argparse
-import time
 
 import horovod.tensorflow.keras as hvd
 import tensorflow as tf
 
-from utils import data, logs, networks
+from utils import Stopwatch, data, logs, networks
 
 hvd.init()
 gpus = tf.config.list_physical_devices("GPU")
@@ -87,25 +86,6 @@ class AverageStatistics(tf.keras.callbacks.Callback):
             variable.assign(hvd.allreduce(variable.value()))
 
 
-class Stopwatch(tf.keras.callbacks.Callback):
-    """Log images per second, the seconds spent on training so far, and the rate."""
-
-    seconds = 0.0
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self.started = time.perf_counter()
-
-    def on_test_begin(self, logs=None):
-        self.epoch_seconds = time.perf_counter() - self.started
-
-    def on_epoch_end(self, epoch, logs=None):
-        self.seconds += self.epoch_seconds
-        images = steps * args.batch_size * workers
-        logs["images_per_second"] = images / self.epoch_seconds
-        logs["seconds"] = self.seconds
-        logs["learning_rate"] = float(self.model.optimizer.learning_rate)
-
-
 class StopAtAccuracy(tf.keras.callbacks.Callback):
     """Stop after the first epoch whose validation accuracy reaches the target."""
 
@@ -131,6 +111,13 @@ class SetLearningRate(tf.keras.callbacks.Callback):
         self.model.optimizer.learning_rate = learning_rate(update)
 
 
+class NoteLearningRate(tf.keras.callbacks.Callback):
+    """Log the learning rate."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        logs["learning_rate"] = float(self.model.optimizer.learning_rate)
+
+
 # Step 3: Let a worker's metrics weigh as much as it has images. The mean that
 # MetricAverageCallback takes is unweighted; of equal numbers it is the same again.
 class WeighMetrics(tf.keras.callbacks.Callback):
@@ -151,7 +138,8 @@ callbacks = [
 callbacks.append(WeighMetrics())
 
 callbacks.append(hvd.callbacks.MetricAverageCallback())
-callbacks.append(Stopwatch())
+callbacks.append(Stopwatch(steps * args.batch_size * workers))
+callbacks.append(NoteLearningRate())
 callbacks.append(StopAtAccuracy())
 if verbose:
     callbacks.append(

@@ -8,7 +8,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-from test_checks import RIGHT, WRONG
+from check_tables import TABLES
 from test_examine import ATTACKS
 
 from utils.checking import exercises
@@ -34,8 +34,8 @@ def main() -> None:
     folder.mkdir(parents=True)
     finished = markup.render(SOURCE, 6)
     programs = [finished, *(markup.render(SOURCE, n) for n in range(6))]
-    programs += [program.text for program in RIGHT[::7]]
-    programs += [program.text for program in WRONG[::7]]
+    programs += [program.text for program in TABLES["fashion_mnist"].right[::7]]
+    programs += [program.text for program in TABLES["fashion_mnist"].wrong[::7]]
     for name, text in zip(NAMES, programs, strict=False):
         (folder / f"{name}.py").write_text(text)
     for attack in ATTACKS:

@@ -1,6 +1,9 @@
 """What the tests of launching share: small programs, and a count of survivors."""
 
 import contextlib
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -41,6 +44,15 @@ def program(folder: Path, text: str = PROGRAM, name: str = "program.py") -> Path
     return path
 
 
+@contextlib.contextmanager
+def empty_course(folder: Path):
+    """Make `folder` a course without notebooks and exercises, and work in it."""
+    for name in ("notebooks", "exercises"):
+        (folder / name).mkdir()
+    with contextlib.chdir(folder):
+        yield folder
+
+
 def descendants_of_runs_in(folder: Path) -> list[psutil.Process]:
     """Every process that a run below `folder` started, at whatever depth.
 
@@ -53,6 +65,28 @@ def descendants_of_runs_in(folder: Path) -> list[psutil.Process]:
             if run.startswith(str(folder)) and process.status() != "zombie":
                 found.append(process)
     return found
+
+
+def assert_none_is_left(folder: Path) -> None:
+    """That no process of a run is left; if one is, end it first."""
+    left = descendants_of_runs_in(folder)
+    for process in left:
+        process.kill()
+    assert not left
+
+
+def in_a_plain_shell(command: str) -> str:
+    """What a command prints that a person types, with `.venv` activated."""
+    return subprocess.run(
+        command,
+        shell=True,
+        env=os.environ
+        | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout
 
 
 def wait_for(condition, seconds: float = 60, what: str = "the condition"):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +12,11 @@ from nbformat.v4 import new_code_cell, new_notebook, writes_json
 
 from utils.base.course import PACKAGE_ROOT
 from utils.lessons import markup
+from utils.measure.table import TITLES
 
 COMMANDS = {
     *("doctor", "notebooks", "run", "watch", "steps"),
-    *("check", "progress", "diff", "hint", "grade"),
+    *("check", "progress", "diff", "hint", "grade", "bench"),
 }
 
 
@@ -54,6 +56,11 @@ def test_every_command_explains_itself(command):
     assert f"course {command}" in answer.stdout
 
 
+def test_bench_names_its_sections():
+    words = re.findall(r"\w+", run_course("bench", "--help").stdout)
+    assert {*TITLES} <= {*words}
+
+
 def test_help_does_not_wait_for_tensorflow():
     program = "import sys, utils.cli; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
@@ -66,6 +73,8 @@ def test_help_does_not_wait_for_tensorflow():
         (["notebooks", "--quickly"], "No such option"),
         (["notebooks", "99"], "there is no notebook 99: choose from 00, 01"),
         (["notebooks", "--profile", "laptop"], "choose ci, cpu or gpu"),
+        (["steps", "--exercise", "mirrored"], "--exercise goes with --out"),
+        (["steps", "--out", "x", "--check"], "neither --check nor --start-over does"),
     ],
 )
 def test_wrong_usage_is_one_message_and_status_2(tiny_course, arguments, words):

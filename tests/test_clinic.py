@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from processes import empty_course
 
 from utils.base import course
 from utils.checking import clinic
@@ -36,12 +37,9 @@ STALLS = (
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """An empty course with the working directory in it."""
-    (tmp_path / "notebooks").mkdir()
-    (tmp_path / "exercises").mkdir()
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+def folder(tmp_path):
+    with empty_course(tmp_path):
+        yield tmp_path
 
 
 # ------------------------------------------------------------ the page

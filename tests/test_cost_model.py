@@ -166,8 +166,9 @@ def test_the_literatures_networks_have_so_many_parameters(row):
 
 def test_predictions_are_drawn_with_a_band_for_each_law():
     fits = [fit(steps_of(TRUE, 0.05), law, draws=20) for law in cost_model.LAWS]
-    low, middle, high = cost_model.range_of(fits, 1000, 64, wide_resnet(1))
-    assert low <= middle <= high
+    for each in fits:
+        low, middle, high = each.efficiency(1000, 64, wide_resnet(1))
+        assert low <= middle <= high
     figure = scaling_plots.predicted(fits, [wide_resnet(1), wide_resnet(10)], 64)
     assert isinstance(figure, matplotlib.figure.Figure)
     left, right = figure.axes

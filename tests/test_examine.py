@@ -21,8 +21,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from programs import rendered
-from test_checks import FINISHED as SMALL
+from check_tables import TABLES
 from test_evidence import OUTCOME
 
 from utils.base import course, files
@@ -40,8 +39,8 @@ SILENCE = 15.0  # seconds of processor; enough to fill the memory
 MOST_MEMORY = 500e6  # bytes, of the process that grades
 
 # Two workers in a single world; and, in a world more, with their gradients.
-LIGHT, FULL = exercises.find("survive").name, exercises.find("fashion_mnist").name
-FINISHED = {LIGHT: rendered(exercises.find("survive"), 4), FULL: SMALL}
+LIGHT, FULL = "survive", "fashion_mnist"
+FINISHED = {name: TABLES[name].finished for name in (LIGHT, FULL)}
 LOOKED_AT = {LIGHT: 1, FULL: 3}  # so many steps
 
 

@@ -48,6 +48,18 @@ def test_no_worker_survives_its_owner(tmp_path, number):
 SILENCE = 3.0
 
 
+def outcomes(folder, world, programs):
+    """How these programs, name -> text, end in a world."""
+    for name, code in programs.items():
+        (folder / f"{name}.py").write_text(code)
+    jobs = [lab.Job(str(folder / f"{name}.py"), (world,)) for name in programs]
+    lab.perform(folder, jobs, SILENCE)
+    return [
+        json.loads((folder / str(number) / world / "outcome.json").read_text())
+        for number in range(len(jobs))
+    ]
+
+
 def test_only_who_says_nothing_for_long_is_hung(tmp_path):
     """A worker that gets nothing of a busy machine looks like one that sleeps."""
     programs = {
@@ -55,14 +67,7 @@ def test_only_who_says_nothing_for_long_is_hung(tmp_path):
         "asleep": "import time; time.sleep(1000)",
         "busy": "while True: pass",
     }
-    for name, code in programs.items():
-        (tmp_path / f"{name}.py").write_text(code)
-    jobs = [lab.Job(str(tmp_path / f"{name}.py"), ("one",)) for name in programs]
-    lab.perform(tmp_path, jobs, SILENCE)
-    ends = [
-        json.loads((tmp_path / str(number) / "one" / "outcome.json").read_text())
-        for number in range(len(jobs))
-    ]
+    ends = outcomes(tmp_path, "one", programs)
     assert [end["outcome"] for end in ends] == [lab.ENDED, lab.HUNG, lab.HUNG]
     assert ends[1]["seconds"] > lab.PATIENCE * SILENCE
     assert ends[2]["seconds"] > SILENCE
@@ -74,14 +79,7 @@ def test_a_world_without_reports_ends_as_its_mpirun_does(tmp_path):
         "fails": "raise SystemExit(3)",
         "asleep": "import time; time.sleep(1000)",
     }
-    for name, code in programs.items():
-        (tmp_path / f"{name}.py").write_text(code)
-    jobs = [lab.Job(str(tmp_path / f"{name}.py"), ("plain",)) for name in programs]
-    lab.perform(tmp_path, jobs, SILENCE)
-    ends = [
-        json.loads((tmp_path / str(number) / "plain" / "outcome.json").read_text())
-        for number in range(len(jobs))
-    ]
+    ends = outcomes(tmp_path, "plain", programs)
     assert [end["outcome"] for end in ends] == [lab.ENDED, lab.FAILED, lab.HUNG]
     assert set(ends[0]["statuses"].values()) == {0}
     assert 3 in ends[1]["statuses"].values()

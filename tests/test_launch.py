@@ -1,6 +1,5 @@
 """Runs under a real mpirun: how they end, what they say, and that nothing survives."""
 
-import os
 import queue
 import signal
 import subprocess
@@ -12,7 +11,10 @@ import psutil
 import pytest
 from processes import (
     PROGRAM,
+    assert_none_is_left,
     descendants_of_runs_in,
+    empty_course,
+    in_a_plain_shell,
     program,
     wait_for,
     wait_until_none_is_left,
@@ -27,18 +29,13 @@ START = "from utils import run; run('program.py', 'sleep', time_limit=120)"
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """An empty course with the working directory in it, and no process left after."""
-    (tmp_path / "notebooks").mkdir()
-    (tmp_path / "exercises").mkdir()
-    monkeypatch.chdir(tmp_path)
+def folder(tmp_path):
+    """An empty course with a program in it; nothing of a run is left after."""
     program(tmp_path)
     before = scratch_files()
-    yield tmp_path
-    left = descendants_of_runs_in(tmp_path)
-    for process in left:
-        process.kill()
-    assert not left
+    with empty_course(tmp_path):
+        yield tmp_path
+    assert_none_is_left(tmp_path)
     assert scratch_files() <= before
 
 
@@ -103,19 +100,10 @@ def test_horovod_s_sources_are_named_without_the_place_of_their_build(folder):
 
 def test_the_command_shown_does_the_same_from_a_plain_shell(folder):
     run = launch.run("program.py", workers=2)
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    plain = subprocess.run(
-        run.command,
-        shell=True,
-        env={**os.environ, "PATH": path},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    printed = in_a_plain_shell(run.command)
     # Two workers that share one output may mix their lines.
-    assert "worker 0 of 2" in plain.stdout
-    assert "worker 1 of 2" in plain.stdout
+    assert "worker 0 of 2" in printed
+    assert "worker 1 of 2" in printed
 
 
 def test_options_become_the_programs_own_flags(folder):

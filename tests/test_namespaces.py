@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from processes import program, wait_for
+from processes import empty_course, program, wait_for
 
 from utils.base import course, supervise
 from utils.cluster import elastic, namespaces
@@ -51,13 +51,9 @@ while True:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """An empty course with the working directory in it."""
-    folder = tmp_path_factory.mktemp("course")
-    (folder / "notebooks").mkdir()
-    (folder / "exercises").mkdir()
-    program(folder, TALK, "talk.py")
-    program(folder, TRAIN, "train.py")
-    with contextlib.chdir(folder):
+    with empty_course(tmp_path_factory.mktemp("course")) as folder:
+        program(folder, TALK, "talk.py")
+        program(folder, TRAIN, "train.py")
         yield folder
 
 

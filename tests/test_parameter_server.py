@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from processes import empty_course
 
 from utils.base import course
 from utils.figures import cluster as cluster_plots
@@ -19,12 +20,7 @@ CLUSTER = {"chief": 1, "worker": 2, "ps": 2}
 
 @pytest.fixture(scope="module", autouse=True)
 def folder(tmp_path_factory):
-    """An empty course with the working directory in it."""
-    place = tmp_path_factory.mktemp("course")
-    (place / "notebooks").mkdir()
-    (place / "exercises").mkdir()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(place)
+    with empty_course(tmp_path_factory.mktemp("course")) as place:
         yield place
 
 

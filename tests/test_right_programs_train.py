@@ -16,11 +16,7 @@ import math
 import re
 
 import pytest
-import test_checks
-import test_replica_checks
-import test_scaled_checks
-import test_survive_checks
-from programs import Program, given, observe
+from check_tables import TABLES, Program, observe, title
 
 from utils.checking import exercises, lab
 from utils.checking.judges import judge
@@ -44,11 +40,17 @@ def plain(program: Program, network: str = "") -> Program:
     return dataclasses.replace(program, text=text, worlds=(world,))
 
 
+NETWORKS = {
+    "fashion_mnist": "",
+    "scaled": TINY,
+    "survive": TINY,
+    "mirrored": SMALL,
+    "custom_loop": SMALL,
+}
 PROGRAMS = [
-    *(plain(program) for program in test_checks.RIGHT),
-    *(plain(program, TINY) for program in test_scaled_checks.RIGHT),
-    *(plain(program, TINY) for program in test_survive_checks.RIGHT),
-    *(plain(program, SMALL) for program in test_replica_checks.RIGHT),
+    plain(program, network)
+    for name, network in NETWORKS.items()
+    for program in TABLES[name].right
 ]
 
 
@@ -57,7 +59,7 @@ def ran(tmp_path_factory, request):
     return observe(request, tmp_path_factory.mktemp("programs"), silence=SILENCE)
 
 
-@given(PROGRAMS)
+@pytest.mark.parametrize("program", PROGRAMS, ids=title)
 def test_a_right_program_trains_by_itself(program, ran):
     (world,) = ran[program].values()
     printed = [rank.text("out") + rank.text("err") for rank in world.ranks]

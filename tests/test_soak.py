@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import soak
+from processes import empty_course
 
 from utils.base import files
 
@@ -21,12 +22,9 @@ MARK = "a test's"
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """An empty course, with the working directory in it."""
-    for name in ("notebooks", "exercises"):
-        (tmp_path / name).mkdir()
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+def folder(tmp_path):
+    with empty_course(tmp_path):
+        yield tmp_path
 
 
 # --- The order ------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from processes import descendants_of_runs_in
+from processes import assert_none_is_left, empty_course
 
 from utils.base import course
 from utils.running import fingerprint, launch, stacks
@@ -32,13 +32,11 @@ waits() if rank == 0 else works()
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    (tmp_path / "notebooks").mkdir()
-    (tmp_path / "exercises").mkdir()
-    monkeypatch.chdir(tmp_path)
+def folder(tmp_path):
     (tmp_path / "still.py").write_text(PROGRAM)
-    yield tmp_path
-    assert not descendants_of_runs_in(tmp_path)
+    with empty_course(tmp_path):
+        yield tmp_path
+    assert_none_is_left(tmp_path)
 
 
 def test_all_workers_say_where_they_are_and_go_on(folder):

@@ -12,7 +12,7 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
-from processes import descendants_of_runs_in, wait_until_none_is_left
+from processes import assert_none_is_left, empty_course, wait_until_none_is_left
 
 from utils.base import course
 from utils.cluster import elastic
@@ -54,14 +54,11 @@ CRASHES, EPOCHS = 10, 16
 def folder(tmp_path_factory):
     """An empty course with the program in it, and no process left after."""
     place = tmp_path_factory.mktemp("course")
-    (place / "notebooks").mkdir()
-    (place / "exercises").mkdir()
     (place / "tiny.py").write_text(PROGRAM)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(place)
+    with empty_course(place), pytest.MonkeyPatch.context() as patch:
         patch.setenv("SECONDS_PER_BATCH", "0.01")
         yield place
-    assert not descendants_of_runs_in(place)
+    assert_none_is_left(place)
 
 
 def train(checkpoint, epochs=EPOCHS, **more):

@@ -1,7 +1,6 @@
 """Clusters of real processes: how they end, what they say, that nothing survives."""
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -9,7 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from processes import descendants_of_runs_in, program, wait_for, wait_until_none_is_left
+from processes import (
+    assert_none_is_left,
+    descendants_of_runs_in,
+    empty_course,
+    in_a_plain_shell,
+    program,
+    wait_for,
+    wait_until_none_is_left,
+)
 
 from utils.base import course, supervise
 from utils.running import launch, tasks, watch
@@ -50,17 +57,12 @@ TWO = {"worker": ["127.0.0.1:5001", "127.0.0.1:5002"]}
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """An empty course with the working directory in it, and no process left after."""
-    (tmp_path / "notebooks").mkdir()
-    (tmp_path / "exercises").mkdir()
-    monkeypatch.chdir(tmp_path)
+def folder(tmp_path):
+    """An empty course with a program in it, and no process left after."""
     program(tmp_path, PROGRAM)
-    yield tmp_path
-    left = descendants_of_runs_in(tmp_path)
-    for process in left:
-        process.kill()
-    assert not left
+    with empty_course(tmp_path):
+        yield tmp_path
+    assert_none_is_left(tmp_path)
 
 
 def test_every_task_learns_who_it_is_and_the_log_tells_them_apart(folder, capsys):
@@ -108,18 +110,9 @@ def test_the_command_shown_does_the_same_from_a_plain_shell(folder):
     run = launch.run("program.py", tasks={"worker": 2})
     for path in folder.glob("worker*"):
         path.unlink()
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    plain = subprocess.run(
-        run.command,
-        shell=True,
-        env={**os.environ, "PATH": path},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert "worker 0 is done" in plain.stdout
-    assert "worker 1 is done" in plain.stdout
+    printed = in_a_plain_shell(run.command)
+    assert "worker 0 is done" in printed
+    assert "worker 1 is done" in printed
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from utils.base.course import TIME_LIMIT, CourseError
 from utils.lessons import outline
+from utils.measure.table import TITLES
 from utils.running.result import RunFailed
 
 app = typer.Typer(
@@ -179,11 +180,28 @@ def steps(
         bool,
         typer.Option("--start-over", help="Move your exercise aside, begin afresh."),
     ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the program after each step into this folder instead."
+        ),
+    ] = None,
+    exercise: Annotated[
+        str | None, typer.Option(help="With --out: of this one; default: of all.")
+    ] = None,
 ) -> None:
-    """Write the exercise and the solutions after each step from their source."""
+    """Write the exercises, and solutions after each step, from their sources."""
     from utils.base.course import shown
-    from utils.lessons.work import generate
+    from utils.lessons.work import generate, write_steps
 
+    if (exercise and not out) or (out and (check or start_over)):
+        raise CourseError(
+            "--exercise goes with --out, and neither --check nor --start-over does."
+        )
+    if out:
+        for path in write_steps(out, exercise):
+            print(f"written: {shown(path)}")
+        return
     stale = generate(check, start_over)
     for path in stale:
         print(f"{'out of date' if check else 'written'}: {shown(path)}")
@@ -299,10 +317,7 @@ def grade(
 def bench(
     sections: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="launch, pipeline, start, profile, precision, work, accuracy, recipe; "
-            "default: all of them."
-        ),
+        typer.Argument(help=f"{', '.join(TITLES)}; default: all of them."),
     ] = None,
     rounds: Annotated[int, typer.Option(help="How often each row is measured.")] = 5,
     out: Annotated[

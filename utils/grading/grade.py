@@ -101,8 +101,7 @@ def grade(
 
 
 def _same_steps(exercise: str, worth: int) -> None:
-    report.solution(exercise)
-    source = course.root() / "solutions" / f"{exercise}_solution.py"
+    source = markup.source_of(exercise)
     count = markup.count(source.read_text(encoding="utf-8"), source.name)
     if count != worth:
         raise course.CourseError(

@@ -1,4 +1,4 @@
-"""Pages for people: one per learner, as HTML and as Markdown, and one for the class.
+"""Pages for people, as HTML: one per learner, and one for the class.
 
 What learners wrote, and what their programs printed, is hostile until it is escaped.
 That is the rule here, not something to remember: whatever a template prints is made
@@ -19,7 +19,6 @@ from typing import NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from utils.base import course, programs
 from utils.grading import gradebook
 from utils.grading.gradebook import Grade
 from utils.grading.submissions import REFUSED, visible
@@ -69,7 +68,16 @@ def pages(grades: Sequence[Grade], exercise: str, version: str) -> dict[str, str
     ours = solution(exercise)
     style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    common = {
+    html = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+        autoescape=True,
+        finalize=_seen,
+    )
+    html.globals |= {
         "RIGHT": RIGHT,
         "WRONG": WRONG,
         "NOT_CHECKED": NOT_CHECKED,
@@ -82,59 +90,39 @@ def pages(grades: Sequence[Grade], exercise: str, version: str) -> dict[str, str
         "cut": cut,
         "file": Markup(f"{exercise}.py"),
         "command": Markup(f"course check --script {exercise}.py"),
-    }
-    html = _environment(autoescape=True, finalize=_seen)
-    html.globals |= common | {
         "style": Markup(style),
         "policy": f"default-src 'none'; style-src 'sha256-{digest}'; "
         "base-uri 'none'; form-action 'none'",
         "prose": _prose,
     }
-    markdown = _environment(autoescape=False, finalize=_markdown)
-    markdown.globals |= common | {"fence": _fence, "code": _code}
-    html_report = html.get_template("report.html")
-    markdown_report = markdown.get_template("report.md")
+    page = html.get_template("report.html")
 
     made = {"index.html": html.get_template("index.html").render(_class(grades))}
     for grade in grades:
         try:
-            facts = _facts(grade, ours)
-            made[f"reports/{grade.slug}.html"] = html_report.render(facts)
-            made[f"reports/{grade.slug}.md"] = markdown_report.render(facts)
+            made[f"reports/{grade.slug}.html"] = page.render(_facts(grade, ours))
         except Exception as error:
             raise PageError(grade, error) from error
     return made
 
 
 def _facts(grade: Grade, ours: str) -> dict:
-    """What the pages of a learner show."""
+    """What the page of a learner shows."""
     theirs = None if grade.program is None else _text(grade.program)
-    facts = {
+    comparable = theirs is not None and _comparable(theirs)
+    return {
         "grade": grade,
-        "line": lambda n, text=theirs: _line(text, n),
-        "rows": None,
-        "difference": None,
+        "line": lambda n: _line(theirs, n),
+        "rows": compare(theirs, ours) if comparable else None,
     }
-    if theirs is not None and _comparable(theirs):
-        facts["rows"] = compare(theirs, ours)
-        facts["difference"] = programs.difference(
-            theirs, ours, "handed in", "the course's"
-        )
-    return facts
 
 
 def solution(exercise: str) -> str:
     """The course's program after the last step. Raises CourseError if it has none."""
-    source = course.root() / "solutions" / f"{exercise}_solution.py"
-    if not source.exists():
-        raise course.CourseError(
-            f"`{exercise}` can't be graded: the course has no {course.shown(source)} "
-            "to compare with."
-        )
-    text = source.read_text(encoding="utf-8")
-    program = markup.render(text, markup.count(text), source.name)
+    source = markup.source_of(exercise)
+    last = markup.count(source.read_text(encoding="utf-8"), source.name)
     # The file's own name, in its first lines, is not a difference.
-    return program.replace(f"solutions/{source.name}", f"exercises/{exercise}.py")
+    return markup.program(source, last, markup.exercise_of(source))
 
 
 def cut(log: str) -> str:
@@ -191,17 +179,6 @@ def _class(grades: Sequence[Grade]) -> dict:
     }
 
 
-def _environment(**options) -> Environment:
-    return Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        undefined=StrictUndefined,
-        **options,
-    )
-
-
 # -------------------------------------------------------------- texts
 
 
@@ -232,7 +209,7 @@ def _sentence(text: str) -> str:
 
 
 def _seen(value):
-    """What Jinja calls on all that an HTML template prints, before it escapes it."""
+    """What Jinja calls on all that a template prints, before it escapes it."""
     if isinstance(value, Markup):
         return value
     if value is None:
@@ -243,40 +220,3 @@ def _seen(value):
 def _prose(text: str) -> Markup:
     """A sentence, its `code` marked up."""
     return Markup(_CODE.sub(r"<code>\1</code>", str(escape(_seen(text)))))
-
-
-# -------------------------------------------------------------- Markdown
-
-
-def _markdown(value):
-    """What Jinja calls on all that a Markdown template prints: it stays plain text in
-    one line, but for its `code`."""
-    if isinstance(value, Markup) or not isinstance(value, str):
-        return value
-    text = visible(" ".join(value.split()))
-    # Every other part is code, in which nothing has a meaning.
-    parts = _CODE.split(text)
-    parts[::2] = [
-        re.sub(r"([\\`*_\[\]<>&#|~!$])", r"\\\1", part) for part in parts[::2]
-    ]
-    parts[1::2] = [f"`{part}`" for part in parts[1::2]]
-    text = re.sub(
-        r"^(\d+)([.)])(?= |$)", r"\1\\\2", "".join(parts)
-    )  # no list, no heading
-    return f"\\{text}" if text.startswith(("-", "+", "=")) else text
-
-
-def _fence(text: str, language: str = "") -> Markup:
-    text = visible(text, "\n\t")
-    ticks = "`" * max(3, 1 + _longest_run(text))
-    return Markup(f"{ticks}{language}\n{text}\n{ticks}")
-
-
-def _code(text: str) -> Markup:
-    text = visible(text)
-    ticks = "`" * (1 + _longest_run(text))
-    return Markup(f"{ticks} {text} {ticks}")
-
-
-def _longest_run(text: str) -> int:
-    return max(map(len, re.findall("`+", text)), default=0)

@@ -84,8 +84,7 @@ def steps_needed(notebook: Path) -> int:
     """How many steps of its exercise are done by the time that `notebook` ends."""
     name = outline.exercise_of(notebook.stem)
     if name != outline.FIRST:  # notebook and exercise are done together
-        source = course.root() / "solutions" / f"{name}_solution.py"
-        return markup.count(source.read_text())
+        return markup.count(markup.source_of(name).read_text())
     return max(step_of(path) for path in discover() if path.name <= notebook.name)
 
 
@@ -144,10 +143,9 @@ def scratch_files(notebook: Path) -> dict[str, bytes]:
                 contents[name.as_posix()] = path.read_bytes()
     done = 0 if asks_for_steps(notebook) else steps_needed(notebook)
     for source in markup.sources(root):
-        (exercise, untouched), *after = markup.renderings(source).items()
-        text = untouched
-        if exercise.stem == outline.exercise_of(notebook.stem) and done:
-            text = after[done - 1][1]
+        exercise = markup.exercise_of(source)
+        its_own = exercise.stem == outline.exercise_of(notebook.stem)
+        text = markup.program(source, done if its_own else 0, exercise)
         contents[exercise.relative_to(root).as_posix()] = text.encode()
     return contents
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from utils.base import course, files
 from utils.base.programs import difference, parse_program
 from utils.base.show import Coloured
+from utils.lessons import markup
 from utils.lessons.hints import call
-from utils.lessons.markup import TODO, count, render, renderings, sources
 
 
 class StepMissing(course.CourseError):
@@ -23,26 +23,57 @@ def generate(check: bool = False, start_over: bool = False) -> list[Path]:
     first moves it aside.
     """
     stale = []
-    for source in sources():
-        wanted = renderings(source)
-        exercise = next(iter(wanted))
-        for path, text in wanted.items():
+    for source in markup.sources():
+        for path, text in markup.renderings(source).items():
             if path.exists() and path.read_text() == text:
                 continue
             stale.append(path)
             if check:
                 continue
-            if path == exercise and path.exists():
+            if path == markup.exercise_of(source) and path.exists():
                 _keep_work(path, source, start_over)
             files.write_whole(path, text)
     return stale
 
 
+def write_steps(folder: str | os.PathLike, exercise: str | None = None) -> list[Path]:
+    """Write the program after each step of an exercise, by default of all, into a
+    folder; return their paths, in the order of the steps.
+
+    Raises CourseError, and writes nothing, where `folder` holds something else by one
+    of their names.
+    """
+    folder = Path(folder).resolve()
+    sources = [markup.source_of(exercise)] if exercise else markup.sources()
+    wanted: dict[Path, str] = {}
+    for source in sources:
+        wanted |= markup.stages(source, folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise course.CourseError(
+            f"the folder {course.shown(folder)} can't be made: {error.strerror}. Name "
+            "another one."
+        ) from None
+    in_the_way = [path for path, text in wanted.items() if _holds_other(path, text)]
+    if in_the_way:
+        raise course.CourseError(
+            f"{', '.join(map(course.shown, in_the_way))} would be overwritten, so "
+            "nothing was written. Name another folder, or move that away."
+        )
+    for path, text in wanted.items():
+        files.write_whole(path, text)
+    return list(wanted)
+
+
+def _holds_other(path: Path, text: str) -> bool:
+    same = path.is_file() and path.read_bytes() == text.encode()
+    return os.path.lexists(path) and not same
+
+
 def _keep_work(exercise: Path, source: Path, start_over: bool) -> None:
-    text = source.read_text()
-    itself, own = f"solutions/{source.name}", f"exercises/{exercise.name}"
-    known = [render(text, n).replace(itself, own) for n in range(count(text) + 1)]
-    if exercise.read_text() in known:
+    steps = range(markup.count(source.read_text()) + 1)
+    if exercise.read_text() in [markup.program(source, n, exercise) for n in steps]:
         return
     if not start_over:
         raise course.CourseError(
@@ -78,7 +109,7 @@ def todo_lines(text: str) -> dict[int, list[int]]:
     """Steps marked `TODO: Step N` in a program's text: step -> its line numbers."""
     found: dict[int, list[int]] = {}
     for number, line in enumerate(text.splitlines(), start=1):
-        todo = TODO.match(line)
+        todo = markup.TODO.match(line)
         if todo:
             found.setdefault(int(todo[1]), []).append(number)
     return dict(sorted(found.items()))
@@ -114,18 +145,12 @@ def yours_and_ours(
     """
     path = _exercise(script) if script or not exercise else _own(exercise)
     parse_program(path)
-    name = exercise or path.stem
-    source = course.root() / "solutions" / f"{name}_solution.py"
-    if not source.exists():
-        names = ", ".join(s.stem.removesuffix("_solution") for s in sources())
-        raise course.CourseError(
-            f"the course has no {name}.py to compare with; it has {names}."
-        )
-    text = source.read_text()
-    if not 1 <= n <= count(text):
-        raise course.CourseError(f"there is no step {n}: steps 1 to {count(text)} are.")
+    source = markup.source_of(exercise or path.stem)
+    steps = markup.count(source.read_text())
+    if not 1 <= n <= steps:
+        raise course.CourseError(f"there is no step {n}: steps 1 to {steps} are.")
     # The file's own name, in its first lines, is not a difference.
-    ours = render(text, n).replace(f"solutions/{source.name}", f"exercises/{name}.py")
+    ours = markup.program(source, n, markup.exercise_of(source))
     return difference(path.read_text(), ours, "yours", f"the course's, step {n}")
 
 
@@ -151,8 +176,7 @@ def excerpt(first: str, last: str, script: str | os.PathLike | None = None) -> C
 
 def what_changed(n: int, program: str = "fashion_mnist") -> Coloured:
     """Show what step `n` changes in the program, as a coloured diff (for notebooks)."""
-    source = course.root() / "solutions" / f"{program}_solution.py"
-    text = source.read_text()
-    before, after = render(text, n - 1), render(text, n)
+    text = markup.source_of(program).read_text()
+    before, after = markup.render(text, n - 1), markup.render(text, n)
     names = (f"after step {n - 1}" if n > 1 else "before step 1", f"after step {n}")
     return Coloured(difference(before, after, *names), "diff")

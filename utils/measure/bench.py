@@ -158,7 +158,7 @@ class Plan:
     """How much is measured, and on what.
 
     steps: timed steps of a case in a round; batch, width: of the network; seconds: for
-    each pipeline in a round; batches, widths: what the work grows to.
+    each pipeline in a round.
     """
 
     rounds: int = ROUNDS
@@ -167,8 +167,6 @@ class Plan:
     batch: int = 64
     width: int = 1
     seconds: float = 2.0
-    batches: tuple[int, ...] = (16, 32, 64, 128, 256, 512)
-    widths: tuple[int, ...] = (1, 2, 4)
     data: str = "auto"
     train_images: int | None = None
     epochs: int = 3
@@ -188,10 +186,8 @@ class Plan:
     def of_machine(cls, rounds: int = ROUNDS) -> "Plan":
         """A worker for each GPU, or for each core without GPUs."""
         gpus = machine.gpus()
-        width = profiles.settings().width
-        widths = (1, 2, 4, 10) if gpus else (1, 2, 4)
         workers = max(2, gpus or machine.cores())
-        return cls(rounds, workers=workers, width=width, widths=widths)
+        return cls(rounds, workers=workers, width=profiles.settings().width)
 
 
 ALONE, TOGETHER = "alone", "together"
@@ -378,45 +374,6 @@ def precision(plan: Plan, tell: Callable[[str], None]) -> Section:
     return section
 
 
-def work(plan: Plan, tell: Callable[[str], None]) -> Section:
-    """What a step costs as workers, batch and width grow, and how much is waiting."""
-    shapes = [(b, plan.width) for b in plan.batches]
-    shapes += [(plan.batch, w) for w in plan.widths if w != plan.width]
-    jobs = {plan.workers: shapes}
-    for workers in range(2, plan.workers):
-        jobs[workers] = [(plan.batch, plan.width)]
-    rows = []
-    for workers, wanted in jobs.items():
-        tell(f"{workers} workers, {len(wanted)} sizes, {plan.rounds} rounds")
-        cases = [f"{way}:{b}x{w}" for b, w in wanted for way in (ALONE, TOGETHER)]
-        reports = _timed(
-            *("--with", "horovod", "--cases", *cases, "--rounds", plan.rounds),
-            *("--steps", max(2, plan.steps // 5), *plan.dataset),
-            workers=workers,
-        )
-        for batch, width in wanted:
-            alone, together = (f"{w}:{batch}x{width}" for w in (ALONE, TOGETHER))
-            limit = _speed(reports, alone, batch)
-            speed = _speed(reports, together, batch)
-            name = f"{workers} workers, batch {batch}, width {width}"
-            waiting = [
-                1000 * batch * workers * (1 / with_others - 1 / without)
-                for with_others, without in zip(speed, limit, strict=True)
-            ]
-            row = Row(name, speed, IMAGES, "workers that don't talk")
-            row.ratios = [a / b for a, b in zip(speed, limit, strict=True)]
-            row.facts = {
-                "workers": workers,
-                "batch": batch,
-                "width": width,
-                "bytes all-reduced per step": 4 * reports[0]["trained"][together],
-                "ms of a step": 1000 * batch * workers / statistics.median(speed),
-                "ms waiting in a step": statistics.median(waiting),
-            }
-            rows.append(row)
-    return Section("work", rows)
-
-
 def accuracy(plan: Plan, tell: Callable[[str], None]) -> Section:
     """The time from the command to TARGET, in two epochs running, by both recipes."""
     ours, plain = "the course's recipe", "the plain recipe"
@@ -515,7 +472,6 @@ SECTIONS = {
     "start": start_up,
     "profile": profile,
     "precision": precision,
-    "work": work,
     "accuracy": accuracy,
     "recipe": recipe,
     "network": network_speed.of_bench,
@@ -583,15 +539,7 @@ def write(sections: Sequence[Section], out: Path) -> None:
                     rows.writerow((*line, row.base))
 
 
-IN_README = (
-    "launch",
-    "pipeline",
-    "start",
-    "profile",
-    "precision",
-    "accuracy",
-    "recipe",
-)
+IN_README = [name for name in SECTIONS if name != "network"]
 BEGIN, END = "<!-- course bench --record writes this -->", "<!-- until here -->"
 
 

@@ -221,15 +221,6 @@ def _least_squares(
     return found.x / size
 
 
-def range_of(
-    fits: Sequence[Fit], workers: int, batch: int, network: Network
-) -> np.ndarray:
-    """(low, middle, high) of the efficiency over several fits, such as one for each
-    law: the lowest, the mean of the middles, the highest."""
-    each = np.array([fit.efficiency(workers, batch, network) for fit in fits])
-    return np.array([each[:, 0].min(), each[:, 1].mean(), each[:, 2].max()])
-
-
 def amdahl(workers: int | np.ndarray, serial: float) -> float | np.ndarray:
     """The speed-up on N workers if the share `serial` of the work can't be shared out:
     1 / (serial + (1 - serial) / N) (G. Amdahl, AFIPS Spring Joint Computer Conference,

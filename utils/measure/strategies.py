@@ -219,7 +219,7 @@ def lines_changed(source: Path) -> tuple[int, int, int]:
 def changes() -> Shown:
     """`lines_changed` of all annotated programs of the course."""
     rows = [
-        (path.stem.removesuffix("_solution"), *map(str, lines_changed(path)))
+        (markup.name_of(path), *map(str, lines_changed(path)))
         for path in markup.sources()
     ]
     return Shown(("Program", "Lines of code", "Taken out", "Put in"), rows)

@@ -98,13 +98,13 @@ def _number(value: float) -> str:
     return f"{value:,.{digits}f}"
 
 
+# The sections of the benchmark, in their order.
 TITLES = {
     "launch": "Training, all workers together",
     "pipeline": "Input pipeline alone, one thread",
     "start": "From the command to the first batch",
     "profile": "Where a step's time goes, one worker on one core",
     "precision": "One worker on one core or GPU",
-    "work": "Cost as the work grows",
     "accuracy": f"Time to {TARGET} validation accuracy, twice running",
     "recipe": "Validation accuracy, one thing changed",
     "network": "Two hosts of one core each, by the network between them",

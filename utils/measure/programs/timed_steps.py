@@ -182,11 +182,6 @@ def main() -> None:
             "built": built,
             "first_batch": first,
         },
-        "parameters": {case: model.count_params() for case, model in models.items()},
-        "trained": {
-            case: sum(int(tf.size(w)) for w in model.trainable_weights)
-            for case, model in models.items()
-        },
         "step_seconds": steps,
         "operation_seconds": operations,
     }

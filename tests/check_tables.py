@@ -1,0 +1,293 @@
+"""The checks are right: three tables of programs for each exercise, run for real.
+
+- the triangle: the check of step k passes on the program after step n just if k <= n;
+- wrong programs: one fault each, caught by the right check with the right id;
+- right programs: right in another way, and found right.
+
+The TODO marks are taken out, so that only behaviour decides. A module of tests has all
+of this by `from check_tables import *`, for its EXERCISES; it is run by one worker of
+pytest, and imports TensorFlow once for all of its programs.
+"""
+
+import textwrap
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pytest
+
+from utils.checking import exercises, lab
+from utils.checking.judges import judge
+from utils.lessons import markup
+
+__all__ = [
+    "observed",
+    "pytest_generate_tests",
+    "pytestmark",
+    "test_a_program_that_is_right_in_another_way_passes",
+    "test_a_wrong_program_is_caught_by_the_right_check",
+    "test_check_k_passes_after_step_n_just_if_k_is_not_above_n",
+    "test_the_tables_are_large_enough",
+]
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+
+
+@dataclass(frozen=True)
+class Program:
+    """worlds: that it is run in; caught: the id of the verdict on a wrong one; says:
+    words in it; done: steps done, of one in the triangle; ends_early: other checks,
+    too, may see no more than that it crashed or hung."""
+
+    exercise: str
+    name: str
+    text: str
+    worlds: tuple[str, ...]
+    caught: str = ""
+    says: str = ""
+    done: int = 0
+    ends_early: bool = False
+
+    @property
+    def its(self) -> exercises.Exercise:
+        return exercises.EXERCISES[self.exercise]
+
+    @property
+    def step(self) -> int:
+        """The step at which it is caught."""
+        return int(self.caught[len("step-")])
+
+    @property
+    def earlier(self) -> list[int]:
+        """The steps before that which can be judged: in a world of theirs, and in more
+        of it than how many steps there were."""
+        seen = {world for world in self.worlds if not lab.WORLDS[world].count_only}
+        return [k for k in range(1, self.step) if seen & {*self.its.step_worlds[k]}]
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The tables of an exercise.
+
+    files: tests/wrong_FILES.toml and tests/right_FILES.toml hold the rows. at_least: so
+    many wrong programs for each step, so many right ones. right_in, wrong_in: the
+    worlds that these are run in, where a row says nothing else; wrong ones by default
+    in those of the check that is to catch them. stages_in: those of the triangle.
+    smaller: edits of the finished program that no check minds, for speed.
+    """
+
+    exercise: exercises.Exercise
+    files: str
+    at_least: tuple[int, int]
+    right_in: tuple[str, ...]
+    stages_in: tuple[str, ...]
+    wrong_in: tuple[str, ...] = ()
+    smaller: tuple[tuple[str, str], ...] = ()
+
+    @cached_property
+    def finished(self) -> str:
+        return edited(rendered(self.exercise, len(self.exercise.steps)), self.smaller)
+
+    @cached_property
+    def wrong(self) -> list[Program]:
+        return [self._program(row) for row in self._rows("wrong")]
+
+    @cached_property
+    def right(self) -> list[Program]:
+        return [self._program(row) for row in self._rows("right")]
+
+    @cached_property
+    def stage(self) -> list[Program]:
+        it = self.exercise
+        return [
+            Program(it.name, f"after step {n}", rendered(it, n), self.stages_in, done=n)
+            for n in (0, *it.steps)
+        ]
+
+    def _rows(self, kind: str) -> list[dict]:
+        path = Path(__file__).with_name(f"{kind}_{self.files}.toml")
+        rows = tomllib.loads(path.read_text())
+        return rows.get("program") or rows[self.exercise.name]
+
+    def _program(self, row: dict) -> Program:
+        text = edited(self.finished, row["edits"])
+        if row.get("in_a_function"):
+            text = f"def main():\n{textwrap.indent(text, '    ')}\n\nmain()\n"
+        caught = row.get("caught", "")
+        worlds = self.right_in
+        if caught:
+            step = int(caught[len("step-")])
+            worlds = self.wrong_in or self.exercise.worlds([step])
+        return Program(
+            self.exercise.name,
+            row["name"],
+            text,
+            tuple(row.get("worlds", worlds)),
+            caught,
+            row.get("says", ""),
+            ends_early=row.get("ends_early", False),
+        )
+
+
+def rendered(exercise: exercises.Exercise, step: int) -> str:
+    """The program after a step, without a sign of what is left to do."""
+    return markup.render(exercise.source.read_text(), step).replace("TODO: ", "")
+
+
+def edited(text: str, edits: Iterable[tuple[str, str]]) -> str:
+    """The program with other text in some places: (what stands there, the new one)."""
+    for old, new in edits:
+        assert old in text, f"no program has {old!r}"
+        text = text.replace(old, new)
+    return text
+
+
+BLOCKS = """\
+        x = conv_block(x, filters)
+        x = conv_block(x, filters)
+"""
+REPLICAS = ("replicas",)
+# Two workers show all but a number that happens to be two.
+TWO_MACHINES = ("two machines",)
+LIVES = exercises.find("survive").worlds(exercises.find("survive").steps)
+TABLES = {
+    tables.exercise.name: tables
+    for tables in (
+        Tables(
+            exercises.find("fashion_mnist"),
+            "programs",
+            at_least=(6, 12),
+            right_in=("two",),
+            stages_in=("two", "three", "one"),
+            # The steps don't depend on the network: a small one is built in no time.
+            smaller=((BLOCKS, "        x = cbr(x, filters)\n"),),
+        ),
+        Tables(
+            exercises.find("scaled"),
+            "scaled_programs",
+            at_least=(5, 7),
+            right_in=TWO_MACHINES,
+            wrong_in=TWO_MACHINES,
+            stages_in=("machine", "two machines"),
+        ),
+        Tables(
+            exercises.find("survive"),
+            "survive_programs",
+            at_least=(5, 7),
+            right_in=LIVES,
+            stages_in=LIVES,
+        ),
+        *(
+            Tables(
+                exercise,
+                "replica_programs",
+                at_least=(4, 5),
+                right_in=REPLICAS,
+                wrong_in=REPLICAS,
+                stages_in=REPLICAS,
+            )
+            for exercise in (exercises.find("mirrored"), exercises.find("custom_loop"))
+        ),
+    )
+}
+
+
+def pytest_generate_tests(metafunc):
+    """A test for each program of the tables of the module's EXERCISES."""
+    for kind in {"wrong", "right", "stage"}.intersection(metafunc.fixturenames):
+        each = (getattr(TABLES[name], kind) for name in metafunc.module.EXERCISES)
+        metafunc.parametrize(
+            kind, [p for programs in each for p in programs], ids=title
+        )
+
+
+def title(program: Program) -> str:
+    caught = f" {program.caught}:" if program.caught else ""
+    return f"{program.exercise}{caught} {program.name}"
+
+
+def observe(
+    request,
+    folder: Path,
+    alone: lab.Job | None = None,
+    silence: float = lab.SILENCE,
+) -> dict:
+    """What each program did, that a selected test of the module asks for: program ->
+    its worlds. alone: a job whose worlds all of them get as well. silence: after which
+    one is hung (see `lab.prepare`)."""
+    asked = (
+        value
+        for item in request.session.items
+        if item.path == request.path and hasattr(item, "callspec")
+        for value in item.callspec.params.values()
+        if isinstance(value, Program)
+    )
+    wanted = list(dict.fromkeys(asked))
+    jobs = []
+    for number, program in enumerate(wanted):
+        path = folder / f"program_{number}.py"
+        path.write_text(program.text)
+        jobs.append(lab.Job(str(path), program.worlds, program.its.options))
+    seen = folder / "seen"
+    seen.mkdir()
+    lab.perform(seen, jobs + ([alone] if alone else []), silence)
+    shared = judge.read(seen / str(len(wanted))) if alone else {}
+    return {
+        program: judge.read(seen / str(number)) | shared
+        for number, program in enumerate(wanted)
+    }
+
+
+@pytest.fixture(scope="module")
+def observed(tmp_path_factory, request):
+    """What each program did; and, where a check compares with it, what the loop on one
+    device did."""
+    folder = tmp_path_factory.mktemp("programs")
+    loop = exercises.find("custom_loop")
+    if loop.name not in request.module.EXERCISES:
+        return observe(request, folder)
+    alone = folder / "alone.py"
+    alone.write_text(rendered(loop, 0))
+    job = lab.Job("", ("reference",), loop.options, str(alone))
+    return observe(request, folder, job)
+
+
+def passed(program: Program, worlds: dict[str, judge.World]) -> set[int]:
+    """The steps whose checks find it right."""
+    return {step for step in program.its.steps if program.its.judge(step, worlds).ok}
+
+
+def test_a_wrong_program_is_caught_by_the_right_check(wrong, observed):
+    """With the right id, and by no check before that."""
+    worlds = observed[wrong]
+    verdict = wrong.its.judge(wrong.step, worlds)
+    assert (verdict.id, verdict.ok) == (wrong.caught, False), verdict
+    assert wrong.says in verdict.seen
+    fine = {"right"}
+    if wrong.ends_early:
+        fine |= {judge.CRASHED, judge.DEADLOCK}
+    earlier = [wrong.its.judge(step, worlds) for step in wrong.earlier]
+    assert [v for v in earlier if v.id.partition(".")[2] not in fine] == []
+
+
+def test_a_program_that_is_right_in_another_way_passes(right, observed):
+    assert passed(right, observed[right]) == {*right.its.steps}
+    assert {world.outcome for world in observed[right].values()} == {lab.ENDED}
+
+
+def test_check_k_passes_after_step_n_just_if_k_is_not_above_n(stage, observed):
+    assert passed(stage, observed[stage]) == {*range(1, stage.done + 1)}
+
+
+def test_the_tables_are_large_enough(request):
+    for name in request.module.EXERCISES:
+        tables = TABLES[name]
+        per_step, most = tables.at_least
+        caught = [program.step for program in tables.wrong]
+        for step in tables.exercise.steps:
+            assert caught.count(step) >= per_step, (name, step)
+        assert len(tables.right) >= most
+        texts = [program.text for program in tables.wrong + tables.right]
+        assert len({*texts}) == len(texts), name
