@@ -114,12 +114,14 @@ def test_what_did_not_start_equal_or_did_not_move_is_not_compared():
 def test_every_worker_counts(end, same):
     row = equality._row(Case("ring"), [arrays(), arrays(end=end)], arrays())
     assert row.same is same
-    assert equality.Table([row]).all_same is same
+    assert equality.Comparison([row]).all_same is same
 
 
 def test_the_table_shows_itself_everywhere():
     row = equality._row(Case("ring"), [arrays(end=1.0001)], arrays())
-    table = equality.Table([row, dataclasses.replace(row, weights=0.0, moving=0.5)])
+    table = equality.Comparison(
+        [row, dataclasses.replace(row, weights=0.0, moving=0.5)]
+    )
     page = table._repr_html_()
     assert page.count("<tr>") == 3
     console = Console(width=200)

@@ -297,7 +297,7 @@ def grade(
     failed with a submission.
     """
     from utils.base.course import shown
-    from utils.base.show import rich_table
+    from utils.base.show import Table
     from utils.grading.grade import grade
     from utils.grading.gradebook import GRADER_ERROR
 
@@ -307,7 +307,7 @@ def grade(
         (g.learner, f"{g.total} of {g.max}", g.status, "\n".join(g.findings))
         for g in grades
     ]
-    _show(rich_table(header, rows), [g.as_json() for g in grades], as_json)
+    _show(Table(header, rows), [g.as_json() for g in grades], as_json)
     if not as_json:
         print(f"Open {shown(out / 'index.html')}; points are in gradebook.csv.")
     _leave(all(one.status != GRADER_ERROR for one in grades))

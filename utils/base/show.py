@@ -1,15 +1,21 @@
-"""How results show themselves, in a notebook and in a terminal."""
+"""How results show themselves, in a notebook and in a terminal.
+
+A `Page` does so by its parts: sentences, tables (`Table`) and programs (`Code`).
+"""
 
 import html
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
 
 PRE_STYLE = "white-space: pre-wrap; font-family: monospace; font-size: 13px"
+# Words that say how something is.
+STATES = {
+    **dict.fromkeys(("ok", "right"), "green"),
+    **dict.fromkeys(("limited", "not checked yet"), "yellow"),
+    **dict.fromkeys(("missing", "wrong", "could not be checked"), "red"),
+}
 
 
 def in_notebook() -> bool:
@@ -19,15 +25,26 @@ def in_notebook() -> bool:
     return shell is not None and hasattr(shell, "kernel")
 
 
-class Coloured:
-    """A text that notebooks show with its syntax in colour, other places as it is.
+def marked(text: str) -> str:
+    """HTML of a text in which `code` stands between backticks."""
+    return re.sub("`([^`\n]+)`", r"<code>\1</code>", html.escape(text))
+
+
+@dataclass(frozen=True)
+class Code:
+    """A text with its syntax in colour. summary: a notebook hides it behind that.
 
     IPython.display.Code would bring a style sheet of 80 lines with each text.
     """
 
-    def __init__(self, text: str, language: str):
-        self.text = text
-        self.language = language
+    text: str
+    language: str
+    summary: str = ""
+
+    def __rich__(self):
+        from rich.syntax import Syntax
+
+        return Syntax(self.text, self.language)
 
     def __repr__(self) -> str:
         return self.text
@@ -38,57 +55,63 @@ class Coloured:
         from pygments.lexers import get_lexer_by_name
 
         form = HtmlFormatter(noclasses=True, nobackground=True, prestyles=PRE_STYLE)
-        return highlight(self.text, get_lexer_by_name(self.language), form)
+        page = highlight(self.text, get_lexer_by_name(self.language), form)
+        if not self.summary:
+            return page
+        return f"<details><summary>{marked(self.summary)}</summary>{page}</details>"
 
 
-COLOURS = {
-    **dict.fromkeys(("ok", "right"), "green"),
-    **dict.fromkeys(("limited", "not checked yet"), "yellow"),
-    **dict.fromkeys(("missing", "wrong", "could not be checked"), "red"),
-}
+@dataclass(frozen=True)
+class Table:
+    """Rows of texts; cells that say how something is are coloured in a terminal."""
 
-
-def rich_table(header: tuple[str, ...] | None, rows: list[tuple[str, ...]]):
-    """A table for the terminal; words that say how something is get a colour, too."""
-    from rich.table import Table
-    from rich.text import Text
-
-    columns = header or ("",) * len(rows[0])
-    table = Table(*columns, show_header=header is not None)
-    for row in rows:
-        table.add_row(*(Text(cell, COLOURS.get(cell, "")) for cell in row))
-    return table
-
-
-def html_table(header: tuple[str, ...] | None, rows: list[tuple[str, ...]]) -> str:
-    """The same for a notebook."""
-
-    def cells(row: tuple[str, ...], tag: str) -> str:
-        style = 'style="text-align: left; vertical-align: top; white-space: pre-wrap"'
-        return "".join(f"<{tag} {style}>{marked(c)}</{tag}>" for c in row)
-
-    head = f"<tr>{cells(header, 'th')}</tr>" if header else ""
-    body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
-    return f"<table>{head}{body}</table>"
-
-
-def marked(text: str) -> str:
-    """HTML of a text in which `code` stands between backticks."""
-    return re.sub("`([^`\n]+)`", r"<code>\1</code>", html.escape(text))
-
-
-@dataclass
-class Shown:
-    """A table that shows itself in a notebook and in a terminal."""
-
-    header: tuple[str, ...]
-    rows: list[tuple[str, ...]]
+    header: Sequence[str] | None
+    rows: Sequence[Sequence[str]]
 
     def __rich__(self):
-        return rich_table(self.header, self.rows)
+        from rich.table import Table
+        from rich.text import Text
+
+        columns = self.header or ("",) * len(self.rows[0])
+        table = Table(*columns, show_header=self.header is not None)
+        for row in self.rows:
+            table.add_row(*(Text(cell, STATES.get(cell, "")) for cell in row))
+        return table
 
     def __repr__(self) -> str:
-        return "\n".join(" | ".join(row) for row in [self.header, *self.rows])
+        rows = [self.header, *self.rows] if self.header else self.rows
+        return "\n".join(" | ".join(row) for row in rows)
 
     def _repr_html_(self) -> str:
-        return html_table(self.header, self.rows)
+        style = 'style="text-align: left; vertical-align: top; white-space: pre-wrap"'
+
+        def cells(row: Sequence[str], tag: str) -> str:
+            return "".join(f"<{tag} {style}>{marked(c)}</{tag}>" for c in row)
+
+        head = f"<tr>{cells(self.header, 'th')}</tr>" if self.header else ""
+        body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in self.rows)
+        return f"<table>{head}{body}</table>"
+
+
+class Page:
+    """Parts, one below the other. Those who inherit may have `parts` of their own."""
+
+    parts: Sequence[str | Code | Table] = ()
+
+    def __init__(self, *parts: str | Code | Table):
+        self.parts = parts
+
+    def __rich__(self):
+        from rich.console import Group
+        from rich.text import Text
+
+        return Group(*(Text(p) if isinstance(p, str) else p for p in self.parts))
+
+    def __repr__(self) -> str:
+        return "\n".join(p if isinstance(p, str) else repr(p) for p in self.parts)
+
+    def _repr_html_(self) -> str:
+        return "".join(
+            f"<p>{marked(part)}</p>" if isinstance(part, str) else part._repr_html_()
+            for part in self.parts
+        )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from utils.base import course, files, programs
-from utils.base.show import Coloured, html_table, marked, rich_table
+from utils.base.show import Code, Page, Table
 from utils.checking import exercises, lab
 from utils.checking.exercises import Exercise
 from utils.checking.judges import judge
@@ -19,8 +19,8 @@ from utils.lessons import hints, outline, progress, work
 from utils.lessons.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG, Verdict
 
 
-@dataclass(frozen=True)
-class Report:
+@dataclass(frozen=True, repr=False)
+class Report(Page):
     """The verdicts of a check; shows itself as a table, with what to do next.
 
     script: the program, as a person would type it. exercise: its name. hint: what helps
@@ -101,25 +101,12 @@ class Report:
             f"{last}{self._which()[0]}`); that is one possibility, not the only one."
         )
 
-    def __rich__(self):
-        from rich.console import Group
-        from rich.syntax import Syntax
-        from rich.text import Text
-
-        parts = [rich_table(None, self.rows()), Text(self._closing())]
+    @property
+    def parts(self) -> list[str | Table | Code]:
+        parts = [Table(None, self.rows()), self._closing()]
         if self.ok and self.diff:
-            parts.append(Syntax(self.diff, "diff"))
-        return Group(*parts)
-
-    def _repr_html_(self) -> str:
-        page = html_table(None, self.rows()) + f"<p>{marked(self._closing())}</p>"
-        if self.ok and self.diff:
-            shown = Coloured(self.diff, "diff")._repr_html_()
-            page += f"<details><summary>What differs</summary>{shown}</details>"
-        return page
-
-    def __repr__(self) -> str:
-        return "\n".join(": ".join(row) for row in self.rows())
+            parts.append(Code(self.diff, "diff", summary="What differs"))
+        return parts
 
 
 def check(

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from utils.base import course, files, logs, programs
-from utils.base.show import Shown, marked
+from utils.base.show import Page, Table
 from utils.lessons import work
 from utils.running import fingerprint, launch, stacks
 from utils.running.result import Run, RunFailed
@@ -380,27 +380,6 @@ SIGNS: dict[str, Callable[[Seen], str]] = {
 # ------------------------------------------------------------ for learners
 
 
-@dataclass(frozen=True)
-class Page:
-    """Paragraphs and tables, as a notebook and a terminal show them."""
-
-    parts: tuple[str | Shown, ...]
-
-    def _repr_html_(self) -> str:
-        return "".join(
-            f"<p>{marked(part)}</p>" if isinstance(part, str) else part._repr_html_()
-            for part in self.parts
-        )
-
-    def __rich__(self):
-        from rich.console import Group
-
-        return Group(*self.parts)
-
-    def __repr__(self) -> str:
-        return "\n".join(map(repr, self.parts))
-
-
 def admit(number: int) -> Page:
     """Put the program of a case into exercises/, if it isn't there yet, and show how it
     behaves. Raises CourseError when there is no such case."""
@@ -409,12 +388,12 @@ def admit(number: int) -> Page:
         one.program.write_text(one.ill)
     with _copy(one.ill, one) as script:
         seen = observe(script, one)
-    parts: list[str | Shown] = [
+    parts: list[str | Table] = [
         f"Case {number}, `{course.shown(one.program)}`. {one.complaint}",
         f"It ran for {seen.run.seconds:.0f} s. {seen.error or 'It ended by itself.'}",
     ]
     lines = [(line,) for line in seen.lines()]
-    parts.append(Shown(("the last lines of its log",), lines))
+    parts.append(Table(("the last lines of its log",), lines))
     if seen.stood_still:
         parts.append("Where its workers were when Horovod warned of a stall:")
         parts.append(stacks.table(seen.stood_still, seen.script))
@@ -425,8 +404,8 @@ def admit(number: int) -> Page:
         parts += ["Their fingerprints:", _prints_table(seen.trained)]
     if seen.gpus:
         rows = [(str(rank), str(own)) for rank, own in sorted(seen.gpus.items())]
-        parts.append(Shown(("rank", "the GPUs that it sees, of two"), rows))
-    return Page(tuple(parts))
+        parts.append(Table(("rank", "the GPUs that it sees, of two"), rows))
+    return Page(*parts)
 
 
 def _telling(seen: Seen) -> list[stacks.Stack]:
@@ -439,7 +418,7 @@ def _telling(seen: Seen) -> list[stacks.Stack]:
     return max(seen.glimpses, key=inside)
 
 
-def _prints_table(prints: list[fingerprint.Print]) -> Shown:
+def _prints_table(prints: list[fingerprint.Print]) -> Table:
     rows = [
         (
             str(one.epoch),
@@ -453,7 +432,7 @@ def _prints_table(prints: list[fingerprint.Print]) -> Shown:
         for one in prints
     ]
     header = ("epoch", "rank", "weights", "pixels", "rate", "steps", "seconds")
-    return Shown(header, rows)
+    return Table(header, rows)
 
 
 @contextlib.contextmanager
@@ -473,16 +452,16 @@ def diagnose(number: int, disease: str = "") -> Page:
     one = case(number)
     if not disease:
         symptoms = [(name, texts["Symptom"]) for name, texts in diseases().items()]
-        return Page((Shown(("disease", "symptom"), symptoms),))
+        return Page(Table(("disease", "symptom"), symptoms))
     if disease not in diseases():
         raise course.CourseError(
             f"there is no disease {disease!r}: `clinic.diagnose({number})` lists them."
         )
     known = diseases()[disease]
     if disease != one.disease:
-        return Page((f"It is not that. {disease}: {known['Tell it apart']}",))
+        return Page(f"It is not that. {disease}: {known['Tell it apart']}")
     rows = [(title, known[title]) for title in SECTIONS]
-    return Page((f"Yes: {disease}.", Shown((disease, ""), rows)))
+    return Page(f"Yes: {disease}.", Table((disease, ""), rows))
 
 
 def cure(number: int) -> Page:
@@ -500,7 +479,7 @@ def cure(number: int) -> Page:
         signs = examine(script, one)
     whose = "Your program" if changed else "The course's program, as yours is unchanged"
     rows = [(name, found or "yes") for name, found in signs.items()]
-    shown = Page((f"{whose}:", Shown(("sign of health", "seen"), rows)))
+    shown = Page(f"{whose}:", Table(("sign of health", "seen"), rows))
     if not any(signs.values()):
         return shown
     from IPython.display import display

@@ -4,7 +4,6 @@ Nothing is guessed: two processes are started with `mpirun`, add two numbers wit
 Horovod, and tell what they found on the way (utils.checking.probe).
 """
 
-import html
 import json
 import os
 import platform
@@ -19,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from utils.base import course, machine, profiles, supervise
-from utils.base.show import html_table, rich_table
+from utils.base.show import Page, Table
 from utils.checking import probe
 from utils.lessons import outline
 from utils.running import launch, launchers
@@ -60,8 +59,8 @@ class Lesson:
     verdict: str
 
 
-@dataclass(frozen=True)
-class Report:
+@dataclass(frozen=True, repr=False)
+class Report(Page):
     """The lines, the lessons, and the profile in force.
 
     Shows itself as tables in a terminal and in a notebook.
@@ -92,38 +91,25 @@ class Report:
         """The same as plain values."""
         return {"ok": self.ok, "summary": self.summary, **asdict(self)}
 
-    def _tables(self) -> list[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
-        """Header and rows of what was looked at, and of the lessons."""
+    @property
+    def parts(self) -> list[str | Table]:
+        """What was looked at, the lessons, what to do, and the sum of it all."""
         lines = [(line.what, line.found, line.state) for line in self.lines]
         lessons = [
             (lesson.number, lesson.title, str(lesson.minutes), lesson.verdict)
             for lesson in self.lessons
         ]
-        return [
-            (("What", "Found", "State"), lines),
-            (("Notebook", "Title", "Minutes", "Runs here?"), lessons),
-        ]
-
-    def _remarks(self) -> list[str]:
-        """What to do about each line that is not ok, and the sum of it all."""
         fixes = [
             f"{line.what} ({line.state}): {line.fix}."
             for line in self.lines
             if line.fix
         ]
-        return [*fixes, self.summary]
-
-    def __rich__(self):
-        from rich.console import Group
-        from rich.text import Text
-
-        tables = [rich_table(header, rows) for header, rows in self._tables()]
-        return Group(*tables, *map(Text, self._remarks()))
-
-    def _repr_html_(self) -> str:
-        tables = [html_table(header, rows) for header, rows in self._tables()]
-        remarks = [f"<p>{html.escape(remark)}</p>" for remark in self._remarks()]
-        return "".join(tables + remarks)
+        return [
+            Table(("What", "Found", "State"), lines),
+            Table(("Notebook", "Title", "Minutes", "Runs here?"), lessons),
+            *fixes,
+            self.summary,
+        ]
 
 
 def doctor() -> Report:

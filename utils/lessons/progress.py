@@ -13,6 +13,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from utils.base import course, files
+from utils.base.show import Page, Table
 from utils.lessons import hints, outline
 from utils.lessons.verdict import NOT_CHECKED, RIGHT, UNDECIDED, Verdict
 
@@ -95,7 +96,7 @@ def show_hint(exercise: str, step: int, level: int) -> None:
         found["hints"][key] = max(level, int(found["hints"].get(key, 0)))
 
 
-class Progress:
+class Progress(Page):
     """The steps and how they were found in the last check; shows itself as a table."""
 
     def __init__(self):
@@ -133,18 +134,10 @@ class Progress:
         """The same as plain values."""
         return {"done": self.done, "of": len(self.steps), **self.found}
 
-    def __rich__(self):
-        from utils.base.show import rich_table
-
-        return rich_table(_HEADER, self.rows())
-
-    def _repr_html_(self) -> str:
-        from utils.base.show import html_table
-
-        return html_table(_HEADER, self.rows())
-
-    def __repr__(self) -> str:
-        return f"{self.done} of {len(self.steps)} steps are right."
+    @property
+    def parts(self) -> tuple[Table, str]:
+        done = f"{self.done} of {len(self.steps)} steps are right."
+        return Table(_HEADER, self.rows()), done
 
 
 _HEADER = ("Program", "Step", "Last check", "When", "Hints shown")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from utils.base import course, files
 from utils.base.programs import difference, parse_program
-from utils.base.show import Coloured
+from utils.base.show import Code
 from utils.lessons import markup
 from utils.lessons.hints import call
 
@@ -154,7 +154,7 @@ def yours_and_ours(
     return difference(path.read_text(), ours, "yours", f"the course's, step {n}")
 
 
-def excerpt(first: str, last: str, script: str | os.PathLike | None = None) -> Coloured:
+def excerpt(first: str, last: str, script: str | os.PathLike | None = None) -> Code:
     """A part of a program, for reading in a notebook.
 
     first, last: how its first line, and the first line after it, begin. Raises
@@ -171,12 +171,12 @@ def excerpt(first: str, last: str, script: str | os.PathLike | None = None) -> C
         raise course.CourseError(
             f"{course.shown(path)} has no part from `{first}` to `{last}`."
         )
-    return Coloured("\n".join(lines[slice(*places)]).rstrip(), "python")
+    return Code("\n".join(lines[slice(*places)]).rstrip(), "python")
 
 
-def what_changed(n: int, program: str = "fashion_mnist") -> Coloured:
+def what_changed(n: int, program: str = "fashion_mnist") -> Code:
     """Show what step `n` changes in the program, as a coloured diff (for notebooks)."""
     text = markup.source_of(program).read_text()
     before, after = markup.render(text, n - 1), markup.render(text, n)
     names = (f"after step {n - 1}" if n > 1 else "before step 1", f"after step {n}")
-    return Coloured(difference(before, after, *names), "diff")
+    return Code(difference(before, after, *names), "diff")

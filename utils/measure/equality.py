@@ -2,8 +2,8 @@
 
     python -m utils.measure.equality
 
-`programs/ten_steps.py` trains in each way; a `Table` holds by how much the weights then
-differ from the single device's.
+`programs/ten_steps.py` trains in each way; a `Comparison` holds by how much the
+weights then differ from the single device's.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
-from utils.base import course
-from utils.base.show import html_table, rich_table
+from utils.base import course, show
 from utils.measure import records
 from utils.running import launch
 
@@ -110,7 +109,7 @@ class Row:
 
 
 @dataclass(repr=False)
-class Table:
+class Comparison(show.Page):
     """The rows of a comparison. Shows itself in a notebook and in a terminal."""
 
     rows: list[Row] = field(default_factory=list)
@@ -149,22 +148,14 @@ class Table:
         each = ", ".join(f"{name}: {move:.1e}" for name, move in moved.items())
         return f"How far ten steps on one device moved a weight, at most: {each}."
 
-    def __rich__(self):
-        from rich.console import Group
-
-        return Group(rich_table(self.HEADER, self._cells()), self._remark())
-
-    def __repr__(self) -> str:
-        lines = [" | ".join(cells) for cells in [self.HEADER, *self._cells()]]
-        return "\n".join([*lines, self._remark()])
-
-    def _repr_html_(self) -> str:
-        return html_table(self.HEADER, self._cells()) + f"<p>{self._remark()}</p>"
+    @property
+    def parts(self) -> tuple[show.Table, str]:
+        return show.Table(self.HEADER, self._cells()), self._remark()
 
 
 def compare(
     cases: Sequence[Case] = SMALL, tell: Callable[[str], None] = lambda text: None
-) -> Table:
+) -> Comparison:
     """Train in all these ways and, once for each network, on a single device.
 
     tell: is told of each run before it starts. Raises CourseError when two did not
@@ -178,7 +169,7 @@ def compare(
     for same in together.values():
         tell(f"{_network(same[0])}: {', '.join(map(str, same))} ({same[0].workers})")
         trained |= train(same)
-    return Table([_row(c, trained[c], *trained[c.alone()]) for c in cases])
+    return Comparison([_row(c, trained[c], *trained[c.alone()]) for c in cases])
 
 
 def train(cases: Sequence[Case]) -> dict[Case, list[dict[str, np.ndarray]]]:
@@ -247,7 +238,7 @@ def main() -> int:
     console = Console()
     table = compare(SMALL + BATCH_NORM, tell=lambda text: console.print(text, "..."))
     console.print(table)
-    return 0 if Table(table.rows[: len(SMALL)]).all_same else 1
+    return 0 if Comparison(table.rows[: len(SMALL)]).all_same else 1
 
 
 if __name__ == "__main__":

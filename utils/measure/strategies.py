@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from utils.base import course
-from utils.base.show import Shown
+from utils.base.show import Table
 from utils.lessons import markup
 from utils.running import launch
 
@@ -113,16 +113,16 @@ TOGETHER = (
 )
 
 
-def places() -> Shown:
+def places() -> Table:
     """Where each strategy has its variables, and on what it computes."""
     rows = [(kind.title, kind.variables, kind.replicas) for kind in KINDS]
-    return Shown(("Strategy", "Variables", "Replicas"), rows)
+    return Table(("Strategy", "Variables", "Replicas"), rows)
 
 
-def table() -> Shown:
+def table() -> Table:
     """The strategies and the ways to use them, as it stands in `KINDS`."""
     rows = [(k.title, *(k.verdict(way) for way in WAYS)) for k in KINDS]
-    return Shown(("Strategy", *WAYS.values()), rows)
+    return Table(("Strategy", *WAYS.values()), rows)
 
 
 def try_out(*names: str, ways: Sequence[str] = tuple(WAYS)) -> dict[str, list[dict]]:
@@ -161,7 +161,7 @@ def try_out(*names: str, ways: Sequence[str] = tuple(WAYS)) -> dict[str, list[di
     return found
 
 
-def tried(found: dict[str, list[dict]]) -> Shown:
+def tried(found: dict[str, list[dict]]) -> Table:
     """What `try_out` found, in the form of `table`."""
 
     def cell(processes: list[dict], way: str) -> str:
@@ -175,7 +175,7 @@ def tried(found: dict[str, list[dict]]) -> Shown:
         for kind in KINDS
         if kind.name in found
     ]
-    return Shown(("Strategy", *(WAYS[way] for way in ways)), rows)
+    return Table(("Strategy", *(WAYS[way] for way in ways)), rows)
 
 
 def surprises(found: dict[str, list[dict]]) -> list[str]:
@@ -216,13 +216,13 @@ def lines_changed(source: Path) -> tuple[int, int, int]:
     return len(before), signs.count("-"), signs.count("+")
 
 
-def changes() -> Shown:
+def changes() -> Table:
     """`lines_changed` of all annotated programs of the course."""
     rows = [
         (markup.name_of(path), *map(str, lines_changed(path)))
         for path in markup.sources()
     ]
-    return Shown(("Program", "Lines of code", "Taken out", "Put in"), rows)
+    return Table(("Program", "Lines of code", "Taken out", "Put in"), rows)
 
 
 def main() -> int:

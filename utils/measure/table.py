@@ -3,7 +3,7 @@
 import statistics
 from dataclasses import asdict, dataclass, field
 
-from utils.base.show import Shown
+from utils.base.show import Table
 from utils.measure import records
 
 APART = 0.25  # of the median: rounds further apart than that are warned of
@@ -63,9 +63,9 @@ class Section:
             if row.spread > APART
         ]
 
-    def shown(self) -> Shown:
+    def shown(self) -> Table:
         header = (TITLES[self.name], "median", "lowest to highest", "ratio", "rounds")
-        return Shown(header, [_cells(row) for row in self.rows])
+        return Table(header, [_cells(row) for row in self.rows])
 
     def markdown(self) -> str:
         """The table as Markdown, with its notes."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from utils.base import course
-from utils.base.show import Shown
+from utils.base.show import Table
 
 LENGTH = 6  # characters of a digest
 
@@ -141,7 +141,7 @@ def drifted(prints: Sequence[Print]) -> int | None:
     return None
 
 
-def table(prints: Sequence[Print]) -> Shown:
+def table(prints: Sequence[Print]) -> Table:
     """A row for each epoch, with the weights' digest on each rank."""
     ranks = sorted({one.rank for one in prints})
     rows = []
@@ -155,10 +155,10 @@ def table(prints: Sequence[Print]) -> Shown:
                 "the same" if same else "different",
             )
         )
-    return Shown(("epoch", *(f"rank {rank}" for rank in ranks), "weights"), rows)
+    return Table(("epoch", *(f"rank {rank}" for rank in ranks), "weights"), rows)
 
 
-def newest() -> Shown:
+def newest() -> Table:
     """The table of the newest run that has fingerprints. Raises CourseError."""
     runs = sorted((course.root() / "logs").glob("*/workers/*.prints"), reverse=True)
     if not runs:

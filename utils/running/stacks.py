@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from utils.base import course
-from utils.base.show import Shown
+from utils.base.show import Table
 
 SIGNAL = signal.SIGUSR1
 PATIENCE = 3.0  # seconds for a worker to answer
@@ -141,7 +141,7 @@ def of_run(folder: Path) -> list[Stack]:
     return stacks
 
 
-def table(stacks: list[Stack], script: str) -> Shown:
+def table(stacks: list[Stack], script: str) -> Table:
     """Where each worker is: the line of the program, and what it called there."""
     rows = []
     for stack in stacks:
@@ -149,10 +149,10 @@ def table(stacks: list[Stack], script: str) -> Shown:
         place = f"{script}, line {own.line}" if own else "not in the program"
         doing = stack.doing(script)
         rows.append((str(stack.rank), place, doing, f"{stack.busy:.0%}"))
-    return Shown(("rank", "where", "doing", "of a core"), rows)
+    return Table(("rank", "where", "doing", "of a core"), rows)
 
 
-def newest() -> Shown:
+def newest() -> Table:
     """The table for the run that is on now. Raises CourseError when none is."""
     from utils.running.watch import newest_run
 

@@ -18,6 +18,7 @@ from filelock import FileLock
 
 from utils.base import course, files
 from utils.base.course import CourseError
+from utils.base.show import Page, Table
 from utils.training import data, doodles
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def read() -> list[Row]:
     return rows
 
 
-class Leaderboard:
+class Leaderboard(Page):
     """The rows by the doodles they were scored on: best accuracy first, then the
     fastest. A notebook and a terminal show it as tables."""
 
@@ -149,8 +150,9 @@ class Leaderboard:
                 return self.ranked[row.data][0]
         return None
 
-    def _tables(self) -> list[tuple[str, list[tuple[str, ...]]]]:
-        tables = []
+    @property
+    def parts(self) -> list[str | Table]:
+        parts: list[str | Table] = []
         for name in dict.fromkeys([*self.ranked, *self.others]):
             rows = [
                 _cells(str(place), row, "met" if row.meets_goal else "not yet")
@@ -159,39 +161,8 @@ class Leaderboard:
             here = doodles.held_out_digest(name) is not None
             why_not = NOT_HELD_OUT if here else NOT_HERE
             rows += [_cells("-", row, why_not) for row in self.others.get(name, [])]
-            tables.append((name, rows))
-        return tables
-
-    def _nobody(self) -> str:
-        return "Nobody is on the leaderboard yet."
-
-    def __rich__(self):
-        from rich.console import Group
-
-        from utils.base.show import rich_table
-
-        parts = []
-        for name, rows in self._tables():
-            parts += [_title(name), rich_table(HEADER, rows)]
-        return Group(*parts or [self._nobody()])
-
-    def __repr__(self) -> str:
-        from rich.console import Console
-
-        text = io.StringIO()
-        Console(file=text, width=100, color_system=None, force_jupyter=False).print(
-            self
-        )
-        return text.getvalue().rstrip()
-
-    def _repr_html_(self) -> str:
-        from utils.base.show import html_table, marked
-
-        parts = [
-            f"<p><b>{marked(_title(name))}</b></p>{html_table(HEADER, rows)}"
-            for name, rows in self._tables()
-        ]
-        return "".join(parts) or f"<p>{self._nobody()}</p>"
+            parts += [_title(name), Table(HEADER, rows)]
+        return parts or ["Nobody is on the leaderboard yet."]
 
 
 def _title(name: str) -> str:
