@@ -21,7 +21,7 @@ from processes import (
 )
 
 from utils.base import course, files, machine, supervise
-from utils.running import launch, live, watch
+from utils.running import follow, launch, watch
 from utils.running.follow import Followed
 from utils.running.result import Run, RunFailed
 
@@ -368,10 +368,10 @@ def test_bars_are_followed_and_kept_as_their_last_state(folder):
 
 def test_the_live_line_says_epoch_speed_and_time_left():
     progress = {"epoch": 2, "epochs": 4, "done": 0.5}
-    assert "starting" in live.describe({}, 3)
-    assert live.describe(progress, 65).endswith("1:05 so far")
+    assert "starting" in follow.describe({}, 3)
+    assert follow.describe(progress, 65).endswith("1:05 so far")
     progress.update(images_per_second=1640.2, seconds_left=59)
-    line = live.describe(progress, 65)
+    line = follow.describe(progress, 65)
     assert line.startswith("epoch 2/4 [##########..........]")
     assert line.endswith("1,640 images/s, 0:59 left")
 

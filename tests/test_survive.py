@@ -16,7 +16,7 @@ from processes import assert_none_is_left, empty_course, wait_until_none_is_left
 
 from utils.base import course
 from utils.cluster import elastic
-from utils.running import hosts, launch
+from utils.running import launch, launchers
 from utils.running.result import RunFailed
 from utils.running.watch import worker_processes
 from utils.training import survival
@@ -318,7 +318,7 @@ def test_too_many_changes_end_the_run(folder, monkeypatch):
 
 def test_the_first_host_may_die_as_well(folder, monkeypatch):
     monkeypatch.setenv("SECONDS_PER_BATCH", "0.1")
-    story = tell(elastic.dies(after=10, host=hosts.NAMES[0]))
+    story = tell(elastic.dies(after=10, host=launchers.HOST_NAMES[0]))
     assert covered(story.journal, epochs=6, workers_at_the_end=1)
     assert set(story.journal["workers"]) == {1, 2}
 

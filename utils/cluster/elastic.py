@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from utils.base import course, show
-from utils.running import hosts, launch
+from utils.running import launch, launchers
 from utils.running.result import Run, RunFailed
 from utils.running.watch import worker_processes
 
@@ -33,7 +33,7 @@ class Incident:
 
     what: str
     after: int
-    host: str = hosts.NAMES[1]
+    host: str = launchers.HOST_NAMES[1]
 
     def __str__(self) -> str:
         return f"{self.host} {self.what} after {self.after} batches"
@@ -80,17 +80,17 @@ class Story:
         return int(back[rows["epoch"].diff().eq(0) & back.gt(0)].sum())
 
 
-def dies(after: int, host: str = hosts.NAMES[1]) -> Incident:
+def dies(after: int, host: str = launchers.HOST_NAMES[1]) -> Incident:
     """The host loses its power after so many batches: nobody on it says goodbye."""
     return _incident(DIES, after, host)
 
 
-def leaves(after: int, host: str = hosts.NAMES[1]) -> Incident:
+def leaves(after: int, host: str = launchers.HOST_NAMES[1]) -> Incident:
     """The host is taken out of the list of hosts, as clouds do with some notice."""
     return _incident(LEAVES, after, host)
 
 
-def comes(after: int, host: str = hosts.NAMES[1]) -> Incident:
+def comes(after: int, host: str = launchers.HOST_NAMES[1]) -> Incident:
     """The host is put into the list again."""
     return _incident(COMES, after, host)
 
@@ -101,9 +101,9 @@ def _incident(what: str, after: int, host: str) -> Incident:
         raise course.CourseError(
             f"after is {after!r}: say after how many batches, 0 or more."
         )
-    if host not in hosts.NAMES:
+    if host not in launchers.HOST_NAMES:
         raise course.CourseError(
-            f"there is no host {host!r}: choose {' or '.join(hosts.NAMES)}."
+            f"there is no host {host!r}: choose {' or '.join(launchers.HOST_NAMES)}."
         )
     return Incident(what, after, host)
 
@@ -174,7 +174,7 @@ class Director:
         figure: Callable[..., object] | None = None,
     ):
         self.left = incidents
-        self.places = hosts.share(workers)
+        self.places = launchers.share_hosts(workers)
         self.happened: list[Happened] = []
         self._make_figure = figure
         self._shown_figure = None
@@ -188,12 +188,12 @@ class Director:
             self.show(running.folder)
 
     def _happen(self, incident: Incident, folder: Path) -> None:
-        there = hosts.read(folder)
+        there = launchers.read_hosts(folder)
         if incident.what == COMES:
             there[incident.host] = self.places[incident.host]
         else:
             there.pop(incident.host, None)
-        hosts.write(folder, there)
+        launchers.write_hosts(folder, there)
         if incident.what == DIES:
             for process in workers_on(incident.host, folder):
                 with contextlib.suppress(psutil.NoSuchProcess):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from utils.base import course, machine, supervise
-from utils.running import hosts, launch, launchers
+from utils.running import launch, launchers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -104,7 +104,9 @@ def session(workers: int, master: str | None = None) -> Iterator["SparkSession"]
 def network(spark: "SparkSession") -> set[str] | None:
     """The network interface for Horovod; None: it is to find those that all share."""
     return (
-        {hosts._loopback()} if spark.sparkContext.master.startswith("local") else None
+        {launchers.loopback()}
+        if spark.sparkContext.master.startswith("local")
+        else None
     )
 
 

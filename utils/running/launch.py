@@ -20,7 +20,6 @@ import psutil
 from utils.base import course, logs, programs
 from utils.base.course import TIME_LIMIT
 from utils.base.machine import cores, gpus
-from utils.running import hosts
 from utils.running import tasks as clusters
 from utils.running.follow import follow
 from utils.running.launchers import (
@@ -28,6 +27,7 @@ from utils.running.launchers import (
     Launcher,
     Mpirun,
     Tasks,
+    both_hosts,
     clean_environment,
     thread_variables,
 )
@@ -170,7 +170,7 @@ def run(
     _refuse_unknown(options, script)
     folder = logs.new_folder(script.stem)
     if elastic:
-        launcher = Horovodrun(workers, *hosts.both(workers, folder), reset_limit)
+        launcher = Horovodrun(workers, *both_hosts(workers, folder), reset_limit)
 
     if gpus():
         threads = None

@@ -19,7 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from utils.base import course
+import psutil
+
+from utils.base import course, files
 from utils.base.machine import cores
 from utils.running import tasks as clusters
 
@@ -234,3 +236,51 @@ def plain_tasks(
     else:
         lines = [*(f"{line} &" for line in lines), "wait"]
     return "\n".join([*first, *lines])
+
+
+# ------------------------------------------------ hosts that come and go, made here
+
+# A run's folder has a file `hosts`, with a line NAME:SLOTS for each host that is there,
+# and a script that prints it, which `horovodrun` asks every second. Both hosts are this
+# machine, by two of its names: to Horovod, they are two.
+HOST_NAMES = ("localhost", "127.0.0.1")
+DISCOVERY = "discover_hosts.sh"
+
+
+def share_hosts(workers: int) -> dict[str, int]:
+    """How many workers each host has place for: the first takes the odd one."""
+    return {HOST_NAMES[0]: workers - workers // 2, HOST_NAMES[1]: workers // 2}
+
+
+def read_hosts(folder: Path) -> dict[str, int]:
+    """The hosts that are there, in a run's folder: name -> slots."""
+    lines = (folder / "hosts").read_text().split()
+    pairs = [line.rpartition(":") for line in lines]
+    return {name: int(slots) for name, _, slots in pairs}
+
+
+def write_hosts(folder: Path, hosts: dict[str, int]) -> None:
+    """Say which hosts are there."""
+    lines = "".join(f"{name}:{slots}\n" for name, slots in hosts.items())
+    files.write_whole(folder / "hosts", lines)
+
+
+def both_hosts(workers: int, folder: Path) -> tuple[Path, str]:
+    """Let both hosts be there, with places for so many workers.
+
+    Writes the file of hosts and the script into the run's folder; returns the script,
+    and the network interface by which the hosts talk.
+    """
+    write_hosts(folder, share_hosts(workers))
+    script = folder / DISCOVERY
+    script.write_text('#!/bin/sh\nexec cat "$(dirname "$0")/hosts"\n')
+    script.chmod(0o755)
+    return script, loopback()
+
+
+def loopback() -> str:
+    """The network interface by which a machine talks to itself."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(one.address == "127.0.0.1" for one in addresses):
+            return name
+    raise course.CourseError("this machine has no loopback interface (127.0.0.1).")
