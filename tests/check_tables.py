@@ -254,7 +254,7 @@ def observed(tmp_path_factory, request):
     return observe(request, folder, job)
 
 
-def passed(program: Program, worlds: dict[str, judge.World]) -> set[int]:
+def passed(program: Program, worlds: dict[str, judge.Observed]) -> set[int]:
     """The steps whose checks find it right."""
     return {step for step in program.its.steps if program.its.judge(step, worlds).ok}
 

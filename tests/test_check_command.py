@@ -52,7 +52,7 @@ def course_command(*arguments: str) -> subprocess.CompletedProcess:
 @pytest.mark.parametrize("step", exercises.find("fashion_mnist").steps)
 def test_the_exercise_as_shipped_fails_each_check_at_once(copy, step):
     started = time.monotonic()
-    (verdict,) = checks.examine(step).verdicts
+    (verdict,) = checks.report_on(step).verdicts
     assert verdict.id == f"step-{step}.todo"
     line = (
         (copy / "exercises/fashion_mnist.py").read_text().splitlines()[verdict.line - 1]
@@ -65,7 +65,7 @@ def test_the_exercise_as_shipped_fails_each_check_at_once(copy, step):
 
 def test_an_earlier_step_that_is_left_is_named(copy):
     path = solve(copy, 0, "# TODO: Step 3", "# Step 3")
-    (verdict,) = checks.examine(3).verdicts
+    (verdict,) = checks.report_on(3).verdicts
     assert verdict.id == "step-3.todo"
     first = path.read_text().splitlines()[verdict.line - 1]
     assert first.startswith("# TODO: Step 1: ")
@@ -80,7 +80,7 @@ def test_checking_at_once_needs_no_tensorflow(copy):
 def test_a_syntax_error_is_told_with_its_line(copy):
     path = copy / "exercises/fashion_mnist.py"
     path.write_text("import a\nif True\n    pass\n")
-    (verdict,) = checks.examine(3).verdicts
+    (verdict,) = checks.report_on(3).verdicts
     assert (verdict.id, verdict.line) == ("step-3.syntax", 2)
     assert "expected ':'" in verdict.seen
 
@@ -95,7 +95,7 @@ def test_a_syntax_error_is_told_with_its_line(copy):
 )
 def test_what_python_reads_otherwise_or_not_at_all_is_told(copy, program, told):
     (copy / "exercises/fashion_mnist.py").write_text(program)
-    (verdict,) = checks.examine(3).verdicts
+    (verdict,) = checks.report_on(3).verdicts
     assert verdict.id == "step-3.syntax"
     assert told in verdict.seen
     answer = course_command("check", "3")
@@ -104,7 +104,7 @@ def test_what_python_reads_otherwise_or_not_at_all_is_told(copy, program, told):
 
 
 def test_without_a_number_later_steps_read_not_checked_yet(copy):
-    report = checks.examine()
+    report = checks.report_on()
     assert [v.state for v in report.verdicts] == ["wrong", *[NOT_CHECKED] * 5]
     answer = course_command("check")
     assert answer.returncode == 1
@@ -113,11 +113,11 @@ def test_without_a_number_later_steps_read_not_checked_yet(copy):
 
 def test_the_first_failure_shows_the_nudge_and_hints_go_deeper(copy):
     texts = [" ".join(text.split()) for text in hints.of()[1]]
-    assert checks.examine(1).hint == texts[0]
+    assert checks.report_on(1).hint == texts[0]
     answer = course_command("hint", "1")
     assert answer.returncode == 0
     assert "Place" in answer.stdout
-    assert checks.examine(1).hint == texts[1]
+    assert checks.report_on(1).hint == texts[1]
     assert "Nearly the code" in course_command("hint", "1").stdout
     assert progress.hints_shown("fashion_mnist", 1) == 3
 
@@ -137,7 +137,7 @@ def test_what_can_not_be_checked_is_status_2(copy, arguments):
 
 def test_progress_is_kept_and_shown(copy):
     assert progress.Progress().done == 0
-    verdicts = checks.examine(2).verdicts
+    verdicts = checks.report_on(2).verdicts
     kept = json.loads((copy / "progress.json").read_text())
     assert kept["checks"]["fashion_mnist 2"]["id"] == verdicts[0].id == "step-2.todo"
     answer = course_command("progress")
@@ -150,7 +150,7 @@ def test_progress_is_kept_and_shown(copy):
 def test_other_programs_leave_the_progress_alone(copy):
     other = copy / "other.py"
     other.write_text(markup.render(SOURCE, 0))
-    assert not checks.examine(1, script=other).ok
+    assert not checks.report_on(1, script=other).ok
     assert not (copy / "progress.json").exists()
 
 
@@ -188,7 +188,7 @@ def test_a_deadlock_names_the_ranks_the_calls_and_the_line(copy):
 @pytest.mark.slow
 def test_a_crash_names_the_rank_the_error_and_the_line(copy):
     path = solve(copy, 2, "optimizer = tf", "1 / (1 - hvd.rank())\noptimizer = tf")
-    (verdict,) = checks.examine(2).verdicts
+    (verdict,) = checks.report_on(2).verdicts
     assert verdict.id == "step-2.crashed"
     line = path.read_text().splitlines().index("1 / (1 - hvd.rank())") + 1
     assert verdict.line == line

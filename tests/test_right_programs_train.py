@@ -76,7 +76,7 @@ def epochs_of(program: Program) -> int:
     return int(options[options.index("--epochs") + 1])
 
 
-def losses_of(world: judge.World) -> list[float]:
+def losses_of(world: judge.Observed) -> list[float]:
     """The loss of each epoch: from history.csv, or as a loop of its own prints it."""
     path = world.folder / "history.csv"
     rows = list(csv.DictReader(path.open())) if path.exists() else []

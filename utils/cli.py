@@ -225,10 +225,10 @@ def check(
 
     Exit status: 0 right, 1 not right, 2 could not be checked.
     """
-    from utils.checking.checks import examine
+    from utils.checking.checks import report_on
 
     with Console(stderr=True).status("Running your program ..."):
-        report = examine(step, exercise, script)
+        report = report_on(step, exercise, script)
     _show(report, report.as_json(), as_json)
     if report.undecided:
         raise typer.Exit(2)

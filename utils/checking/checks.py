@@ -124,7 +124,7 @@ def check(
 
     shown = DisplayHandle()
     shown.display("Running your program ...")
-    report = examine(step, exercise, script)
+    report = report_on(step, exercise, script)
     shown.update(report)
     wrong = report.wrong
     if report.undecided:
@@ -138,7 +138,7 @@ def check(
         )
 
 
-def examine(
+def report_on(
     step: int | None = None,
     exercise: str | None = None,
     script: str | os.PathLike | None = None,

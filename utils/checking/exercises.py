@@ -9,7 +9,7 @@ from pathlib import Path
 from utils.base import course
 from utils.checking import lab
 from utils.checking.judges import judge
-from utils.checking.judges.judge import World
+from utils.checking.judges.judge import Observed
 from utils.lessons import outline
 from utils.lessons.markup import render
 from utils.lessons.verdict import Verdict
@@ -26,7 +26,7 @@ class Exercise:
 
     name: str
     expected: dict[int, str]
-    judges: dict[int, Callable[[dict[str, World]], None]]
+    judges: dict[int, Callable[[dict[str, Observed]], None]]
     step_worlds: dict[int, tuple[str, ...]]
     options: tuple[str, ...]
 
@@ -77,7 +77,7 @@ class Exercise:
             reference = str(path)
         return lab.Job(str(script), worlds, self.options, reference)
 
-    def judge(self, step: int, worlds: dict[str, World]) -> Verdict:
+    def judge(self, step: int, worlds: dict[str, Observed]) -> Verdict:
         """The verdict on one step, from the worlds that it needs."""
         return judge.verdict(step, self.expected[step], self.judges[step], worlds)
 

@@ -76,7 +76,7 @@ def examine(
         if not isolation.files:  # then the unprivileged user comes to it by this way
             folder.chmod(0o711)
         text = as_python_reads_it(content)
-        observed: dict[str, judge.World] = {}
+        observed: dict[str, judge.Observed] = {}
         seconds, stopped = 0.0, None
         for name in exercise.worlds(wanted):
             world, ended, stopped = _perform(
@@ -108,7 +108,7 @@ def _perform(
     silence: float,
     limits: sandbox.Limits,
     isolation: sandbox.Isolation,
-) -> tuple[dict[str, judge.World], sandbox.Ended, tuple[str, str] | None]:
+) -> tuple[dict[str, judge.Observed], sandbox.Ended, tuple[str, str] | None]:
     """Run a program in one world, in a sandbox and a folder of its own.
 
     Gives the world by its name, how the sandbox ended, and status and reason where the
@@ -167,7 +167,7 @@ def _stopped(
     return Verdict(step, f"step-{step}.{status}", WRONG, expected, seen)
 
 
-def _log(observed: dict[str, judge.World]) -> str:
+def _log(observed: dict[str, judge.Observed]) -> str:
     """What the workers printed, one after the other; none of it is believed."""
     parts = []
     for world in observed.values():

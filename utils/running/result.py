@@ -86,9 +86,9 @@ class Run:
 
     def recording(self, rank: int):
         """What `rank` recorded in a run started with `record=...`."""
-        from utils.running import record
+        from utils.running import recording
 
-        return record.load(self.folder, rank)
+        return recording.load(self.folder, rank)
 
     def as_json(self) -> dict:
         """What programs may want to know, as plain data."""

@@ -116,9 +116,9 @@ def main() -> None:
         _report(error=str(error))
         _leave(2)
     if "COURSE_RECORD" in os.environ:
-        from utils.running import record
+        from utils.running import recording
 
-        record.start(int(os.environ["COURSE_RECORD"]))
+        recording.start(int(os.environ["COURSE_RECORD"]))
     if "COURSE_FINGERPRINT" in os.environ:
         from utils.running import fingerprint
 

@@ -8,9 +8,9 @@ import functools
 from collections.abc import Callable
 
 from utils.checking import lab
-from utils.checking.judges.judge import Problem, Unreadable, World, in_line, short
+from utils.checking.judges.judge import Observed, Problem, Unreadable, in_line, short
 
-Judge = Callable[[dict[str, World]], None]
+Judge = Callable[[dict[str, Observed]], None]
 
 CURE = (
     "In what is compiled, tensors have no values yet: call the functions of "
@@ -31,7 +31,7 @@ def validates(judge: Judge) -> Judge:
 
 def _compiled(judge: Judge, validates: bool) -> Judge:
     @functools.wraps(judge)
-    def judged(worlds: dict[str, World]) -> None:
+    def judged(worlds: dict[str, Observed]) -> None:
         judge(worlds)
         for world in worlds.values():
             if lab.WORLDS[world.name].graphs:
@@ -40,7 +40,7 @@ def _compiled(judge: Judge, validates: bool) -> Judge:
     return judged
 
 
-def _raise_what_fails(world: World, validates: bool) -> None:
+def _raise_what_fails(world: Observed, validates: bool) -> None:
     first, graphs = world.ranks[0], world.ranks[0].all("graph")
     if world.outcome == lab.ENDED:
         counts = [event["count"] for event in first.all("graphs")]

@@ -10,10 +10,10 @@ from utils.checking.judges.graphs import trains, validates
 from utils.checking.judges.judge import (
     DEADLOCK,
     Missing,
+    Observed,
     Problem,
     Rank,
     Unreadable,
-    World,
     in_line,
     short,
 )
@@ -34,7 +34,7 @@ _PROGRESS = re.compile(
 # ------------------------------------------------------------ step 1
 
 
-def starts_and_pins(worlds: dict[str, World]) -> None:
+def starts_and_pins(worlds: dict[str, Observed]) -> None:
     world = worlds["two"]
     started = [r for r in world.ranks if any(e["op"] == "init" for e in r.all("enter"))]
     if 0 < len(started) < world.size:
@@ -115,7 +115,7 @@ def _gpus(numbers: list[int]) -> str:
 # ------------------------------------------------------------ step 2
 
 
-def speaks_with_one_voice(worlds: dict[str, World]) -> None:
+def speaks_with_one_voice(worlds: dict[str, Observed]) -> None:
     world = worlds["two"]
     fits = [rank.all("fit") for rank in world.ranks]
     asked = [bool(fit[0]["verbose"]) if fit else None for fit in fits]
@@ -150,7 +150,7 @@ def _whole_line(match: re.Match) -> str:
 
 
 @trains
-def averages_gradients(worlds: dict[str, World]) -> None:
+def averages_gradients(worlds: dict[str, Observed]) -> None:
     world = worlds["two"]
     wrapped = [event["line"] for event in world.ranks[0].all("wrapped")]
     if len(wrapped) > 1 and any("Recursion" in e["error"] for _, e in world.failures()):
@@ -234,7 +234,7 @@ def _reduced_elements(rank: Rank) -> int:
 
 
 @trains
-def broadcasts(worlds: dict[str, World]) -> None:
+def broadcasts(worlds: dict[str, Observed]) -> None:
     world = worlds["two"]
     start, updated = world.arrays("start"), world.arrays("updated")
     second, state = world.arrays("second"), [r.array("state") for r in world.ranks]
@@ -279,7 +279,7 @@ def broadcasts(worlds: dict[str, World]) -> None:
 
 
 def _from_rank_0(
-    world: World, weights: np.ndarray, before: np.ndarray, since: str
+    world: Observed, weights: np.ndarray, before: np.ndarray, since: str
 ) -> None:
     """Raise a Problem if `weights`, which all ranks have now, are not those of rank 0.
 
@@ -349,7 +349,7 @@ def _first_exchange(rank: Rank, since: str) -> int | None:
 
 
 @trains
-def shares_the_epoch(worlds: dict[str, World]) -> None:
+def shares_the_epoch(worlds: dict[str, Observed]) -> None:
     used = worlds.values()
     counts = {}
     for world in sorted(used, key=lambda world: world.size):
@@ -500,7 +500,7 @@ def _compare(
 
 
 @validates
-def averages_metrics(worlds: dict[str, World]) -> None:
+def averages_metrics(worlds: dict[str, Observed]) -> None:
     world = worlds["two"]
     if not any(rank.all("fit") for rank in world.ranks):
         _averaged_by_hand(world)
@@ -573,7 +573,7 @@ def _side_by_side(calls: list[list[dict]]):
             yield callback, *likes
 
 
-def _raise_combined(world: World, together: tuple, computed: list[dict]) -> None:
+def _raise_combined(world: Observed, together: tuple, computed: list[dict]) -> None:
     """Raise the Problem of a callback that replaces metrics by something known.
 
     together: what it did on each rank; computed: the metrics that each computed.
@@ -641,7 +641,7 @@ def _combination(
     )
 
 
-def _averaged_by_hand(world: World) -> None:
+def _averaged_by_hand(world: Observed) -> None:
     """A training loop of its own has no callbacks: look at what it lets reduce."""
     if world.outcome != lab.ENDED or not all(r.all("forward") for r in world.ranks):
         raise Missing

@@ -118,7 +118,7 @@ class Rank:
 
 
 @dataclass
-class World:
+class Observed:
     """What was observed of a program on so many workers.
 
     statuses: rank -> exit status of each that was started, None if it was ended; None
@@ -219,7 +219,7 @@ class World:
         return f" (by {' and '.join(f'signal {n}, {strsignal(n)}' for n in numbers)})"
 
 
-def read(folder: Path) -> dict[str, World]:
+def read(folder: Path) -> dict[str, Observed]:
     """The worlds of one job of the lab, by name. folder: resolved."""
     worlds = {}
     for name, observed in lab.WORLDS.items():
@@ -234,15 +234,15 @@ def read(folder: Path) -> dict[str, World]:
             Rank(place, number, facts["script"], observed.kind)
             for number in range(observed.size)
         ]
-        worlds[name] = World(place, name, facts["outcome"], ranks, facts["statuses"])
+        worlds[name] = Observed(place, name, facts["outcome"], ranks, facts["statuses"])
     return worlds
 
 
 def verdict(
     step: int,
     expected: str,
-    judge: Callable[[dict[str, World]], None],
-    worlds: dict[str, World],
+    judge: Callable[[dict[str, Observed]], None],
+    worlds: dict[str, Observed],
 ) -> Verdict:
     """What `judge` makes of these worlds: it raises a Problem, or Missing evidence."""
     try:
@@ -265,7 +265,7 @@ def verdict(
     return Verdict(step, f"step-{step}.right", RIGHT, expected, expected)
 
 
-def _raise_tampering(world: World) -> None:
+def _raise_tampering(world: Observed) -> None:
     for rank in world.ranks:
         for event in rank.all("tampered"):
             raise Problem(

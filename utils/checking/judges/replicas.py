@@ -6,7 +6,7 @@ from collections import defaultdict
 import numpy as np
 
 from utils.checking import evidence
-from utils.checking.judges.judge import Missing, Problem, World, short
+from utils.checking.judges.judge import Missing, Observed, Problem, short
 from utils.checking.lab import WORLDS
 
 REPLICAS = WORLDS["replicas"].replicas
@@ -16,7 +16,7 @@ GLOBAL_BATCH, VAL_BATCH = 8, 3
 CLOSE = 0.01  # relative: what another order of additions may cost
 
 
-def makes_a_strategy(worlds: dict[str, World]) -> None:
+def makes_a_strategy(worlds: dict[str, Observed]) -> None:
     world = worlds["replicas"]
     made = world.ranks[0].all("strategy")
     if not made:
@@ -37,7 +37,7 @@ def makes_a_strategy(worlds: dict[str, World]) -> None:
         )
 
 
-def mirrors(worlds: dict[str, World]) -> None:
+def mirrors(worlds: dict[str, Observed]) -> None:
     """Both replicas train, with copies of everything."""
     world = worlds["replicas"]
     _copies(world)
@@ -47,7 +47,7 @@ def mirrors(worlds: dict[str, World]) -> None:
         raise Problem("not-replicated", _who_trains(shares[0]))
 
 
-def _copies(world: World) -> None:
+def _copies(world: Observed) -> None:
     model = world.ranks[0].first("model")
     for what, words in (("weights", "The weights"), ("state", "The optimizer's state")):
         if model[what] != REPLICAS:
@@ -60,7 +60,7 @@ def _copies(world: World) -> None:
             )
 
 
-def _same_weights(world: World) -> None:
+def _same_weights(world: Observed) -> None:
     model = world.ranks[0].first("model")
     if not model["apart"] <= 1e-6:
         raise Problem(
@@ -70,7 +70,7 @@ def _same_weights(world: World) -> None:
         )
 
 
-def _shares(world: World) -> list[dict[int, list[str]]]:
+def _shares(world: Observed) -> list[dict[int, list[str]]]:
     """For each training step: replica -> the images that it got. Raises Missing."""
     steps: dict[int, dict[int, list[str]]] = defaultdict(dict)
     for event in world.ranks[0].all("trains"):
@@ -86,7 +86,7 @@ def _who_trains(share: dict[int, list[str]]) -> str:
     return f"{len(share)} replicas train."
 
 
-def feeds_every_replica(worlds: dict[str, World]) -> None:
+def feeds_every_replica(worlds: dict[str, Observed]) -> None:
     world = worlds["replicas"]
     shares = _shares(world)
     first = shares[0]
@@ -116,7 +116,7 @@ def _own_parts(share: dict[int, list[str]]) -> None:
         )
 
 
-def scales_the_rate(worlds: dict[str, World]) -> None:
+def scales_the_rate(worlds: dict[str, Observed]) -> None:
     fit = worlds["replicas"].ranks[0].first("fit")
     wanted = BASE_LR * REPLICAS
     if not math.isclose(fit["learning_rate"], wanted, rel_tol=1e-3):
@@ -131,12 +131,12 @@ def scales_the_rate(worlds: dict[str, World]) -> None:
 # ------------------------------------------------------------ the custom loop
 
 
-def loop_mirrors(worlds: dict[str, World]) -> None:
+def loop_mirrors(worlds: dict[str, Observed]) -> None:
     makes_a_strategy(worlds)
     _copies(worlds["replicas"])
 
 
-def loop_shares_batches(worlds: dict[str, World]) -> None:
+def loop_shares_batches(worlds: dict[str, Observed]) -> None:
     first = _shares(worlds["replicas"])[0]
     if len(first) != REPLICAS:
         raise Problem("not-shared", _who_trains(first))
@@ -150,7 +150,7 @@ def loop_shares_batches(worlds: dict[str, World]) -> None:
         )
 
 
-def loop_scales_the_loss(worlds: dict[str, World]) -> None:
+def loop_scales_the_loss(worlds: dict[str, Observed]) -> None:
     """Of the first step: weights after it less those before it, against one device."""
     loop_shares_batches(worlds)
     _same_weights(worlds["replicas"])
@@ -189,7 +189,7 @@ def loop_scales_the_loss(worlds: dict[str, World]) -> None:
     )
 
 
-def loop_counts_every_image(worlds: dict[str, World]) -> None:
+def loop_counts_every_image(worlds: dict[str, Observed]) -> None:
     world = worlds["replicas"]
     truth = world.ranks[0].first("truth")
     written = _last_row(world).get("val_loss", "")
@@ -213,7 +213,7 @@ def loop_counts_every_image(worlds: dict[str, World]) -> None:
         )
 
 
-def _last_row(world: World) -> dict[str, str]:
+def _last_row(world: Observed) -> dict[str, str]:
     """Of history.csv. Raises Missing."""
     try:
         row = evidence.last_row(world.folder / "history.csv")

@@ -11,7 +11,7 @@ import numpy as np
 
 from utils.checking import lab
 from utils.checking.judges.graphs import trains, validates
-from utils.checking.judges.judge import Missing, Problem, Rank, World
+from utils.checking.judges.judge import Missing, Observed, Problem, Rank
 
 BASE_LR, WARMUP_EPOCHS, EPOCHS, VAL_BATCH = 0.01, 2, 3, 3
 TRAIN_IMAGES = 54  # four batches in an epoch; and nine images to validate on ...
@@ -36,7 +36,7 @@ def _near(a: float, b: float) -> bool:
 
 
 @trains
-def scales_the_rate(worlds: dict[str, World]) -> None:
+def scales_the_rate(worlds: dict[str, Observed]) -> None:
     for world in worlds.values():
         full, line = world.size * BASE_LR, _place(world)
         last = [_rates(rank)[-1][-1] for rank in world.ranks]
@@ -70,13 +70,13 @@ def scales_the_rate(worlds: dict[str, World]) -> None:
         raise Problem("another-rate", f"{seen}.", line)
 
 
-def _place(world: World) -> int | None:
+def _place(world: Observed) -> int | None:
     """The line that trains."""
     return world.ranks[0].first("fit")["line"]
 
 
 @trains
-def warms_up(worlds: dict[str, World]) -> None:
+def warms_up(worlds: dict[str, Observed]) -> None:
     for world in worlds.values():
         full, line = world.size * BASE_LR, _place(world)
         by_epoch = [_rates(rank) for rank in world.ranks]
@@ -141,7 +141,7 @@ def _wrong_warm_up(rates: list[float], steps: int, full: float) -> tuple[str, st
 
 
 @validates
-def validates_exactly(worlds: dict[str, World]) -> None:
+def validates_exactly(worlds: dict[str, Observed]) -> None:
     for world in worlds.values():
         line = _place(world)
         ends = [{e["epoch"] for e in rank.all("epoch")} for rank in world.ranks]
@@ -160,7 +160,7 @@ def _seen(rank: Rank, epoch: int) -> tuple[list[int], list[bool]]:
     return images, [right for event in events for right in event["right"]]
 
 
-def _shared(world: World, epoch: int, line: int | None) -> None:
+def _shared(world: Observed, epoch: int, line: int | None) -> None:
     """Are the images shared out, each seen once?"""
     images = [_seen(rank, epoch)[0] for rank in world.ranks]
     evidence = [
@@ -196,7 +196,7 @@ def _shared(world: World, epoch: int, line: int | None) -> None:
         raise problem("unequal", "the shards differ by a batch or more")
 
 
-def _known(world: World, epoch: int) -> None:
+def _known(world: Observed, epoch: int) -> None:
     """Do all that read the metrics read those of all images?"""
     calls = [
         [c for c in rank.all("callback")][_slice(rank, epoch)] for rank in world.ranks
@@ -261,7 +261,7 @@ def _shown(value: float | None) -> str:
 # ------------------------------------------------------------ the checkpoint
 
 
-def kept(world: World) -> None:
+def kept(world: Observed) -> None:
     """Does rank 0 alone keep what training has changed, and safely?"""
     kept = [rank.first("kept") for rank in world.ranks]
     line = _place(world)
@@ -305,5 +305,5 @@ def kept(world: World) -> None:
 
 
 @validates
-def keeps_checkpoints(worlds: dict[str, World]) -> None:
+def keeps_checkpoints(worlds: dict[str, Observed]) -> None:
     kept(worlds["two machines"])

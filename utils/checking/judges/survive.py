@@ -7,7 +7,7 @@ to train and the same folders. In another world, a worker seems to die in the mi
 from utils.checking import lab
 from utils.checking.judges import scaled as judge_scaled
 from utils.checking.judges.graphs import validates
-from utils.checking.judges.judge import Missing, Problem, Rank, World, in_line
+from utils.checking.judges.judge import Missing, Observed, Problem, Rank, in_line
 
 EPOCHS, BATCH, COMMIT_EVERY, WORKERS = 3, 5, 2, 2
 TRAIN_IMAGES = 54  # five steps of two batches in an epoch, and four images left over
@@ -19,13 +19,13 @@ WORDS = {"weights": "weights", "state": "optimizer's state"}
 STATISTICS = {"statistics": "running statistics of batch normalisation"}
 
 
-def _place(world: World) -> int | None:
+def _place(world: Observed) -> int | None:
     """The line that trains."""
     return world.ranks[0].first("fit")["line"]
 
 
 @validates
-def keeps_checkpoints(worlds: dict[str, World]) -> None:
+def keeps_checkpoints(worlds: dict[str, Observed]) -> None:
     judge_scaled.kept(worlds[FIRST])
 
 
@@ -33,7 +33,7 @@ def keeps_checkpoints(worlds: dict[str, World]) -> None:
 
 
 @validates
-def goes_on(worlds: dict[str, World]) -> None:
+def goes_on(worlds: dict[str, Observed]) -> None:
     before, after = worlds[FIRST].ranks[0], worlds[SECOND].ranks[0]
     if worlds[FIRST].outcome != lab.ENDED:
         worlds[FIRST].raise_trouble()
@@ -70,7 +70,7 @@ def goes_on(worlds: dict[str, World]) -> None:
 
 
 @validates
-def agrees(worlds: dict[str, World]) -> None:
+def agrees(worlds: dict[str, Observed]) -> None:
     if worlds[SECOND].ranks[0].first("begins")["epoch"] == 0:
         raise Missing  # rank 0 took nothing up that the others would have to be told
     for name in (FIRST, SECOND):
@@ -100,7 +100,7 @@ def agrees(worlds: dict[str, World]) -> None:
 
 
 @validates
-def survives(worlds: dict[str, World]) -> None:
+def survives(worlds: dict[str, Observed]) -> None:
     world = worlds[SHAKEN]
     for number, rank in enumerate(world.ranks):
         told = _going_on(rank, number, _place(world))
