@@ -2,7 +2,7 @@
 
 A worker that fails ends at once, without the handshake at exit that MPI and Horovod
 would wait in for the other workers; so the whole job ends and the error is seen.
-And on request (`utils.running.record`) the worker keeps what happened to its weights.
+And on request (recording.py) the worker keeps what happened to its weights.
 
     mpirun -np 2 python -m utils.running.worker program.py --epochs 3
 """
