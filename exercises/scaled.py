@@ -37,7 +37,7 @@ option("--wd", type=float, default=5e-6, help="L2 weight decay")
 option("--target-accuracy", type=float, default=1.0, help="stop after an epoch with it")
 option("--width", type=int, default=10 if gpus else 1, help="k of WRN-16-k")
 option("--train-images", type=int, help="take so many, and a sixth to validate on")
-option("--data", choices=["auto", "real", "drawn"], default="auto", help="data set")
+option("--data", choices=["auto", "real", "sample"], default="auto", help="data set")
 option("--seed", type=int, help="make weights and batches repeatable")
 args = parser.parse_args()
 

@@ -38,7 +38,7 @@ option("--base-lr", type=float, default=0.005, help="learning rate for one worke
 option("--wd", type=float, default=5e-6, help="L2 weight decay")
 option("--width", type=int, default=10 if gpus else 1, help="k of WRN-16-k")
 option("--train-images", type=int, help="take so many, and a sixth to validate on")
-option("--data", choices=["auto", "real", "drawn"], default="auto", help="data set")
+option("--data", choices=["auto", "real", "sample"], default="auto", help="data set")
 option("--seed", type=int, default=1, help="make weights and order repeatable")
 args = parser.parse_args()
 

@@ -26,7 +26,7 @@ option("--batch-size", type=int, default=32, help="training images per replica, 
 option("--epochs", type=int, default=12, help="train at most so many epochs")
 option("--seconds", type=float, default=28, help="take no step after so many")
 option("--base-lr", type=float, default=0.002, help="learning rate at the start")
-option("--train-images", type=int, default=4_000, help="take so many, of all classes")
+option("--train-images", type=int, default=3_700, help="take so many, of all classes")
 option("--data", choices=data.CHOICES, default="auto", help="data set")
 option("--seed", type=int, help="make weights and batches repeatable")
 option("--name", default="MirroredStrategy, own loop", help="name on the leaderboard")

@@ -44,7 +44,7 @@ option("--target-accuracy", type=float, default=0.85, help="validation accuracy 
 option("--patience", type=int, default=2, help="... exceed in so many epochs running")
 option("--width", type=int, default=10 if on_gpu else 1, help="k of WRN-16-k")
 option("--train-images", type=int, help="take so many, and a sixth to validate on")
-option("--data", choices=["auto", "real", "drawn"], default="auto", help="data set")
+option("--data", choices=["auto", "real", "sample"], default="auto", help="data set")
 option("--seed", type=int, help="make weights and batches repeatable")
 option("--tensorboard", action="store_true", help="write TensorBoard logs as well")
 args = parser.parse_args()

@@ -35,7 +35,7 @@ option("--width", type=int, default=1, help="k of the wide_resnet WRN-16-k")
 option("--communication", choices=["AUTO", "RING", "NCCL"], default="AUTO")
 option("--shard", choices=["DATA", "OFF", "AUTO"], default="DATA", help="the policy")
 option("--train-images", type=int, help="take so many, and a sixth to validate on")
-option("--data", choices=["auto", "real", "drawn"], default="auto", help="data set")
+option("--data", choices=["auto", "real", "sample"], default="auto", help="data set")
 option("--seed", type=int, default=1, help="of the order; the same for all workers")
 option("--keep-seen", action="store_true", help="note which images each worker gets")
 option(

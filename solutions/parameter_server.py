@@ -29,7 +29,7 @@ option("--epochs", type=int, default=2, help="train so many epochs")
 option("--lr", type=float, default=0.02, help="learning rate")
 option("--partition", choices=["none", "large", "all"], default="large", help="cut ...")
 option("--train-images", type=int, help="take so many, and a sixth to test on")
-option("--data", choices=["auto", "real", "drawn"], default="auto", help="data set")
+option("--data", choices=["auto", "real", "sample"], default="auto", help="data set")
 option("--kill-worker", type=int, metavar="K", help="in epoch 1, kill worker K")
 args = parser.parse_args()
 

@@ -14,7 +14,7 @@ from utils.measure.bench import Plan
 from utils.measure.programs import pipelines
 from utils.measure.table import Row, Section
 from utils.running import launchers
-from utils.training import data, drawn
+from utils.training import data, samples
 
 TINY = Plan(
     rounds=1,
@@ -22,7 +22,7 @@ TINY = Plan(
     steps=1,
     batch=4,
     seconds=0.05,
-    data="drawn",
+    data="sample",
     train_images=120,
     epochs=1,
 )
@@ -150,9 +150,10 @@ def test_unknown_sections_and_rounds_are_refused(tmp_path):
 @pytest.mark.filterwarnings("ignore:Please import")  # Keras, to SciPy
 @pytest.mark.parametrize("name", pipelines.PIPELINES)
 def test_all_pipelines_make_the_same_kind_of_batches(name):
-    images, labels = drawn.draw(600, seed=3)
-    arrays = {"x_train": images, "y_train": labels, "x_test": images, "y_test": labels}
-    dataset = data.dataset_of("drawn", arrays)
+    dataset = data.dataset_of(
+        "garments", data.part_of("garments", samples.fashion_mnist(), 600, 6)
+    )
+    images = dataset.x_train
     x, y = next(iter(pipelines.PIPELINES[name](dataset, 600)))
     assert (x.shape, x.dtype) == ((600, 28, 28, 1), "float32")
     assert (y.shape, y.dtype) == ((600, 10), "float32")
@@ -197,7 +198,7 @@ def test_what_cannot_be_measured_is_an_error(tmp_path):
     with pytest.raises(
         course.CourseError, match=r"nothing was measured(.|\n)*sideways"
     ):
-        bench._timed("--data", "drawn", workers=1, through=refuses)
+        bench._timed("--data", "sample", workers=1, through=refuses)
 
 
 def test_operations_are_added_up_by_their_type():

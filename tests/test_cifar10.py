@@ -23,7 +23,7 @@ from test_data import (
 )
 
 from utils.base.course import CourseError
-from utils.training import data, drawn, fetch
+from utils.training import data, fetch, samples
 
 NAME = fetch.CIFAR10_FILE[0]
 REAL_DATA = os.environ.get("COURSE_DATA")
@@ -253,30 +253,41 @@ def test_more_than_there_is_takes_all_with_a_notice(sample, capfd):
     assert "NOTICE: 60,000 training images were asked for" in capfd.readouterr().err
 
 
-# --- Drawn ---------------------------------------------------------------------------
+# --- A stand-in ----------------------------------------------------------------------
 
 
-def test_without_a_network_garments_in_colour_are_drawn_and_announced(
+def test_without_a_network_there_are_garments_in_colour_and_they_are_announced(
     dead_server,  # noqa: F811
     capfd,
 ):
     dataset = data.load_cifar10("auto", train_images=100)
-    assert dataset.name == "drawn garments in colour"
+    assert dataset.name == "a sample of Fashion-MNIST in colour"
+    sizes = len(dataset.x_train), len(dataset.x_val), len(dataset.x_test)
+    assert sizes == (100, 500, 20)
     assert dataset.classes == data.CLASSES
     notice = capfd.readouterr().err.splitlines()[-1]
-    assert notice.startswith("NOTICE: these are drawn garments in colour, not CIFAR-10")
+    assert notice.startswith(f"NOTICE: this is {dataset.name}, not CIFAR-10, which")
     with pytest.raises(fetch.NoDownload, match="CIFAR-10 is not on this machine"):
         data.load_cifar10("real")
 
 
-def test_drawn_colours_repeat_and_differ():
-    images, labels = drawn.draw_in_colour(1_200, seed=3)
-    assert (images.shape, images.dtype) == ((1_200, 32, 32, 3), np.uint8)
-    assert labels[:3].tolist() == [0, 1, 2]
-    assert np.array_equal(drawn.draw_in_colour(1_010, seed=3)[0], images[:1_010])
-    grounds = images[:, 0, 0]
-    assert len(np.unique(grounds, axis=0)) > 1_100
-    assert (grounds.std(axis=0) > 40).all()
+def test_garments_in_colour_repeat_and_are_those_of_the_sample():
+    arrays, grey = samples.garments_in_colour(), samples.fashion_mnist()
+    assert np.array_equal(samples.garments_in_colour()["x_test"], arrays["x_test"])
+    for part in ("train", "test"):
+        images, labels = arrays[f"x_{part}"], arrays[f"y_{part}"]
+        assert (images.shape, images.dtype) == ((len(labels), 32, 32, 3), np.uint8)
+        assert np.array_equal(labels, grey[f"y_{part}"])
+        grounds = images[:, 0, 0]
+        assert len(np.unique(grounds, axis=0)) > 0.95 * len(labels)
+        assert (grounds.std(axis=0) > 40).all()
+        # What is all garment has its colour, as dark as it is there.
+        solid = grey[f"x_{part}"][0] >= 64
+        shade = grey[f"x_{part}"][0][solid].astype(float)
+        seen = images[0, 2:30, 2:30][solid]
+        for channel in range(3):
+            colour = (seen[:, channel] / shade).max()
+            assert np.abs(seen[:, channel] - colour * shade).max() < 4
 
 
 # --- Pipelines in colour -------------------------------------------------------------

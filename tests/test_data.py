@@ -24,7 +24,7 @@ import pytest
 
 from utils.base import files
 from utils.base.course import CourseError
-from utils.training import data, drawn, fetch
+from utils.training import data, fetch, samples
 
 REAL_DATA = os.environ.get("COURSE_DATA")
 
@@ -56,20 +56,18 @@ def alone(tmp_path, monkeypatch):
     monkeypatch.setattr(fetch, "CIFAR10_PLACES", ())
 
 
+def few() -> dict[str, np.ndarray]:
+    """Three hundred images to train on and a hundred to test on, both balanced."""
+    return data.part_of("few", samples.fashion_mnist(), 300, 3)
+
+
 @pytest.fixture
 def published(tmp_path, monkeypatch):
     """A folder with a small data set that passes for the published one."""
     folder = tmp_path / "published"
     folder.mkdir()
-    images, labels = drawn.draw(400, seed=5)
-    arrays = {
-        "x_train": images[:300],
-        "y_train": labels[:300],
-        "x_test": images[300:],
-        "y_test": labels[300:],
-    }
     files = {}
-    for key, array in arrays.items():
+    for key, array in few().items():
         shape = np.array(array.shape, ">u4").tobytes()
         content = bytes([0, 0, 8, array.ndim]) + shape + array.tobytes()
         name = fetch.FILES[key][0]
@@ -209,14 +207,11 @@ def test_course_data_is_the_folder_or_the_one_above(published, monkeypatch, insi
     published.rename(folder / inside) if inside else published.rename(folder)
     monkeypatch.setenv("COURSE_DATA", str(folder))
     dataset = data.load("auto")
-    images, labels = drawn.draw(400, seed=5)
     assert dataset.name == "Fashion-MNIST"
-    assert np.array_equal(dataset.x_train, images[:300])
-    assert np.array_equal(dataset.y_train, labels[:300])
-    assert np.array_equal(dataset.x_test, images[300:])
-    assert np.array_equal(dataset.y_test, labels[300:])
-    assert dataset.mean == pytest.approx(images[:300].mean())
-    assert dataset.std == pytest.approx(images[:300].std())
+    for key, array in few().items():
+        assert np.array_equal(getattr(dataset, key), array)
+    assert dataset.mean == pytest.approx(dataset.x_train.mean())
+    assert dataset.std == pytest.approx(dataset.x_train.std())
     assert dataset.classes[6] == "Shirt"
     assert not fetch.cache_folder().exists()
 
@@ -368,19 +363,17 @@ def test_what_one_that_was_killed_left_does_not_fill_the_disk(server):
     assert files_in(cached()) - {"lock"} == PUBLISHED_NAMES
 
 
-DRAWN_FEW = drawn.draw(20, seed=0)
+# --- A sample, and why ---------------------------------------------------------------
 
 
-# --- Drawn, and why ------------------------------------------------------------------
-
-
-def test_without_a_network_garments_are_drawn_and_announced(dead_server, capfd):
+def test_without_a_network_there_is_a_sample_and_it_is_announced(dead_server, capfd):
     dataset = data.load("auto")
-    assert dataset.name == "drawn garments"
-    assert dataset.x_train.shape == (60_000, 28, 28)
-    assert dataset.x_test.shape == (10_000, 28, 28)
+    assert dataset.name == "a sample of Fashion-MNIST"
+    assert dataset.x_train.shape == (6_400, 28, 28)
+    assert dataset.x_test.shape == (1_070, 28, 28)
     notice = capfd.readouterr().err.splitlines()[-1]
-    assert notice.startswith("NOTICE: these are drawn garments, not Fashion-MNIST")
+    assert notice.startswith("NOTICE: this is a sample of Fashion-MNIST, not the whole")
+    assert "could not be downloaded" in notice
     assert "--data real" in notice
     assert "COURSE_DATA" in notice
 
@@ -392,13 +385,12 @@ def test_real_without_a_network_says_what_each_place_answered(dead_server):
         data.load("real")
 
 
-def test_a_failed_download_is_remembered_for_a_while(server, monkeypatch):
-    monkeypatch.setattr(drawn, "draw", lambda count, seed: DRAWN_FEW)
+def test_a_failed_download_is_remembered_for_a_while(server):
     there = server.folder.rename(server.folder.parent / "away")
-    assert data.load("auto").name == "drawn garments"
+    assert data.load("auto").name == "a sample of Fashion-MNIST"
     there.rename(server.folder)
     server.asked.clear()
-    assert data.load("auto").name == "drawn garments"
+    assert data.load("auto").name == "a sample of Fashion-MNIST"
     assert server.asked == []
 
     failed = cached() / "download-failed"
@@ -408,10 +400,9 @@ def test_a_failed_download_is_remembered_for_a_while(server, monkeypatch):
     assert not failed.exists()
 
 
-def test_real_tries_again_at_once(server, monkeypatch):
-    monkeypatch.setattr(drawn, "draw", lambda count, seed: DRAWN_FEW)
+def test_real_tries_again_at_once(server):
     there = server.folder.rename(server.folder.parent / "away")
-    assert data.load("auto").name == "drawn garments"
+    assert data.load("auto").name == "a sample of Fashion-MNIST"
     there.rename(server.folder)
     assert data.load("real").name == "Fashion-MNIST"
     assert data.load("auto").name == "Fashion-MNIST"
@@ -426,30 +417,12 @@ def test_a_server_that_never_answers_is_given_up(server, monkeypatch):
     the_end.set()
 
 
-def test_drawn_is_announced_even_when_asked_for(published, monkeypatch, capfd):
+def test_a_sample_is_announced_even_when_asked_for(published, monkeypatch, capfd):
     monkeypatch.setenv("COURSE_DATA", str(published))
-    dataset = data.load("drawn", train_images=25)
-    assert dataset.name == "drawn garments"
-    assert "NOTICE: these are drawn garments" in capfd.readouterr().err
-    images, labels = drawn.draw(25, seed=1)
-    assert np.array_equal(dataset.x_train, images)
-    assert np.array_equal(dataset.y_train, labels)
-
-
-def test_no_more_garments_are_drawn_than_are_used(monkeypatch):
-    asked = []
-
-    def draw(count, seed, original=drawn.draw):
-        asked.append(count)
-        return original(min(count, 30), seed)
-
-    monkeypatch.setattr(drawn, "draw", draw)
-    data.load("drawn", train_images=25)
-    assert asked == [25, 5]
-    for count in (0, -1, 60_001):  # refused, but not for what has been drawn
-        with pytest.raises(CourseError, match="choose from 1 to 30 images"):
-            data.load("drawn", train_images=count)
-    assert asked[2:] == [60_000, 10_000] * 3
+    dataset = data.load("sample", train_images=25)
+    assert dataset.name == "a sample of Fashion-MNIST"
+    assert "not the whole, as chosen. For all of it" in capfd.readouterr().err
+    assert (len(dataset.x_train), len(dataset.x_test)) == (25, 5)
 
 
 def test_a_cache_that_can_not_be_written_is_named(published, tmp_path, monkeypatch):
@@ -466,7 +439,7 @@ def test_a_mirror_must_be_an_address(published, monkeypatch):
 
 
 def test_another_choice_is_refused():
-    with pytest.raises(CourseError, match="'fake': choose one of auto, real, drawn"):
+    with pytest.raises(CourseError, match="'fake': choose one of auto, real, sample"):
         data.load("fake")
 
 
@@ -498,7 +471,15 @@ def test_turns_of_unordered_labels_keep_the_order_of_the_set():
     assert data._balanced(labels, 5).tolist() == [0, 1, 2, 4, 5]
 
 
-@pytest.mark.parametrize("count", [0, -1, 301])
+def test_more_than_there_is_takes_all_once_with_a_notice(dead_server, capfd):
+    dataset = data.load("auto", train_images=60_000)
+    assert (len(dataset.x_train), len(dataset.x_test)) == (6_400, 1_067)
+    last = capfd.readouterr().err.splitlines()[-1]
+    wanted = "NOTICE: 60,000 training images were asked for; a sample of Fashion-MNIST"
+    assert last == f"{wanted} has 6,400, and all of them are used."
+
+
+@pytest.mark.parametrize("count", [0, -1])
 def test_an_impossible_number_of_images_is_refused(published, monkeypatch, count):
     monkeypatch.setenv("COURSE_DATA", str(published))
     with pytest.raises(CourseError, match=rf"train_images is {count}: .* 1 to 300"):
@@ -639,7 +620,7 @@ def test_test_batches_are_every_image_once_in_order():
 
 
 def test_standardised_pixels_are_exact():
-    images, _ = drawn.draw(1_000, seed=3)
+    images = samples.fashion_mnist()["x_train"][:1_000]
     dataset = dataset_of(images, mean=float(images.mean()), std=float(images.std()))
     (found,) = take(data.test_batches(dataset, 1_000), 1)
     wanted = (images[..., None].astype(np.float64) - images.mean()) / images.std()
@@ -698,7 +679,7 @@ PIPELINES = [data.training_batches, data.validation_batches]
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
 def test_a_seed_gives_each_rank_its_own_stream_every_time(pipeline, monkeypatch):
-    images, _ = drawn.draw(100, seed=3)
+    images = samples.fashion_mnist()["x_train"][:100]
 
     def stream(seed, rank):
         monkeypatch.setenv("OMPI_COMM_WORLD_RANK", str(rank))
@@ -712,7 +693,7 @@ def test_a_seed_gives_each_rank_its_own_stream_every_time(pipeline, monkeypatch)
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
 def test_without_a_seed_streams_differ(pipeline):
-    images, _ = drawn.draw(100, seed=3)
+    images = samples.fashion_mnist()["x_train"][:100]
     first, second = (pixels(take(pipeline(dataset_of(images), 10), 5)) for _ in "ab")
     assert not np.array_equal(first, second)
 
@@ -798,7 +779,7 @@ def test_horovod_is_not_rewritten_by_autograph():
         "import horovod.tensorflow.keras as hvd\n"
         "from utils import data\n"
         "hvd.init()\n"
-        "data.load('drawn', 100)\n"
+        "data.load('sample', 100)\n"
         "optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD())\n"
         "gradients = optimizer._allreduce_grads([tf.constant([2.0])], [])\n"
         "assert gradients[0].numpy() == [2.0]\n"
@@ -814,7 +795,7 @@ def test_loading_images_does_without_tensorflow():
     program = (
         "import sys\n"
         "from utils import data\n"
-        "data.load('drawn', 100)\n"
+        "data.load('sample', 100)\n"
         "print('tensorflow' in sys.modules)\n"
     )
     said = subprocess.run(

@@ -98,7 +98,7 @@ def test_the_report_reads_the_same_everywhere(report):
         console.print(report)
     for shown in (captured.get(), report._repr_html_()):
         assert "added 1 and 2 with Horovod" in shown
-        assert "Data (limited): everything runs, but not on Fashion-MNIST" in shown
+        assert "Data (limited): everything runs, but on 6,400 images at most" in shown
         assert str(course.root()) not in shown
     assert json.loads(json.dumps(report.as_json()))["ok"] is True
 
@@ -221,10 +221,10 @@ def nowhere(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_without_data_and_network_garments_are_drawn(nowhere):
+def test_without_data_and_network_there_is_a_sample(nowhere):
     line = doctor._data_line()
     assert line.state == LIMITED
-    assert "draw garments" in line.found
+    assert "a sample of Fashion-MNIST" in line.found
     assert "COURSE_DATA" in line.fix
 
 

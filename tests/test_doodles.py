@@ -1,4 +1,4 @@
-"""Doodles: read by the line, split by their ids for ever, and drawn if need be.
+"""Doodles: read by the line, split by their ids for ever, or those of the sample.
 
 A server on the loopback interface stands in for the place where they are published. It
 never stops sending: whoever reads more than needed would read for ever.
@@ -22,9 +22,10 @@ from test_data import (
 )
 
 from utils.base.course import CourseError
-from utils.training import data, doodles, fetch
+from utils.training import data, doodles, fetch, samples
 
 PAIR = ("ice cream", "sun")
+IN_SAMPLE = ("apple", "fish")
 FEW = {"train": 5, "val": 2, "test": 3}
 
 
@@ -36,9 +37,14 @@ def no_way_out(alone, monkeypatch):  # noqa: F811
 
 
 def lines(word: str, count: int) -> list[bytes]:
-    """Lines about `word`, whatever they show."""
-    drawn = itertools.islice(doodles.drawn_lines("sun"), count)
-    return [json.dumps(json.loads(line) | {"word": word}).encode() for line in drawn]
+    """Lines about `word`, whatever they show; no two are the same."""
+    entries = [json.loads(line) for line in samples.strokes()["fish"]]
+    found = []
+    for n, entry in zip(range(count), itertools.cycle(entries)):
+        another = [*entry["drawing"], [[n % 256], [n // 256]]]
+        changed = {"word": word, "key_id": str(10**15 + n), "drawing": another}
+        found.append(json.dumps(entry | changed).encode())
+    return found
 
 
 class Endless(http.server.BaseHTTPRequestHandler):
@@ -128,8 +134,7 @@ def test_what_is_no_object_is_refused(line):
 
 
 def test_a_sample_reads_no_further_than_it_must():
-    source = doodles.drawn_lines("sun")
-    found, read = doodles.sample("sun", FEW, source)
+    found, read = doodles.sample("sun", FEW, iter(lines("sun", 200)))
     assert {side: len(part) for side, part in found.items()} == FEW
     with pytest.raises(fetch.WrongFile, match="too few"):
         doodles.sample("sun", FEW, read[:-1])
@@ -137,7 +142,7 @@ def test_a_sample_reads_no_further_than_it_must():
 
 
 def test_only_recognised_drawings_are_taken():
-    read = list(itertools.islice(doodles.drawn_lines("sun"), 200))
+    read = lines("sun", 200)
     entries = [json.loads(line) for line in read]
     unrecognised = [entry["drawing"] for entry in entries if not entry["recognized"]]
     assert 5 < len(unrecognised) < 40
@@ -160,10 +165,11 @@ def test_the_side_of_a_drawing_never_changes():
     assert counts == {"train": 713, "val": 95, "test": 192}
 
 
-def test_held_out_are_the_same_ones_whatever_the_sample_and_never_trained_on():
-    small = doodles.drawings("drawn", 20, PAIR)[1]
-    large = doodles.drawings("drawn", 1_501, PAIR)[1]
-    for word, count in zip(PAIR, (751, 750), strict=True):
+def test_held_out_are_the_same_ones_whatever_the_sample_and_never_trained_on(place):
+    small, large = (
+        doodles._find("real", doodles._wanted(count, PAIR))[1] for count in (20, 901)
+    )
+    for word, count in zip(PAIR, (451, 450), strict=True):
         assert large[word]["test"] == small[word]["test"]
         assert large[word]["val"] == small[word]["val"]
         assert large[word]["train"][:10] == small[word]["train"]
@@ -174,14 +180,27 @@ def test_held_out_are_the_same_ones_whatever_the_sample_and_never_trained_on():
         assert not seen & {json.dumps(drawing) for drawing in large[word]["val"]}
 
 
+def test_so_it_is_in_the_sample():
+    small, large = (doodles.load("sample", count, IN_SAMPLE) for count in (20, 741))
+    for part in ("test", "val"):
+        found = [getattr(dataset, f"x_{part}") for dataset in (small, large)]
+        assert np.array_equal(*found)
+    assert (len(small.x_train), len(large.x_train)) == (20, 740)
+    assert np.array_equal(small.x_train[:10], large.x_train[:10])
+    images = np.concatenate([large.x_train, large.x_val, large.x_test])
+    assert len(np.unique(images.reshape(-1, 784), axis=0)) == len(images) == 1_000
+    assert np.bincount(large.y_test).tolist() == [doodles.HELD_OUT_EACH] * 2
+
+
 def test_the_digest_is_found_again_from_the_name_alone(capfd):
-    dataset = doodles.load("drawn", 50, PAIR)
+    dataset = doodles.load("sample", 50, IN_SAMPLE)
     capfd.readouterr()
     assert doodles.held_out_digest(dataset.name) == doodles.digest(dataset)
-    assert doodles.held_out_digest("doodles drawn by the course: sun, clock") not in (
+    assert doodles.held_out_digest(f"{doodles.SAMPLE}: fish, zebra") not in (
         None,
         doodles.digest(dataset),
     )
+    assert doodles.held_out_digest(f"{doodles.SAMPLE}: fish, sun") is None
     assert doodles.held_out_digest("Fashion-MNIST") == ""
     assert doodles.held_out_digest("Quick, Draw! doodles") is None  # not here
     assert capfd.readouterr().out == ""
@@ -196,25 +215,26 @@ def test_a_download_stops_when_it_has_enough_and_is_kept(place):
     assert place.asked == ["ice cream.ndjson", "sun.ndjson"]
     wanted = {"train": 10, "val": 30, "test": 100}
     kept = cached("ice cream").read_bytes().splitlines(keepends=True)
-    assert doodles.sample("ice cream", wanted, kept) == (found["ice cream"], kept)
+    sides, read = doodles.sample("ice cream", wanted, kept)
+    assert (sides["train"], read) == (found["ice cream"], kept)
     assert doodles.drawings("real", 20, PAIR)[1] == found
     assert len(place.asked) == 2
 
 
 def test_a_larger_sample_is_fetched_again(place, capfd):
-    small = doodles.drawings("real", 20, PAIR)[1]
-    large = doodles.drawings("real", 900, PAIR)[1]
-    assert large["sun"]["test"] == small["sun"]["test"]
+    small = doodles.load("real", 20, PAIR)
+    large = doodles.load("real", 900, PAIR)
+    assert np.array_equal(large.x_test, small.x_test)
     assert len(place.asked) == 4
     assert "has too few recognised drawings" in capfd.readouterr().err
 
 
-def test_any_published_class_may_be_named_but_not_all_are_drawn(place, monkeypatch):
+def test_any_published_class_may_be_named_but_the_sample_has_ten(place):
     dataset = doodles.load("real", 20, ("cat", "The Eiffel Tower"))
     assert dataset.classes == ("cat", "The Eiffel Tower")
     assert len(dataset.x_test) == 200
-    with pytest.raises(CourseError, match="can't draw 'cat' itself, only apple, "):
-        doodles.load("drawn", 20, ("cat", "sun"))
+    with pytest.raises(CourseError, match="sample has no 'sun', only apple, "):
+        doodles.load("sample", 20, ("fish", "sun"))
 
 
 @pytest.mark.parametrize(
@@ -265,23 +285,25 @@ def test_course_data_may_hold_them(given, place):
 
 def test_course_data_without_a_folder_of_them_has_none(given, place, capfd):
     given.rename(given.parent / "others")
-    assert doodles.load("auto", 20, PAIR).name.startswith("doodles drawn by")
+    assert doodles.load("auto", 20, IN_SAMPLE).name.startswith("a sample of Quick")
     notice = capfd.readouterr().err.splitlines()[-1]
-    assert "not Quick, Draw!, which COURSE_DATA does not hold" in notice
+    assert "not all that there are, which COURSE_DATA does not hold" in notice
     with pytest.raises(CourseError, match="has no folder doodles"):
         doodles.load("real", 20, PAIR)
     assert place.asked == []
 
 
-def test_without_a_network_doodles_are_drawn_and_announced(
+def test_without_a_network_there_is_a_sample_and_it_is_announced(
     dead_server,  # noqa: F811
     capfd,
 ):
-    dataset = doodles.load("auto", 20, PAIR)
-    assert dataset.name == "doodles drawn by the course: ice cream, sun"
-    notice = capfd.readouterr().err.splitlines()[-1]
-    assert notice.startswith("NOTICE: these are doodles drawn by the course, not Quick")
+    dataset = doodles.load("auto", 800, IN_SAMPLE)
+    assert dataset.name == "a sample of Quick, Draw! doodles: apple, fish"
+    notice, too_few = capfd.readouterr().err.splitlines()[-2:]
+    assert notice.startswith("NOTICE: this is a sample of Quick, Draw! doodles (by")
     assert "--data real" in notice
+    assert "800 training images were asked for" in too_few
+    assert too_few.endswith("has 740, and all of them are used.")
     with pytest.raises(fetch.NoDownload, match="Quick, Draw! is not on this machine"):
         doodles.load("real", 20, PAIR)
 
@@ -292,10 +314,10 @@ def test_without_a_network_doodles_are_drawn_and_announced(
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("fake", 20, PAIR), "'fake': choose one of auto, real, drawn"),
-        (("drawn", 1, PAIR), "train_images is 1: choose 2 or more"),
-        (("drawn", 20, ("sun",)), "name two or more"),
-        (("drawn", 20, ("sun", "sun")), "name two or more"),
+        (("fake", 20, PAIR), "'fake': choose one of auto, real, sample"),
+        (("sample", 1, IN_SAMPLE), "train_images is 1: choose 2 or more"),
+        (("sample", 20, ("sun",)), "name two or more"),
+        (("sample", 20, ("sun", "sun")), "name two or more"),
     ],
 )
 def test_what_can_not_be_is_refused(arguments, complaint):
@@ -335,7 +357,7 @@ def test_where_the_bounding_box_lies_makes_no_difference():
 
 
 def test_batches_are_like_those_of_the_other_data_sets():
-    dataset = doodles.load("drawn", 21, PAIR)
+    dataset = doodles.load("sample", 21, IN_SAMPLE)
     assert len(dataset.x_train) == len(dataset.y_train) == 21
     assert (len(dataset.x_val), len(dataset.x_test)) == (60, 200)
     for batches in (
@@ -348,14 +370,13 @@ def test_batches_are_like_those_of_the_other_data_sets():
         assert (y.shape, y.dtype) == ((8, 2), np.float32)
 
 
-def test_drawn_doodles_repeat_and_their_averages_do_not_tell_them_apart():
-    dataset = doodles.load("drawn", 600)
+def test_classes_differ_but_their_average_images_do_not_tell_them_apart():
+    dataset = doodles.load("sample", 600)
     assert dataset.classes == doodles.CLASSES
     assert np.bincount(dataset.y_train).tolist() == [60] * 10
-    every = np.concatenate([dataset.x_train, dataset.x_test])
-    assert len(np.unique(every.reshape(-1, 784), axis=0)) == len(every)
-    images = every.reshape(-1, 784) / 255
-    train, test = images[:600], images[600:]
+    train, test = (
+        images.reshape(-1, 784) / 255 for images in (dataset.x_train, dataset.x_test)
+    )
     averages = np.stack([train[dataset.y_train == k].mean(0) for k in range(10)])
     distances = np.square(test[:, None] - averages).sum(2)
     accuracy = (distances.argmin(1) == dataset.y_test).mean()

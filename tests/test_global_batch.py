@@ -10,16 +10,16 @@ from utils.base import course
 from utils.figures import accuracy as accuracy_plots
 from utils.measure import global_batch, records
 from utils.measure.global_batch import Attempt
-from utils.training import data, drawn, networks
+from utils.training import data, networks, samples
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def dataset():
-    x, y = drawn.draw(310, seed=1)
-    arrays = {"x_train": x[:300], "y_train": y[:300]}
-    return data.dataset_of("garments", arrays | {"x_test": x[300:], "y_test": y[300:]})
+    arrays = samples.fashion_mnist()
+    few = {key: rows[: 300 if "train" in key else 10] for key, rows in arrays.items()}
+    return data.dataset_of("garments", few)
 
 
 # ------------------------------------------------------------ the shard

@@ -108,10 +108,10 @@ def test_the_command_shown_does_the_same_from_a_plain_shell(folder):
 
 def test_options_become_the_programs_own_flags(folder):
     program(folder, "import sys; print(sys.argv[1:])", "options.py")
-    run = launch.run("options.py", "-v", workers=1, train_images=640, data="drawn")
-    words = "['-v', '--train-images', '640', '--data', 'drawn']"
+    run = launch.run("options.py", "-v", workers=1, train_images=640, data="sample")
+    words = "['-v', '--train-images', '640', '--data', 'sample']"
     assert run.tail() == f"[0] {words}"
-    assert "python options.py -v --train-images 640 --data drawn" in run.command
+    assert "python options.py -v --train-images 640 --data sample" in run.command
 
 
 KNOWS_EPOCHS = "import sys; '--epochs', '--train-images'; print(sys.argv[1:])"
@@ -142,11 +142,11 @@ def test_at_most_ten_lines_are_shown_and_all_are_kept(folder, capsys):
 
 
 def test_notices_of_workers_are_repeated_once(folder, capsys):
-    text = "from utils import course; course.notice('drawn')\n"
+    text = "from utils import course; course.notice('sampled')\n"
     program(folder, text + "def init(): 0\ninit()\n", "n.py")
     run = launch.run("n.py", workers=2)
-    assert run.notices == ["drawn"]
-    assert capsys.readouterr().out.count("\nNOTICE: drawn") == 1
+    assert run.notices == ["sampled"]
+    assert capsys.readouterr().out.count("\nNOTICE: sampled") == 1
 
 
 @pytest.mark.slow

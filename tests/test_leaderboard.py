@@ -13,12 +13,12 @@ from utils.base.course import CourseError
 from utils.training import doodles, leaderboard
 from utils.training.leaderboard import Leaderboard, Row, score
 
-PAIR = ("ice cream", "sun")
+PAIR = ("apple", "fish")
 
 
 @pytest.fixture(scope="module")
 def dataset():
-    return doodles.load("drawn", 20, PAIR)
+    return doodles.load("sample", 20, PAIR)
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +50,7 @@ class Knows:
 
 
 def row(**changes) -> Row:
-    name = "doodles drawn by the course: ice cream, sun"
+    name = "a sample of Quick, Draw! doodles: apple, fish"
     held_out = doodles.held_out_digest(name)
     whole = Row("me", 0.5, 10.0, 2, name, held_out, "2026-01-01 00:00:00")
     return dataclasses.replace(whole, **changes)
@@ -130,7 +130,7 @@ def test_the_best_come_first_and_of_equals_the_fastest():
 
 
 def test_rows_on_other_doodles_are_kept_apart():
-    other = "doodles drawn by the course: fish, sun"
+    other = "a sample of Quick, Draw! doodles: fish, zebra"
     held_out = doodles.held_out_digest(other)
     leaderboard._append(row(name="here", accuracy=0.99))
     leaderboard._append(row(name="there", data=other, held_out=held_out))

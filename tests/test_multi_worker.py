@@ -15,7 +15,7 @@ from utils.running import launch
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 PROGRAM = course.PACKAGE_ROOT / "solutions" / "multi_worker.py"
-TINY = {"train_images": 260, "batch_size": 32, "data": "drawn", "time_limit": 350}
+TINY = {"train_images": 260, "batch_size": 32, "data": "sample", "time_limit": 350}
 
 
 @pytest.fixture(scope="module", autouse=True)

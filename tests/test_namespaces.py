@@ -285,7 +285,7 @@ def test_the_prediction_is_that_of_the_cost_model():
 
 def test_training_on_two_hosts_is_measured(folder, monkeypatch):
     monkeypatch.setattr(network_speed, "BANDWIDTHS", (20,))
-    plan = bench.Plan(rounds=1, steps=2, batch=8, data="drawn", train_images=60)
+    plan = bench.Plan(rounds=1, steps=2, batch=8, data="sample", train_images=60)
     section = network_speed.of_bench(plan, lambda text: None)
     assert [row.name for row in section.rows] == ["1 host", "2 hosts, 20 Mbit/s"]
     assert section.rows[1].base == "1 host"
@@ -317,7 +317,7 @@ def test_an_elastic_training_goes_on_without_the_host_that_was_cut_off(folder):
             time_limit=115,
             epochs=1,
             train_images=640,
-            data="drawn",
+            data="sample",
             batch_size=8,
         )
     assert cut.said == ""

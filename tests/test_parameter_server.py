@@ -14,7 +14,7 @@ from utils.running.result import RunFailed
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 PROGRAM = course.PACKAGE_ROOT / "solutions" / "parameter_server.py"
-TINY = {"train_images": 640, "batch_size": 32, "data": "drawn", "time_limit": 350}
+TINY = {"train_images": 640, "batch_size": 32, "data": "sample", "time_limit": 350}
 CLUSTER = {"chief": 1, "worker": 2, "ps": 2}
 
 

@@ -45,7 +45,9 @@ def run(tmp_path):
         {"rank": rank, "device": f"core {core}", "percent": percent}
         for rank, core, percent in [(0, 0, 75), (0, 1, 25), (1, 1, 100)]
     ]
-    return Run("p.py", 2, "mpirun", tmp_path, 0, 20.0, ["drawn garments"], samples)
+    return Run(
+        "p.py", 2, "mpirun", tmp_path, 0, 20.0, ["a sample of garments"], samples
+    )
 
 
 def words(figure):
@@ -102,7 +104,7 @@ def test_unseen_shares_are_those_of_the_formula():
 )
 def test_figures_say_what_they_show_and_what_the_data_was(run, draw, shown):
     text = words(draw(run))
-    for word in [*shown, "drawn garments"]:
+    for word in [*shown, "a sample of garments"]:
         assert word in text
 
 

@@ -1,4 +1,4 @@
-"""The finished program, for real: two workers, a few batches, drawn garments."""
+"""The finished program, for real: two workers, a few batches of the sample."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def twice(tmp_path_factory):
                 target_accuracy=-1,
                 width=1,
                 seed=7,
-                data="drawn",
+                data="sample",
             )
             for extra in ([], ["--tensorboard"])
         ]
@@ -56,9 +56,11 @@ def test_its_history_has_what_the_notebooks_read(twice):
     assert np.allclose(history["images_per_second"] * epochs, 640)
 
 
-def test_drawn_data_is_announced_with_the_result(twice):
-    assert any("drawn garments, not Fashion-MNIST" in n for n in twice[0].notices)
-    assert "(drawn garments)" in twice[0].tail(1)
+def test_a_sample_is_announced_with_the_result(twice):
+    assert any(
+        "a sample of Fashion-MNIST, not the whole" in n for n in twice[0].notices
+    )
+    assert "(a sample of Fashion-MNIST)" in twice[0].tail(1)
 
 
 def test_workers_start_apart_and_agree_to_the_bit_after_the_first_batch(twice):

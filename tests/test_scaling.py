@@ -112,7 +112,7 @@ def test_real_steps_are_measured(tmp_path, monkeypatch):
         ["alone:2x1", "together:2x1"],
         rounds=2,
         steps=1,
-        data="drawn",
+        data="sample",
         train_images=60,
         time_limit=115,
         quiet=True,

@@ -190,7 +190,7 @@ def test_a_job_that_gets_nowhere_in_its_time_is_not_begun_again(here, place):
 
 
 def test_a_training_goes_on_after_its_time_limit(here, place):
-    options = {"epochs": 2, "train-images": 60, "batch-size": 10, "data": "drawn"}
+    options = {"epochs": 2, "train-images": 60, "batch-size": 10, "data": "sample"}
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
     job = submit(here, MPIRUN, *words, program="tiny.py")
     kept = Path(f"logs/slurm-{job}/checkpoints")

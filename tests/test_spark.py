@@ -98,7 +98,7 @@ def trained(tmp_path_factory):
     """The folder and the results of two workers, who trained for an epoch."""
     folder = tmp_path_factory.mktemp("spark") / "kept"
     results = spark.train(
-        folder, 2, 300, epochs=1, train_images=320, batch_size=32, data="drawn"
+        folder, 2, 300, epochs=1, train_images=320, batch_size=32, data="sample"
     )
     return folder, results
 
@@ -155,5 +155,5 @@ Exit code: 1
 @pytest.mark.slow
 def test_the_time_limit_ends_spark_and_all_that_it_started(tmp_path):
     with pytest.raises(course.CourseError, match="its time limit of 6 s"):
-        spark.train(tmp_path / "kept", 2, 6, data="drawn")
+        spark.train(tmp_path / "kept", 2, 6, data="sample")
     assert not processes_of(tmp_path)

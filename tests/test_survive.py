@@ -43,7 +43,7 @@ OPTIONS = {
     "train_images": IMAGES,
     "batch_size": BATCH,
     "commit_every": COMMIT_EVERY,
-    "data": "drawn",
+    "data": "sample",
     "quiet": True,
     "time_limit": 120,
 }

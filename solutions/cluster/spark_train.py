@@ -116,7 +116,7 @@ def main():
     option("--base-lr", type=float, default=0.005, help="learning rate for one worker")
     option("--width", type=int, default=1, help="k of WRN-16-k")
     option("--train-images", type=int, help="take so many, and a sixth to validate on")
-    option("--data", choices=["auto", "real", "drawn"], default="auto", help="data set")
+    option("--data", choices=["auto", "real", "sample"], default="auto", help="images")
     option("--seed", type=int, default=1, help="make weights and order repeatable")
     option("--start-limit", type=int, default=120, help="seconds for all to start in")
     option("--time-limit", type=int, default=3600, help="seconds for the whole")

@@ -202,9 +202,9 @@ def _data_line() -> Line:
     return Line(
         "data",
         "Data",
-        "none; the course will draw garments of its own",
+        "a sample of Fashion-MNIST, which comes with the course",
         LIMITED,
-        "everything runs, but not on Fashion-MNIST: connect to the network, or set "
+        "everything runs, but on 6,400 images at most: connect to the network, or set "
         "COURSE_DATA to a folder that holds its four .gz files",
     )
 

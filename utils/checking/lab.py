@@ -537,15 +537,14 @@ def perform(folder: Path, jobs: list[Job], silence: float = SILENCE) -> None:
 
 def main() -> None:
     (folder,) = sys.argv[1:]
-    from utils.training import data, drawn
+    from utils.training import data, samples
 
     worker.quiet()
     observe.prepare()
     data.horovod_as_it_is()  # or the program would seem to have replaced it
-    x, y = drawn.draw(TRAIN_IMAGES + TRAIN_IMAGES // 6, seed=1)
-    arrays = {"x_train": x[:TRAIN_IMAGES], "y_train": y[:TRAIN_IMAGES]}
-    arrays |= {"x_test": x[TRAIN_IMAGES:], "y_test": y[TRAIN_IMAGES:]}
-    data._arrays = lambda choice, count: ("drawn garments of a check", dict(arrays))
+    name = "a sample of Fashion-MNIST for a check"
+    arrays = data.part_of(name, samples.fashion_mnist(), TRAIN_IMAGES, 6)
+    data._arrays = lambda choice: (name, dict(arrays))
     from utils import logs  # noqa: F401
 
     # What is imported stays: workers need not look through it for garbage, and copy

@@ -9,23 +9,20 @@ from utils.running.result import Run
 from utils.training import doodles, leaderboard
 
 
-def strokes_and_pixels(
-    name: str, found: Mapping[str, Mapping[str, list[doodles.Drawing]]]
-) -> Figure:
+def strokes_and_pixels(name: str, found: Mapping[str, list[doodles.Drawing]]) -> Figure:
     """One doodle of each class: its strokes, numbered by colour and mark in the order
     in which they were drawn, above the pixels that a network sees.
 
     `name` and `found` are what utils.training.doodles.drawings returns.
     """
     figure, axes = subplots(2, len(found), figsize=(1.15 * len(found), 2.9))
-    for (word, sides), (above, below) in zip(found.items(), axes.T, strict=True):
-        drawing = sides["train"][0]
-        for x, y in drawing:
+    for (word, drawings), (above, below) in zip(found.items(), axes.T, strict=True):
+        for x, y in drawings[0]:
             above.plot(x, y, markersize=3, markevery=[0], linewidth=1.2)
         above.invert_yaxis()
         above.set_aspect("equal", "datalim")
         above.set_title(word, fontsize=9)
-        below.imshow(doodles.render(drawing), cmap="gray")
+        below.imshow(doodles.render(drawings[0]), cmap="gray")
         for axis in (above, below):
             axis.axis("off")
     figure.suptitle(name[0].upper() + name[1:], fontweight="bold")

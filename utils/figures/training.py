@@ -17,7 +17,7 @@ from utils.training.data import SHIFT, Dataset, flip_and_shift
 def garments(dataset: Dataset, examples: int = 8) -> Figure:
     """Each class of a data set: its name and its first training images.
 
-    The title names the data set, and says so if it is not Fashion-MNIST.
+    The title names the data set, and says so if it is a sample.
     """
     figure, axes = subplots(5, 2, figsize=(10, 4.6))
     for label, (axis, name) in enumerate(zip(axes.flat, dataset.classes, strict=True)):
@@ -26,11 +26,7 @@ def garments(dataset: Dataset, examples: int = 8) -> Figure:
         axis.axis("off")
         if len(images):  # a very small training set may lack a class
             axis.imshow(np.hstack(images), cmap="gray")
-    if dataset.name == "Fashion-MNIST":
-        title = "Fashion-MNIST"
-    else:
-        title = f"{dataset.name.capitalize()}, not Fashion-MNIST"
-    figure.suptitle(title, fontweight="bold")
+    figure.suptitle(dataset.name[0].upper() + dataset.name[1:], fontweight="bold")
     return figure
 
 

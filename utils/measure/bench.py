@@ -386,6 +386,7 @@ def accuracy(plan: Plan, tell: Callable[[str], None]) -> Section:
         run = launch.run(
             RACE, *size, workers=plan.workers, quiet=True, epochs=plan.epochs
         )
+        notes += run.notices
         _reached(run.history, ours)
         # What is trained ends with the second epoch above the target.
         found[ours].append(run.seconds)
@@ -431,6 +432,7 @@ CHANGES = {
 def recipe(plan: Plan, tell: Callable[[str], None]) -> Section:
     """Validation accuracy when the course's recipe ends, with one thing changed."""
     images = plan.train_images or 12_000
+    notes = [f"Each was trained on {images:,} images for {plan.epochs} epochs."]
 
     def accuracy_with(**options) -> float:
         run = launch.run(
@@ -444,14 +446,15 @@ def recipe(plan: Plan, tell: Callable[[str], None]) -> Section:
             target_accuracy=1,
             **options,
         )
+        notes.extend(run.notices)  # that there were fewer images, perhaps
         return 100 * float(run.history["val_accuracy"].iloc[-1])
 
     makers = {
         name: functools.partial(accuracy_with, **options)
         for name, options in CHANGES.items()
     }
-    note = f"Each was trained on {images:,} images for {plan.epochs} epochs."
-    return Section("recipe", _in_turn(makers, plan.rounds, tell, "%"), [note])
+    rows = _in_turn(makers, plan.rounds, tell, "%")
+    return Section("recipe", rows, list(dict.fromkeys(notes)))
 
 
 def _reached(history, name: str) -> None:

@@ -79,7 +79,7 @@ def measure(
                 facts = {
                     "accuracy": [round(a, 4) for a in run.history["val_accuracy"]],
                     "seconds": [round(s, 1) for s in run.history["seconds"]],
-                    "notices": [text for text in run.notices if "garments" in text],
+                    "notices": [text for text in run.notices if "sample" in text],
                 }
                 done.append(which | facts)
                 reached = f"{facts['accuracy'][-1]:.4f} after {run.seconds:.0f} s"

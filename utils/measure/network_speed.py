@@ -64,7 +64,7 @@ def speed(
     """Train the course's network (width 1) for some steps, at this bandwidth.
 
     steps: timed ones, with talking and without, after two that warm up; in each of
-    several rounds, whose median counts. options: of the program, such as data="drawn".
+    several rounds, whose median counts. options: of the program, such as data="sample".
     """
     lan.shape(mbit)
     ways = ("alone", "together") if workers > 1 else ("alone",)

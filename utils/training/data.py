@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from utils.base.course import CourseError, notice, worker_rank
-from utils.training import drawn, fetch
+from utils.training import fetch, samples
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -38,7 +38,7 @@ CIFAR10_CLASSES = (
     "ship",
     "truck",
 )
-CHOICES = ("auto", "real", "drawn")
+CHOICES = ("auto", "real", "sample")
 CIFAR10_VALIDATION = 500  # of CIFAR-10's test images are there to validate on
 
 SHIFT = 5  # pixels: 20 % of 28, rounded down
@@ -78,53 +78,62 @@ class Dataset:
 def load(choice: str = "auto", train_images: int | None = None) -> Dataset:
     """The data set: 60,000 images to train on and 10,000 to test on, or a part of it.
 
-    `choice` is "real" for Fashion-MNIST, "drawn" for the course's drawn garments, or
-    "auto": Fashion-MNIST, and drawn garments only if it can't be downloaded.
-    `train_images` takes so many images to train on, and a sixth as many to test on:
-    the first of every class, as many of each (or one more), in the order of the full
-    set.
+    `choice` is "real" for the whole of Fashion-MNIST, "sample" for the 6,400 and 1,070
+    images that come with the course, or "auto": those only if the whole can't be
+    downloaded. `train_images` takes so many images to train on, and a sixth as many to
+    test on: the first of every class, as many of each (or one more), in the order of
+    the full set. So up to 6,400 the sample gives the same images as the whole. Where
+    there are fewer than asked for, all of them are used, with a notice.
 
     Raises CourseError for another choice or number, for a COURSE_DATA folder that does
     not hold the published files, and with "real" if there is no way to get them.
     """
-    name, arrays = _arrays(choice, train_images)
-    if train_images is not None:
-        for part, count in (("train", train_images), ("test", -(-train_images // 6))):
-            chosen = _balanced(arrays[f"y_{part}"], count)
-            arrays[f"x_{part}"] = arrays[f"x_{part}"][chosen]
-            arrays[f"y_{part}"] = arrays[f"y_{part}"][chosen]
-    return dataset_of(name, arrays)
+    name, arrays = _arrays(choice)
+    return dataset_of(name, part_of(name, arrays, train_images, 6))
 
 
 def load_cifar10(choice: str = "auto", train_images: int | None = None) -> Dataset:
     """CIFAR-10: 50,000 images to train on, 500 to validate on and 9,500 to test on.
 
     Those to validate on are the first 50 of every class of the test images. `choice`
-    is as for `load`; what is drawn are garments in colour. `train_images` takes so many
-    images to train on, and a fifth as many to test on, as `load` does; where there are
-    fewer (in a sample, say) all of them, with a notice.
+    is as for `load`; the sample are 6,400 garments in colour, and 570 to test on. So
+    many `train_images` come with a fifth as many to test on, else as for `load`.
 
     Raises CourseError as `load` does.
     """
     name, arrays, classes = _cifar10_arrays(choice)
     for_validation = _balanced(arrays["y_test"], CIFAR10_VALIDATION)
-    for key in ("x", "y"):
-        arrays[f"{key}_val"] = arrays[f"{key}_test"][for_validation]
-        arrays[f"{key}_test"] = np.delete(arrays[f"{key}_test"], for_validation, axis=0)
-    if train_images is not None:
-        there = len(arrays["y_train"])
-        if train_images > there:
-            notice(
-                f"{train_images:,} training images were asked for; {name} has "
-                f"{there:,}, and all of them are used."
-            )
-            train_images = there
-        for part, count in (("train", train_images), ("test", -(-train_images // 5))):
-            labels = arrays[f"y_{part}"]
-            chosen = _balanced(labels, min(count, len(labels)))
-            arrays[f"x_{part}"] = arrays[f"x_{part}"][chosen]
-            arrays[f"y_{part}"] = labels[chosen]
-    return dataset_of(name, arrays, classes)
+    validation = {f"{key}_val": arrays[f"{key}_test"][for_validation] for key in "xy"}
+    for key in ("x_test", "y_test"):
+        arrays[key] = np.delete(arrays[key], for_validation, axis=0)
+    part = part_of(name, arrays, train_images, 5)
+    return dataset_of(name, part | validation, classes)
+
+
+def part_of(
+    name: str, arrays: dict[str, np.ndarray], train_images: int | None, ratio: int
+) -> dict[str, np.ndarray]:
+    """So many of the images to train on, and a `ratio`th as many of those to test on;
+    None takes all. Raises CourseError for less than one."""
+    if train_images is None:
+        return arrays
+    train_images = no_more_than(len(arrays["y_train"]), train_images, name)
+    chosen = {}
+    for part, count in (("train", train_images), ("test", -(-train_images // ratio))):
+        labels = arrays[f"y_{part}"]
+        rows = _balanced(labels, min(count, len(labels)))
+        chosen |= {f"{key}_{part}": arrays[f"{key}_{part}"][rows] for key in "xy"}
+    return chosen
+
+
+def no_more_than(there: int, train_images: int, name: str) -> int:
+    """How many images to train on: so many, or all that are there, with a notice."""
+    if train_images > there:
+        notice(
+            f"{train_images:,} training images were asked for; {name} has {there:,}, "
+            "and all of them are used."
+        )
+    return min(train_images, there)
 
 
 def dataset_of(
@@ -152,14 +161,14 @@ def _balanced(labels: np.ndarray, count: int) -> np.ndarray:
 
 
 def real_or_why_not(choice: str, real: Callable[[bool], Any]) -> tuple[Any, str]:
-    """What `real(try_again)` returns, or None and why the course has to draw.
+    """What `real(try_again)` returns, or None and why it has to be the sample.
 
     Raises CourseError for another choice, and whatever `real` raises; that there is no
     way to get the real data only if `choice` is "real".
     """
     if choice not in CHOICES:
         raise CourseError(f"data is {choice!r}: choose one of {', '.join(CHOICES)}.")
-    if choice == "drawn":
+    if choice == "sample":
         return None, "as chosen"
     try:
         return real(choice == "real"), ""
@@ -169,24 +178,16 @@ def real_or_why_not(choice: str, real: Callable[[bool], Any]) -> tuple[Any, str]
         return None, error.why
 
 
-def _arrays(choice: str, train_images: int | None) -> tuple[str, dict[str, np.ndarray]]:
-    """All of Fashion-MNIST; of drawn garments as many as `load` will take, the first,
-    as drawing 70,000 takes seconds of every worker's start."""
+def _arrays(choice: str) -> tuple[str, dict[str, np.ndarray]]:
     arrays, why = real_or_why_not(choice, fetch.fashion_mnist)
     if arrays:
         return "Fashion-MNIST", arrays
     notice(
-        f"these are drawn garments, not Fashion-MNIST, {why}. For the real data "
+        f"this is a sample of Fashion-MNIST, not the whole, {why}. For all of it "
         "connect to the network and use --data real, or set COURSE_DATA to a folder "
         "that holds its four .gz files."
     )
-    count = 60_000
-    if train_images is not None and 1 <= train_images < count:
-        count = train_images
-    x_train, y_train = drawn.draw(count, seed=1)
-    x_test, y_test = drawn.draw(-(-count // 6), seed=2)
-    arrays = {"x_train": x_train, "y_train": y_train}
-    return "drawn garments", arrays | {"x_test": x_test, "y_test": y_test}
+    return "a sample of Fashion-MNIST", samples.fashion_mnist()
 
 
 def _cifar10_arrays(
@@ -196,16 +197,13 @@ def _cifar10_arrays(
     if arrays:
         sample = "a sample of " if fetch.cifar10_sample() else ""
         return f"{sample}CIFAR-10", arrays, CIFAR10_CLASSES
+    name = "a sample of Fashion-MNIST in colour"
     notice(
-        f"these are drawn garments in colour, not CIFAR-10, {why}. For the real data "
-        "connect to the network and use --data real, or set COURSE_DATA to a folder "
-        f"that holds {fetch.CIFAR10_FILE[0]}."
+        f"this is {name}, not CIFAR-10, {why}. For the real data connect to the "
+        "network and use --data real, or set COURSE_DATA to a folder that holds "
+        f"{fetch.CIFAR10_FILE[0]}."
     )
-    x_train, y_train = drawn.draw_in_colour(10_000, seed=1)
-    x_test, y_test = drawn.draw_in_colour(2_000, seed=2)
-    arrays = {"x_train": x_train, "y_train": y_train}
-    arrays |= {"x_test": x_test, "y_test": y_test}
-    return "drawn garments in colour", arrays, CLASSES
+    return name, samples.garments_in_colour(), CLASSES
 
 
 def training_batches(

@@ -6,13 +6,14 @@ are held out, to be tested on and never trained on, follows from their `key_id` 
 
 There are no published checksums of the first lines of a file: instead the form of each
 line is checked, wherever it comes from (`parse`). Where there is no network, the course
-draws doodles of its own (`Pen`), in the same form, read by the same code.
+has a sample, of which the last ones of each class are held out. The data set is made
+available by Google, Inc. under CC BY 4.0.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cache, partial
 from pathlib import Path
 from typing import BinaryIO
@@ -21,23 +22,12 @@ from urllib.parse import unquote
 import numpy as np
 
 from utils.base.course import CourseError, notice
-from utils.training import data, fetch
+from utils.training import data, fetch, samples
 
-CLASSES = (
-    "apple",
-    "clock",
-    "envelope",
-    "fish",
-    "flower",
-    "house",
-    "ice cream",
-    "mushroom",
-    "smiley face",
-    "sun",
-)
+CLASSES = samples.DOODLES
 PLACES = ("https://storage.googleapis.com/quickdraw_dataset/full/simplified",)
-REAL, DRAWN = "Quick, Draw! doodles", "doodles drawn by the course"
-TRAIN_IMAGES = 4_000
+REAL, SAMPLE = "Quick, Draw! doodles", "a sample of Quick, Draw! doodles"
+TRAIN_IMAGES = 3_700  # as many as the sample has
 VALIDATION_EACH = 30  # drawings of a class to validate on
 HELD_OUT_EACH = 100  # drawings of a class that are held out: always the same ones
 LONGEST = 1_000_000  # bytes of a line
@@ -58,55 +48,87 @@ def load(
     """Doodles as images uint8 (n, 28, 28), white on black: so many to train on, 30 of
     each class to validate on, and as `x_test` the 100 of each class that are held out.
 
-    `choice` is "real" for Quick, Draw!, "drawn" for doodles that the course draws, or
-    "auto". `classes` may name any that are published; the course draws those of
-    CLASSES. The classes have as many training images each, or one more.
+    `choice` is "real" for Quick, Draw!, "sample" for the 500 doodles a class that come
+    with the course, or "auto". `classes` may name any that are published; the sample
+    has those of CLASSES, and 370 of each to train on: where more are asked for, all of
+    them are used, with a notice. The classes have as many training images each, or one
+    more.
 
     Raises CourseError for another choice, number or class, for a folder of COURSE_DATA
     that does not hold them, and with "real" if there is no way to get them.
     """
-    name, found = drawings(choice, train_images, classes)
-    return _dataset(name, found)
+    name, images, why = _images(choice, train_images, classes)
+    if why:
+        _announce(why)
+    dataset = _dataset(name, images)
+    data.no_more_than(len(dataset.x_train), train_images, name)
+    return dataset
 
 
-def _dataset(name: str, found: dict[str, dict[str, list[Drawing]]]) -> data.Dataset:
+def _dataset(name: str, images: dict[str, dict[str, np.ndarray]]) -> data.Dataset:
     arrays = {}
     for side in ("train", "val", "test"):
-        of_class = [sides[side] for sides in found.values()]
-        images = [render(drawing) for part in of_class for drawing in part]
-        arrays[f"x_{side}"] = np.stack(images)
+        of_class = [sides[side] for sides in images.values()]
+        arrays[f"x_{side}"] = np.concatenate(of_class)
         counts = [len(part) for part in of_class]
-        arrays[f"y_{side}"] = np.repeat(np.arange(len(found), dtype=np.uint8), counts)
-    return data.dataset_of(name, arrays, tuple(found))
+        arrays[f"y_{side}"] = np.repeat(np.arange(len(images), dtype=np.uint8), counts)
+    return data.dataset_of(name, arrays, tuple(images))
 
 
 def drawings(
     choice: str = "auto",
     train_images: int = TRAIN_IMAGES,
     classes: tuple[str, ...] = CLASSES,
-) -> tuple[str, dict[str, dict[str, list[Drawing]]]]:
-    """The name of the data, and the strokes by class and side: train, val, test.
+) -> tuple[str, dict[str, list[Drawing]]]:
+    """The name of the data, and the strokes of what there is to train on, by class; in
+    the sample, those of the first 25 drawings that were recognised.
 
     Arguments and errors are those of `load`.
     """
-    name, found, why = _find(choice, train_images, classes)
-    if why:
-        _announce(why)
-    return name, found
+    name, found, why = _find(choice, _wanted(train_images, classes))
+    if found:
+        return name, {word: sides["train"] for word, sides in found.items()}
+    _announce(why)
+    lines, strokes = samples.strokes(), {}
+    for word in classes:
+        parsed = [parse(line, word) for line in lines[word]]
+        strokes[word] = [drawing for _, recognised, drawing in parsed if recognised]
+    return name, strokes
 
 
 @cache
 def _announce(why: str) -> None:
-    """Say, once in each process, that the doodles are not the real ones."""
+    """Say, once in each process, that the doodles are the course's sample."""
     notice(
-        f"these are doodles drawn by the course, not Quick, Draw!, {why}. For the real "
-        "ones connect to the network and use --data real, or set COURSE_DATA to a "
-        "folder that holds doodles/<class>.ndjson."
+        f"this is a sample of Quick, Draw! doodles (by Google, CC BY 4.0), not all "
+        f"that there are, {why}. For more connect to the network and use --data real, "
+        "or set COURSE_DATA to a folder that holds doodles/<class>.ndjson."
     )
 
 
-def _find(choice: str, train_images: int, classes: tuple[str, ...]) -> tuple:
-    """Name, drawings, and why the course drew them, "" if it did not."""
+def _images(choice: str, train_images: int, classes: tuple[str, ...]) -> tuple:
+    """Name, images by class and side, and why they are the sample's, "" if not."""
+    wanted = _wanted(train_images, classes)
+    name, found, why = _find(choice, wanted)
+    if found:
+        images = {
+            word: {
+                side: np.stack([render(one) for one in part])
+                for side, part in sides.items()
+            }
+            for word, sides in found.items()
+        }
+        return name, images, why
+    images, bitmaps = {}, samples.doodles()
+    edges = -HELD_OUT_EACH - VALIDATION_EACH, -HELD_OUT_EACH
+    for word, counts in wanted.items():
+        train, val, held_out = np.split(bitmaps[word], edges)
+        images[word] = {"train": train[: counts["train"]], "val": val, "test": held_out}
+    return name, images, why
+
+
+def _wanted(train_images: int, classes: tuple[str, ...]) -> dict[str, dict[str, int]]:
+    """How many drawings of each class are wanted for each side."""
     if not 2 <= len(set(classes)) == len(classes) <= 255:
         raise CourseError(f"classes are {', '.join(classes)}: name two or more, once.")
     if train_images < len(classes):
@@ -118,11 +140,19 @@ def _find(choice: str, train_images: int, classes: tuple[str, ...]) -> tuple:
     for place, word in enumerate(classes):
         share = (train_images + len(classes) - 1 - place) // len(classes)
         wanted[word] = {"train": share, "val": VALIDATION_EACH, "test": HELD_OUT_EACH}
+    return wanted
+
+
+def _find(choice: str, wanted: dict[str, dict[str, int]]) -> tuple:
+    """Name and published drawings by class and side; or the sample's name, None and
+    why it has to be the sample."""
     found, why = data.real_or_why_not(choice, partial(_published, wanted))
-    if found:
-        return _name(REAL, classes), found, ""
-    found = {word: sample(word, wanted[word], drawn_lines(word))[0] for word in classes}
-    return _name(DRAWN, classes), found, why
+    missing = [word for word in wanted if word not in CLASSES]
+    if why and missing:
+        raise CourseError(
+            f"the course's sample has no {missing[0]!r}, only {', '.join(CLASSES)}."
+        )
+    return _name(SAMPLE if why else REAL, tuple(wanted)), found, why
 
 
 def _name(kind: str, classes: tuple[str, ...]) -> str:
@@ -134,13 +164,13 @@ def held_out_digest(name: str) -> str | None:
     """The digest of the held-out doodles of the data set called `name`, found from the
     drawings themselves; "" if there is none, None if it is not on this machine."""
     kind, _, listed = name.partition(": ")
-    if kind not in (REAL, DRAWN):
+    if kind not in (REAL, SAMPLE):
         return ""
     classes = tuple(listed.split(", ")) if listed else CLASSES
     try:
-        choice = "real" if kind == REAL else "drawn"
-        name, found, _ = _find(choice, len(classes), classes)
-        return digest(_dataset(name, found))
+        choice = "real" if kind == REAL else "sample"
+        name, images, _ = _images(choice, len(classes), classes)
+        return digest(_dataset(name, images))
     except CourseError:
         return None
 
@@ -272,228 +302,3 @@ def render(drawing: Drawing) -> np.ndarray:
         for x, y in (moved[0], moved[-1]):  # round ends, and a dot is a stroke, too
             pen.ellipse((x - radius, y - radius, x + radius, y + radius), fill=255)
     return np.asarray(image.reduce(FINE))
-
-
-# --- Doodles that the course draws ---------------------------------------------------
-
-TOGETHER = 500  # doodles drawn at once
-POINTS = 15  # of an arc; a straight line has fewer
-
-
-def drawn_lines(word: str) -> Iterable[bytes]:
-    """Endless lines of ndjson with doodles of a class, always the same ones.
-
-    Raises CourseError for a class that the course can't draw.
-    """
-    if word not in PAINTERS:
-        raise CourseError(
-            f"the course can't draw {word!r} itself, only {', '.join(PAINTERS)}."
-        )
-    first = 0
-    while True:
-        pen = Pen(np.random.default_rng([list(PAINTERS).index(word), first]))
-        PAINTERS[word](pen)
-        for n, drawing in enumerate(pen.finished(), first):
-            content = hashlib.sha256(f"{word} {n}".encode()).digest()
-            entry = {
-                "word": word,
-                "key_id": str(int.from_bytes(content[:7], "big")),
-                "recognized": not pen.scribbled[n - first],
-                "drawing": drawing,
-            }
-            yield json.dumps(entry).encode() + b"\n"
-        first += TOGETHER
-
-
-class Pen:
-    """Draws TOGETHER doodles, stroke by stroke, each in its own way.
-
-    Coordinates are about -1 to 1, x to the right, y down: numbers, or arrays
-    (TOGETHER, 1) with one for each doodle.
-    """
-
-    def __init__(self, rng: np.random.Generator):
-        self.rng = rng
-        self.strokes: list[np.ndarray] = []  # each (TOGETHER, points, 2)
-        self.there: list[np.ndarray] = []  # bool (TOGETHER,): who has this stroke
-        # One in ten is a scribble that nobody would recognise.
-        self.scribbled = rng.random(TOGETHER) < 0.1
-
-    def between(self, low: float, high: float) -> np.ndarray:
-        """A random number for each doodle."""
-        return self.rng.uniform(low, high, (TOGETHER, 1))
-
-    def line(self, *points: tuple, chance: float = 0.9) -> None:
-        """A stroke through points (x, y); so many of the doodles have it."""
-        corners = np.stack([np.stack(self._each(*point), 1) for point in points], 1)
-        at = np.linspace(0, len(points) - 1, 3 * (len(points) - 1) + 1)
-        before = np.minimum(at.astype(int), len(points) - 2)
-        way = (at - before)[:, None]
-        self._add(corners[:, before] * (1 - way) + corners[:, before + 1] * way, chance)
-
-    def arc(self, x, y, rx, ry, start=0.0, end=1.0, chance: float = 0.9) -> None:
-        """A part of an ellipse: from `start` to `end`, in turns, clockwise from 3
-        o'clock."""
-        x, y, rx, ry, start, end = (
-            n[:, None] for n in self._each(x, y, rx, ry, start, end)
-        )
-        angle = 2 * np.pi * (start + (end - start) * np.linspace(0, 1, POINTS))
-        points = np.stack([x + rx * np.cos(angle), y + ry * np.sin(angle)], axis=2)
-        self._add(points, chance)
-
-    def _each(self, *numbers) -> list[np.ndarray]:
-        return [np.broadcast_to(n, (TOGETHER, 1))[:, 0] for n in numbers]
-
-    def _add(self, points: np.ndarray, chance: float) -> None:
-        first = not self.strokes  # nobody goes without all strokes
-        self.strokes.append(self._wobbled(points))
-        self.there.append(first | (self.rng.random(TOGETHER) < chance))
-
-    def _wobbled(self, points: np.ndarray) -> np.ndarray:
-        """A hand that is not steady, and does not start where it should."""
-        at = np.linspace(0, 4, points.shape[1])
-        near = np.maximum(0, 1 - np.abs(at[:, None] - np.arange(5)))  # (points, 5)
-        hand = np.where(self.scribbled, 0.7, self.rng.uniform(0.02, 0.16, TOGETHER))
-        knots = self.rng.normal(0, 1, (TOGETHER, 5, 2)) * hand[:, None, None]
-        start = self.rng.normal(0, 0.5, (TOGETHER, 1, 2)) * hand[:, None, None]
-        return points + near @ knots + start
-
-    def finished(self) -> Iterable[Drawing]:
-        """The doodles turned, stretched and slanted, in the published units: from 0,
-        the longer side 255."""
-        turn = self.between(-0.35, 0.35)[:, 0]
-        slant, wide = self.between(-0.25, 0.25)[:, 0], self.between(0.65, 1.5)[:, 0]
-        cos, sin = np.cos(turn), np.sin(turn)
-        spread = np.stack([wide, slant, np.zeros(TOGETHER), np.ones(TOGETHER)], 1)
-        rotation = np.stack([cos, -sin, sin, cos], 1)
-        matrix = rotation.reshape(-1, 2, 2) @ spread.reshape(-1, 2, 2)
-        strokes = [points @ matrix.transpose(0, 2, 1) for points in self.strokes]
-        for n in range(TOGETHER):
-            kept = [
-                points[n]
-                for points, there in zip(strokes, self.there, strict=True)
-                if there[n]
-            ]
-            everything = np.concatenate(kept)
-            low = everything.min(0)
-            scale = 255 / (everything.max(0) - low).max()
-            yield [
-                np.rint((part - low) * scale).astype(int).T.tolist() for part in kept
-            ]
-
-
-def apple(pen: Pen) -> None:
-    tall = pen.between(0.75, 1)
-    pen.arc(0, 0.1, 0.95, tall, -0.22, pen.between(0.68, 0.8))
-    tip = pen.between(-0.3, 0.3)
-    pen.line((0, 0.1 - tall), (tip, -0.4 - tall))
-    pen.arc(tip + 0.2, -0.25 - tall, 0.25, 0.13, chance=0.5)
-    pen.arc(0, 0.1 - tall, 0.25, 0.12, 0, 0.5, chance=0.4)
-
-
-def clock(pen: Pen) -> None:
-    pen.arc(0, 0, 1, 1, pen.between(0, 1), pen.between(1.9, 2.05))
-    hour, minute = pen.between(0, 6.28), pen.between(0, 6.28)
-    pen.line((0, 0), (0.5 * np.cos(hour), 0.5 * np.sin(hour)))
-    pen.line((0, 0), (0.8 * np.cos(minute), 0.8 * np.sin(minute)))
-    for x, y in ((0, -1), (1, 0), (0, 1), (-1, 0)):
-        pen.line((0.8 * x, 0.8 * y), (0.95 * x, 0.95 * y), chance=0.5)
-
-
-def envelope(pen: Pen) -> None:
-    high = pen.between(0.5, 0.75)
-    pen.line((-1, -high), (1, -high), (1, high), (-1, high), (-1, -high))
-    pen.line((-1, -high), (0, pen.between(-0.1, 0.35)), (1, -high))
-    pen.line((-1, high), (-0.2, 0.1), chance=0.3)
-    pen.line((1, high), (0.2, 0.1), chance=0.3)
-
-
-def fish(pen: Pen) -> None:
-    fat = pen.between(0.3, 0.6)
-    tail = pen.between(0.25, 0.5)
-    side = np.where(pen.between(0, 1) < 0.5, -1, 1)
-    pen.arc(-0.2 * side, 0, 0.75 * side, fat)
-    pen.line((0.5 * side, 0), (side, -tail), (side, tail), (0.5 * side, 0))
-    pen.arc(-0.6 * side, -0.1, 0.07, 0.07, chance=0.8)
-    pen.arc(-0.35 * side, 0, 0.12, fat * 0.7, -0.25, 0.25, chance=0.3)
-
-
-def flower(pen: Pen) -> None:
-    heart = pen.between(0.15, 0.3)
-    pen.arc(0, -0.3, heart, heart)
-    turn = pen.between(0, 1)
-    for petal in range(5):
-        angle = 2 * np.pi * (turn + petal / 5)
-        x, y = 0.48 * np.cos(angle), 0.48 * np.sin(angle)
-        pen.arc(x, -0.3 + y, 0.25, 0.25, turn + petal / 5 - 0.4, turn + petal / 5 + 0.4)
-    pen.line((0, 0.2), (pen.between(-0.2, 0.2), 1.1), chance=0.65)
-    pen.arc(0.2, 0.7, 0.2, 0.1, chance=0.3)
-
-
-def house(pen: Pen) -> None:
-    eaves = pen.between(-0.35, 0)
-    pen.line((-0.8, eaves), (-0.8, 1), (0.8, 1), (0.8, eaves), (-0.8, eaves))
-    pen.line((-0.9, eaves), (pen.between(-0.2, 0.2), -1), (0.9, eaves))
-    door = pen.between(-0.5, 0.2)
-    pen.line((door, 1), (door, 0.4), (door + 0.3, 0.4), (door + 0.3, 1), chance=0.75)
-    pen.line((0.3, 0.1), (0.6, 0.1), (0.6, 0.4), (0.3, 0.4), (0.3, 0.1), chance=0.5)
-
-
-def ice_cream(pen: Pen) -> None:
-    wide = pen.between(0.45, 0.65)
-    pen.line((-wide, -0.1), (pen.between(-0.1, 0.1), 1.1), (wide, -0.1), (-wide, -0.1))
-    pen.arc(0, -0.1, wide, pen.between(0.5, 0.8), 0.5, 1)
-    pen.line((-wide * 0.6, 0.2), (0.15, 0.75), chance=0.35)
-    pen.line((wide * 0.6, 0.2), (-0.15, 0.75), chance=0.35)
-    pen.arc(0, -0.8, 0.15, 0.15, chance=0.25)
-
-
-def mushroom(pen: Pen) -> None:
-    brim = pen.between(-0.1, 0.15)
-    pen.arc(0, brim, 0.95, pen.between(0.7, 1), 0.5, 1)
-    pen.line((-0.95, brim), (0.95, brim))
-    foot = pen.between(0.2, 0.4)
-    pen.line((-foot, brim), (-foot, 0.95), (foot, 0.95), (foot, brim))
-    pen.arc(-0.35, brim - 0.35, 0.15, 0.12, chance=0.4)
-    pen.arc(0.3, brim - 0.4, 0.15, 0.15, chance=0.4)
-
-
-def smiley_face(pen: Pen) -> None:
-    pen.arc(0, 0, 1, 1, pen.between(0, 1), pen.between(1.9, 2.05))
-    eye = pen.between(0.05, 0.15)
-    pen.arc(-0.35, -0.3, eye, 1.4 * eye)
-    pen.arc(0.35, -0.3, eye, 1.4 * eye)
-    wide = pen.between(0.4, 0.65)
-    pen.arc(0, 0.15, wide, pen.between(0.2, 0.5), 0, 0.5)
-    pen.line((0, -0.1), (0, 0.1), chance=0.2)
-
-
-def sun(pen: Pen) -> None:
-    radius = pen.between(0.4, 0.65)
-    pen.arc(0, 0, radius, radius)
-    turn = pen.between(0, 1)
-    for ray in range(8):
-        angle = 2 * np.pi * (turn + ray / 8)
-        x, y = np.cos(angle), np.sin(angle)
-        near, far = radius + 0.12, pen.between(0.85, 1.1)
-        pen.line((near * x, near * y), (far * x, far * y), chance=0.85)
-
-
-PAINTERS: dict[str, Callable[[Pen], None]] = dict(
-    zip(
-        CLASSES,
-        (
-            apple,
-            clock,
-            envelope,
-            fish,
-            flower,
-            house,
-            ice_cream,
-            mushroom,
-            smiley_face,
-            sun,
-        ),
-        strict=True,
-    )
-)

@@ -72,7 +72,7 @@ REMEMBER = 600  # seconds for which a failed download is not tried again
 class NoDownload(CourseError):
     """A data set is not on this machine and could not be downloaded.
 
-    `why` goes into the sentence that says that the course draws instead.
+    `why` goes into the sentence that says that a sample is used instead.
     """
 
     why = "which could not be downloaded"

@@ -167,7 +167,7 @@ class Leaderboard(Page):
 
 def _title(name: str) -> str:
     return (
-        f"Held-out {name}. Goal: {GOAL_ACCURACY:.0%} recognised after at most "
+        f"Held out of {name}. Goal: {GOAL_ACCURACY:.0%} recognised after at most "
         f"{GOAL_SECONDS:.0f} s of training"
     )
 

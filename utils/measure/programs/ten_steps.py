@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from utils.base import course, files
 from utils.running import tasks
-from utils.training import drawn, networks
+from utils.training import networks, samples
 from utils.training.devices import replica_devices
 
 STEPS, BATCH = 10, 12  # twelve images can be shared by two and by three
@@ -63,9 +63,9 @@ def build(network: str, batch_norm: str) -> tf.keras.Model:
 
 def garments() -> tuple[np.ndarray, np.ndarray]:
     """The images float32 (120, 28, 28, 1) of all ten steps, and one-hot labels."""
-    images, labels = drawn.draw(STEPS * BATCH, seed=1)
-    images = (images[..., None] / 127.5 - 1).astype(np.float32)
-    return images, np.eye(10, dtype=np.float32)[labels]
+    few, arrays = STEPS * BATCH, samples.fashion_mnist()
+    images = (arrays["x_train"][:few, ..., None] / 127.5 - 1).astype(np.float32)
+    return images, np.eye(10, dtype=np.float32)[arrays["y_train"][:few]]
 
 
 def batches(worker: int = 0, workers: int = 1) -> tf.data.Dataset:
