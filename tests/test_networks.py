@@ -43,3 +43,12 @@ def test_the_small_network_has_the_layers_that_the_text_names():
     assert model.output_shape == (None, 10)
     sizes = [getattr(x, "filters", getattr(x, "units", None)) for x in model.layers]
     assert [size for size in sizes if size] == [32, 64, 256, 10]
+
+
+def test_another_network_can_stand_in_for_the_large_one():
+    networks.use_instead(networks.tiny)
+    try:
+        assert networks.wide_resnet(2).count_params() < 10_000
+    finally:
+        networks.use_instead(None)
+    assert networks.wide_resnet(1).count_params() > 100_000

@@ -23,12 +23,9 @@ from utils.checking.judges import judge
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
-TINY = (
-    "from utils import networks\nfrom utils.checking.observers import scaled as tiny\n"
-)
-TINY += "networks.wide_resnet = tiny._tiny\n"
+TINY = "from utils import networks\nnetworks.use_instead(networks.tiny)\n"
 SMALL = "from utils import networks\n"
-SMALL += "networks.wide_resnet = lambda *_, **__: networks.small_cnn((28, 28, 1))\n"
+SMALL += "networks.use_instead(lambda: networks.small_cnn((28, 28, 1)))\n"
 SILENCE = 50.0  # seconds of processor that no program needs, as nothing is reported
 REPLICAS = (exercises.find("mirrored").name, exercises.find("custom_loop").name)
 

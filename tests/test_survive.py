@@ -26,9 +26,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 # The course's program, with a small network, and slow enough to be killed in time.
 PROGRAM = f"""\
 import os, runpy, time
-from utils.checking.observers import scaled as observe_scaled
 from utils.training import networks, survival
-networks.wide_resnet = observe_scaled._tiny
+networks.use_instead(networks.tiny)
 seconds = float(os.environ["SECONDS_PER_BATCH"])
 write = survival.Journal.on_train_batch_end
 def slowly(self, batch, logs=None):

@@ -544,7 +544,7 @@ def main() -> None:
     data.horovod_as_it_is()  # or the program would seem to have replaced it
     name = "a sample of Fashion-MNIST for a check"
     arrays = data.part_of(name, samples.fashion_mnist(), TRAIN_IMAGES, 6)
-    data._arrays = lambda choice: (name, dict(arrays))
+    data.use_instead(name, arrays)
     from utils import logs  # noqa: F401
 
     # What is imported stays: workers need not look through it for garbage, and copy

@@ -75,6 +75,16 @@ class Dataset:
         return (*self.x_train.shape[1:], 1)[:3]
 
 
+_instead: tuple[str, dict[str, np.ndarray]] | None = None
+
+
+def use_instead(name: str, arrays: dict[str, np.ndarray]) -> None:
+    """Let `load` give these arrays x_train, y_train, x_test, y_test, in this process,
+    whatever its choice: for who looks at what a program does with data it knows."""
+    global _instead
+    _instead = (name, arrays)
+
+
 def load(choice: str = "auto", train_images: int | None = None) -> Dataset:
     """The data set: 60,000 images to train on and 10,000 to test on, or a part of it.
 
@@ -88,7 +98,7 @@ def load(choice: str = "auto", train_images: int | None = None) -> Dataset:
     Raises CourseError for another choice or number, for a COURSE_DATA folder that does
     not hold the published files, and with "real" if there is no way to get them.
     """
-    name, arrays = _arrays(choice)
+    name, arrays = _instead or _arrays(choice)
     return dataset_of(name, part_of(name, arrays, train_images, 6))
 
 

@@ -30,7 +30,7 @@ class ScaledObserver(Observer):
 
         from utils.training import networks
 
-        networks.wide_resnet = _tiny
+        networks.use_instead(networks.tiny)
         self.replace(tf.keras.Model, "__call__", self._forward)
         self.replace(tf.keras.Model, "fit", self._fit)
         self.replace(new._BaseOptimizer, "apply_gradients", self._update)
@@ -140,21 +140,6 @@ class ScaledObserver(Observer):
         weights, state, epoch = best
         files = sorted(_files(Path.cwd()))
         self.event("kept", files=files, weights=weights, state=state, epoch=epoch)
-
-
-def _tiny(*_, **__):
-    import tensorflow as tf
-
-    layers = tf.keras.layers
-    return tf.keras.Sequential(
-        [
-            tf.keras.Input((28, 28, 1)),
-            layers.Flatten(),
-            layers.Dense(8),
-            layers.BatchNormalization(momentum=0.9),
-            layers.Dense(10, activation="softmax"),
-        ]
-    )
 
 
 def _rate(optimizer) -> float:
