@@ -38,7 +38,7 @@ def generate(check: bool = False, start_over: bool = False) -> list[Path]:
 
 def write_steps(folder: str | os.PathLike, exercise: str | None = None) -> list[Path]:
     """Write the program after each step of an exercise, by default of all, into a
-    folder; return their paths, in the order of the steps.
+    folder; return their paths, as one would type them here, in the order of the steps.
 
     Raises CourseError, and writes nothing, where `folder` holds something else by one
     of their names.
@@ -63,7 +63,7 @@ def write_steps(folder: str | os.PathLike, exercise: str | None = None) -> list[
         )
     for path, text in wanted.items():
         files.write_whole(path, text)
-    return list(wanted)
+    return [Path(course.shown(path)) for path in wanted]
 
 
 def _holds_other(path: Path, text: str) -> bool:
