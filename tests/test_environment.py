@@ -52,7 +52,7 @@ def setup():
     """The modules of the set-up, which import each other as scripts do."""
     names = ("install", "lock", "prerequisites")
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "utils")
+        patch.syspath_prepend(ROOT / "utils" / "setup")
         modules = {name: importlib.import_module(name) for name in names}
     yield SimpleNamespace(**modules)
     for name in names:
@@ -655,7 +655,7 @@ def driver(tmp_path):
 
     def start():
         process = subprocess.Popen(
-            [sys.executable, "driver.py", ROOT / "utils"],
+            [sys.executable, "driver.py", ROOT / "utils" / "setup"],
             cwd=tmp_path,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -728,7 +728,7 @@ def test_a_moved_environment_is_made_anew(driver, tmp_path_factory):
     driver.journal()
     elsewhere = tmp_path_factory.mktemp("moved")
     shutil.copytree(driver.folder, elsewhere, symlinks=True, dirs_exist_ok=True)
-    command = [sys.executable, "driver.py", ROOT / "utils"]
+    command = [sys.executable, "driver.py", ROOT / "utils" / "setup"]
     subprocess.run(command, cwd=elsewhere, check=True, timeout=60)
     assert (elsewhere / "journal").read_text().split() == ALL
 
