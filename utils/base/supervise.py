@@ -137,9 +137,9 @@ class Supervisor:
 
     def _left(self) -> list[psutil.Process]:
         """The descendants that have not ended yet."""
-        left = set(psutil.Process().children(recursive=True))
-        left |= {process for process in self.seen if process.is_running()}
-        return [process for process in left if _alive(process)]
+        processes = set(psutil.Process().children(recursive=True))
+        processes |= {process for process in self.seen if process.is_running()}
+        return [process for process in processes if _alive(process)]
 
 
 @contextlib.contextmanager
@@ -222,10 +222,10 @@ def _scratch_parents() -> list[str]:
 def sweep() -> None:
     """Remove the scratch folders of processes that were killed."""
     for parent in _scratch_parents():
-        for left in Path(parent).glob(f"{files.SCRATCH}*"):
-            owner = files.owner(left)
+        for folder in Path(parent).glob(f"{files.SCRATCH}*"):
+            owner = files.owner(folder)
             if owner is not None and not psutil.pid_exists(owner):
-                shutil.rmtree(left, ignore_errors=True)
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _alive(process: psutil.Process) -> bool:
