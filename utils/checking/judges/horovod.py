@@ -72,20 +72,20 @@ def starts_and_pins(worlds: dict[str, Observed]) -> None:
     pinned = world.ranks[0].all("pinned")
     line = pinned[-1]["line"] if pinned else touched
     if visible != [[n] for n in locals_]:
-        told = "; ".join(
-            f"rank {rank} with local rank {local} saw {_gpus(seen)}"
-            for rank, (local, seen) in enumerate(zip(locals_, visible, strict=True))
+        message = "; ".join(
+            f"rank {rank} with local rank {local} saw {_gpus(gpus)}"
+            for rank, (local, gpus) in enumerate(zip(locals_, visible, strict=True))
         )
         if visible == [[n] for n in range(world.size)]:
             name = "rank-for-local-rank"
         elif all(len(v) == lab.WORLDS["two"].gpus for v in visible):
             name = "not-pinned"
-            told += f"; TensorFlow took hold of the devices{in_line(touched)}"
+            message += f"; TensorFlow took hold of the devices{in_line(touched)}"
         elif len({tuple(v) for v in visible}) == 1 and visible[0]:
             name = "same-gpu"
         else:
             name = "wrong-gpu"
-        raise Problem(name, f"{where}, {told}.", line)
+        raise Problem(name, f"{where}, {message}.", line)
     for rank, event in enumerate(devices):
         if locals_[rank] not in event["growth"]:
             raise Problem(
@@ -124,21 +124,21 @@ def speaks_with_one_voice(worlds: dict[str, Observed]) -> None:
         raise Missing
     line = fits[0][0]["line"] if fits[0] else None
     rank_0 = asked[0] or spoke[0]
-    others = [n for n in range(1, world.size) if asked[n] or spoke[n]]
-    if others and not rank_0:
+    other_ranks = [n for n in range(1, world.size) if asked[n] or spoke[n]]
+    if other_ranks and not rank_0:
         raise Problem(
-            "inverted", f"Rank 0 was silent, and rank {others[0]} was not.", line
+            "inverted", f"Rank 0 was silent, and rank {other_ranks[0]} was not.", line
         )
     if not rank_0:
         raise Problem("silent", "No worker showed progress, not even rank 0.", line)
-    if others:
-        heard = spoke[others[0]]
-        what = (
-            f'printed "{_whole_line(heard)}"'
-            if heard
-            else f"called fit with verbose={fits[others[0]][0]['verbose']!r}"
+    if other_ranks:
+        progress = spoke[other_ranks[0]]
+        words = (
+            f'printed "{_whole_line(progress)}"'
+            if progress
+            else f"called fit with verbose={fits[other_ranks[0]][0]['verbose']!r}"
         )
-        raise Problem("others-speak", f"Rank {others[0]} {what}.", line)
+        raise Problem("others-speak", f"Rank {other_ranks[0]} {words}.", line)
 
 
 def _whole_line(match: re.Match) -> str:
@@ -160,10 +160,10 @@ def averages_gradients(worlds: dict[str, Observed]) -> None:
             "for ever.",
             wrapped[1],
         )
-    own, used = world.arrays("local"), world.arrays("applied")
-    if own.shape != used.shape:
+    local, applied = world.arrays("local"), world.arrays("applied")
+    if local.shape != applied.shape:
         raise Unreadable("the gradients")
-    if _same(own[0], own[1]):
+    if _same(local[0], local[1]):
         raise Problem(
             "no-difference",
             "All ranks computed the same gradient, so whether it was averaged can't "
@@ -172,8 +172,8 @@ def averages_gradients(worlds: dict[str, Observed]) -> None:
         )
     updates = [rank.first("update") for rank in world.ranks]
     line = updates[0]["line"]
-    mean = own.mean(axis=0)
-    if all(_same(gradient, mean) for gradient in used):
+    mean = local.mean(axis=0)
+    if all(_same(gradient, mean) for gradient in applied):
         reduced = _reduced_elements(world.ranks[0])
         if reduced > 1.5 * mean.size:
             raise Problem(
@@ -183,7 +183,10 @@ def averages_gradients(worlds: dict[str, Observed]) -> None:
                 wrapped[-1] if wrapped else line,
             )
         return
-    if all(_same(gradient, mine) for gradient, mine in zip(used, own, strict=True)):
+    if all(
+        _same(gradient, computed)
+        for gradient, computed in zip(applied, local, strict=True)
+    ):
         by_wrapped = [update["wrapped"] for update in updates]
         if all(by_wrapped) and not _reduced_elements(world.ranks[0]):
             raise Problem(
@@ -202,15 +205,15 @@ def averages_gradients(worlds: dict[str, Observed]) -> None:
                 wrapped[0],
             )
         raise Problem("not-averaged", "Each rank used its own gradient.", line)
-    factors = [float(g @ mean / (mean @ mean)) for g in used]
-    if all(_same(g, f * mean) for g, f in zip(used, factors, strict=True)):
+    factors = [float(g @ mean / (mean @ mean)) for g in applied]
+    if all(_same(g, f * mean) for g, f in zip(applied, factors, strict=True)):
         if np.allclose(factors, world.size, rtol=CLOSE):
             raise Problem(
                 "sum", "All ranks used the sum of the gradients, not the mean.", line
             )
-        told = " and ".join(f"{factor:.2f}" for factor in factors)
-        raise Problem("scaled", f"The ranks used {told} times the mean.", line)
-    if _same(used[0], used[1]):
+        multiples = " and ".join(f"{factor:.2f}" for factor in factors)
+        raise Problem("scaled", f"The ranks used {multiples} times the mean.", line)
+    if _same(applied[0], applied[1]):
         raise Problem(
             "not-the-mean", "All ranks used the same gradient, but not the mean.", line
         )
@@ -286,7 +289,9 @@ def _from_rank_0(
     before: what each rank had before that; since: the event since which they may have
     become the same.
     """
-    owners = [n for n, its in enumerate(before) if _distance(its, weights) < ROUNDED]
+    owners = [
+        n for n, start in enumerate(before) if _distance(start, weights) < ROUNDED
+    ]
     line = _first_exchange(world.ranks[0], since)
     combined = {
         "mean": before.mean(axis=0),
@@ -307,13 +312,13 @@ def _from_rank_0(
     if foreign:
         line = foreign[0]["line"]
     if len(owners) in (0, world.size):  # then only broadcasts tell whose they are
-        whose = [event["root"] for event in foreign]
+        roots = [event["root"] for event in foreign]
     else:
-        whose = owners
-    if whose and 0 not in whose:
+        roots = owners
+    if roots and 0 not in roots:
         raise Problem(
             "wrong-root",
-            f"All ranks got the weights of rank {whose[0]}, not of rank 0.",
+            f"All ranks got the weights of rank {roots[0]}, not of rank 0.",
             line,
         )
     if not owners and since == "update":
@@ -335,8 +340,8 @@ def _foreign_broadcasts(rank: Rank, numbers: int) -> list[dict]:
 def _first_exchange(rank: Rank, since: str) -> int | None:
     """The line of the first collective, other than a broadcast, that carried more than
     a few numbers between the first such event and the next batch."""
-    what = [event["what"] for event in rank.events]
-    for event in rank.events[what.index(since) :]:
+    kinds = [event["what"] for event in rank.events]
+    for event in rank.events[kinds.index(since) :]:
         if event["what"] == "forward":
             break
         large = event["what"] == "enter" and event["elements"] > SMALL
@@ -522,7 +527,7 @@ def averages_metrics(worlds: dict[str, Observed]) -> None:
                 f"{', '.join(sorted(metrics))}: only what all ranks have can be "
                 "averaged.",
             )
-    mean = {k: float(np.mean([each[k] for each in computed])) for k in computed[0]}
+    mean = {k: float(np.mean([values[k] for values in computed])) for k in computed[0]}
     if all(_near(computed[0][k], computed[1][k]) for k in mean):
         raise Problem(
             "no-difference",
@@ -543,18 +548,18 @@ def averages_metrics(worlds: dict[str, Observed]) -> None:
                 continue
             if world.outcome != lab.ENDED:
                 raise Missing
-            told = (
+            message = (
                 f"{callback['name']} read {wrong[0]} = {before[wrong[0]]:.4f} on rank "
                 f"{rank}; the mean over the workers is {mean[wrong[0]]:.4f}"
             )
             if averaged:
                 raise Problem(
                     "too-late",
-                    f"{told}. It is averaged only after that: callbacks act in the "
+                    f"{message}. It is averaged only after that: callbacks act in the "
                     "order of the list.",
                     callback["made"],
                 )
-            raise Problem("not-averaged", f"{told}.", callback["made"])
+            raise Problem("not-averaged", f"{message}.", callback["made"])
     if not averaged:
         raise Missing
 
@@ -564,12 +569,12 @@ def _side_by_side(calls: list[list[dict]]):
     rest = [list(call) for call in calls[1:]]
     for callback in calls[0]:
         likes = [
-            next((c for c in others if c["name"] == callback["name"]), None)
-            for others in rest
+            next((c for c in remaining if c["name"] == callback["name"]), None)
+            for remaining in rest
         ]
         if None not in likes:
-            for others, like in zip(rest, likes, strict=True):
-                others.remove(like)
+            for remaining, like in zip(rest, likes, strict=True):
+                remaining.remove(like)
             yield callback, *likes
 
 
@@ -630,13 +635,15 @@ def _combination(
         ("maximum", "the maximum over the workers", given.max(axis=0)),
         ("minimum", "the minimum over the workers", given.min(axis=0)),
     ]
-    taken = [
+    from_one_rank = [
         ("broadcast", f"what rank {rank} computed", numbers)
         for rank, numbers in enumerate(given)
     ]
-    known = [*taken, *computed] if handed_out else [*computed, *taken]
+    combinations = (
+        [*from_one_rank, *computed] if handed_out else [*computed, *from_one_rank]
+    )
     return next(
-        ((name, words) for name, words, numbers in known if _near(got, numbers)),
+        ((name, words) for name, words, numbers in combinations if _near(got, numbers)),
         ("", ""),
     )
 
@@ -697,10 +704,10 @@ def _small_exchanges(rank: Rank):
     What comes before the validation, such as the mean of the training loss, does not
     tell whether its metrics are averaged.
     """
-    what = [event["what"] for event in rank.events]
-    if "update" not in what:
+    kinds = [event["what"] for event in rank.events]
+    if "update" not in kinds:
         raise Missing
-    last = len(what) - what[::-1].index("update")
+    last = len(kinds) - kinds[::-1].index("update")
     validated = next(
         (
             i

@@ -80,11 +80,11 @@ def agrees(worlds: dict[str, Observed]) -> None:
         where = "In its second life" if name == SECOND else "In its first life"
         epochs = [start["epoch"] for start in starts]
         if len(set(epochs)) > 1:
-            told = " and ".join(
+            message = " and ".join(
                 f"rank {n} began with epoch {epoch + 1}"
                 for n, epoch in enumerate(epochs)
             )
-            raise Problem("other-epochs", f"{where}, {told}.", line)
+            raise Problem("other-epochs", f"{where}, {message}.", line)
         for what, words in (WORDS | STATISTICS).items():
             if len({start[what] for start in starts}) > 1:
                 raise Problem(
@@ -103,9 +103,9 @@ def agrees(worlds: dict[str, Observed]) -> None:
 def survives(worlds: dict[str, Observed]) -> None:
     world = worlds[SHAKEN]
     for number, rank in enumerate(world.ranks):
-        told = _going_on(rank, number, _place(world))
-        if told:
-            raise told
+        problem = _going_on(rank, number, _place(world))
+        if problem:
+            raise problem
     if world.outcome != lab.ENDED:
         world.raise_trouble()
 
@@ -116,7 +116,7 @@ def _going_on(rank: Rank, number: int, line: int | None) -> Problem | None:
     lost = next((i for i, e in enumerate(events) if e["what"] == "lost"), None)
     if lost is None:
         raise Missing
-    known = _positions(events[:lost])
+    positions = _positions(events[:lost])
     rest = next((e for e in events[lost:] if e["what"] == "rest"), None)
     again = next((e for e in events[lost:] if e["what"] == "before"), None)
     if again is None or rest is None:
@@ -132,18 +132,18 @@ def _going_on(rank: Rank, number: int, line: int | None) -> Problem | None:
     asked = rest["epoch"], rest["done"]
     having = [
         place
-        for place, weights, state in known
+        for place, weights, state in positions
         if (weights, state) == (again["weights"], again["state"])
     ]
-    shown = _shown(asked)
+    words = _shown(asked)
     if not having:
         return Problem(
             "other-state",
-            f"When a worker had died, rank {number} went on {shown}, with weights or "
+            f"When a worker had died, rank {number} went on {words}, with weights or "
             "an optimizer's state that it never had after a batch.",
             line,
         )
-    back = len(known) - 1 - [place for place, *_ in known].index(having[-1])
+    back = len(positions) - 1 - [place for place, *_ in positions].index(having[-1])
     if back > COMMIT_EVERY:
         return Problem(
             "too-far-back",
@@ -154,7 +154,7 @@ def _going_on(rank: Rank, number: int, line: int | None) -> Problem | None:
     if asked not in having:
         return Problem(
             "other-place",
-            f"When a worker had died, rank {number} went on {shown}, with the weights "
+            f"When a worker had died, rank {number} went on {words}, with the weights "
             f"that it had {_shown(having[-1])}.",
             line,
         )
@@ -163,14 +163,14 @@ def _going_on(rank: Rank, number: int, line: int | None) -> Problem | None:
 
 def _positions(events: list[dict]) -> list[tuple[tuple[int, int], str, str]]:
     """Where in which epoch each update was, with which weights and state."""
-    found, place = [], (0, 0)
+    positions, place = [], (0, 0)
     for event in events:
         if event["what"] == "rest":
             place = event["epoch"], event["done"]
         elif event["what"] == "before":
-            found.append((place, event["weights"], event["state"]))
+            positions.append((place, event["weights"], event["state"]))
             place = place[0], place[1] + STEP
-    return found
+    return positions
 
 
 def _shown(place: tuple[int, int]) -> str:

@@ -165,11 +165,11 @@ class Reporter:
         See sys.addaudithook and the table of audit events in Python's documentation.
         """
         folder, event = str(self.folder), self.event
-        originals, told = self._originals, set()
+        originals, reported = self._originals, set()
 
         def tell(how: str) -> None:
-            if how not in told:
-                told.add(how)
+            if how not in reported:
+                reported.add(how)
                 event("tampered", how=how)
 
         def audit(name: str, arguments: tuple) -> None:
@@ -435,8 +435,8 @@ class Observer(Reporter):
 
     def _forward(self, original):
         def observed(model, *args, **kwargs):
-            given = kwargs.get("inputs", args[0] if args else None)
-            if "forward" in self._inside or not _is_batch(given):
+            inputs = kwargs.get("inputs", args[0] if args else None)
+            if "forward" in self._inside or not _is_batch(inputs):
                 return original(model, *args, **kwargs)
             training = bool(kwargs.get("training", len(args) > 1 and args[1]))
             with self.inside("forward"):
@@ -485,10 +485,10 @@ class Observer(Reporter):
         signature = inspect.signature(original)
 
         def observed(*args, **kwargs):
-            asked = signature.bind(*args, **kwargs).arguments
+            arguments = signature.bind(*args, **kwargs).arguments
             names = ("verbose", "steps_per_epoch", "validation_steps", "epochs")
-            asked = {name: asked.get(name) for name in names}
-            self.event("fit", **asked)
+            arguments = {name: arguments.get(name) for name in names}
+            self.event("fit", **arguments)
             with self.inside("fit"):
                 try:
                     return original(*args, **kwargs)
@@ -626,22 +626,22 @@ class Observer(Reporter):
 
         def epoch_end(original):
             def observed(listing, epoch, logs=None):
-                seen = Watched(listing._process_logs(logs))
+                watched = Watched(listing._process_logs(logs))
                 # So few images may give all ranks the same accuracy by chance.
-                more = self.metrics_apart * self.rank
-                for key in [k for k in _plain(seen) if k.startswith("val_")]:
-                    dict.__setitem__(seen, key, dict.get(seen, key) + more)
+                shift = self.metrics_apart * self.rank
+                for key in [k for k in _plain(watched) if k.startswith("val_")]:
+                    dict.__setitem__(watched, key, dict.get(watched, key) + shift)
                 for callback in listing.callbacks:
-                    seen.read.clear()
-                    before = _plain(seen)
-                    callback.on_epoch_end(epoch, seen)
+                    watched.read.clear()
+                    before = _plain(watched)
+                    callback.on_epoch_end(epoch, watched)
                     self.event(
                         "callback",
                         name=type(callback).__name__,
                         made=self._lines.get(id(callback)),
                         before=before,
-                        after=_plain(seen),
-                        read=sorted(seen.read),
+                        after=_plain(watched),
+                        read=sorted(watched.read),
                     )
 
             return observed
@@ -714,9 +714,9 @@ def _plain(logs: Watched) -> dict[str, float]:
     return {k: float(v) for k, v in dict.items(logs) if np.ndim(v) == 0}
 
 
-def _is_batch(given) -> bool:
+def _is_batch(inputs) -> bool:
     """Real images, not the placeholder from which a network is put together."""
-    first = given[0] if isinstance(given, list | tuple) and given else given
+    first = inputs[0] if isinstance(inputs, list | tuple) and inputs else inputs
     return hasattr(first, "shape") and (
         hasattr(first, "numpy") or type(first).__name__ == "ndarray"
     )
@@ -734,10 +734,10 @@ def _values(tensors) -> list[float] | None:
     """The numbers in small float tensors, None for anything else."""
     import numpy as np
 
-    found: list[float] = []
+    numbers: list[float] = []
     for tensor in tensors:
         dtype = getattr(tensor, "dtype", None)
         if not hasattr(tensor, "numpy") or not getattr(dtype, "is_floating", False):
             return None
-        found += np.ravel(tensor.numpy()).astype(float).tolist()
-    return found if 0 < len(found) <= SMALL else None
+        numbers += np.ravel(tensor.numpy()).astype(float).tolist()
+    return numbers if 0 < len(numbers) <= SMALL else None
