@@ -81,7 +81,7 @@ def test_a_larger_batch_needs_fewer_steps_and_more_images(dataset):
 
 
 def test_batches_that_take_too_long_are_left_out(dataset):
-    assert global_batch.steps_needed(dataset, (1, 2), loss=0.01, most=20) == {}
+    assert global_batch.steps_needed(dataset, (1, 2), loss=0.01, limit=20) == {}
 
 
 def test_three_rounds_are_right_in_the_mean_and_exact_with_few_workers():
