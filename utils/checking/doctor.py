@@ -233,10 +233,8 @@ def _probe() -> dict:
     environment = launchers.clean_environment()  # what runs get
     facts = {}
     if mpirun := _mpirun():
-        together = launchers.mpirun_line(
-            2, program, threads=None if machine.gpus() else 1
-        )
-        facts = _facts_from([mpirun, *together[1:]], environment)
+        line = launchers.mpirun_line(2, program, threads=None if machine.gpus() else 1)
+        facts = _facts_from([mpirun, *line[1:]], environment)
     if "tensorflow" in facts:
         return facts
     return {**facts, **_facts_from(program, environment), "alone": True}

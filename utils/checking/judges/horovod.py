@@ -94,9 +94,9 @@ def starts_and_pins(worlds: dict[str, Observed]) -> None:
                 "memory growth was not on for it.",
                 line,
             )
-    alone = worlds.get("one")
-    failures = alone.failures() if alone and not world.failures() else []
-    if failures and not alone.ranks[0].all("forward"):
+    without_gpu = worlds.get("one")
+    failures = without_gpu.failures() if without_gpu and not world.failures() else []
+    if failures and not without_gpu.ranks[0].all("forward"):
         _, failure = failures[0]
         raise Problem(
             "needs-gpu",
@@ -243,8 +243,8 @@ def broadcasts(worlds: dict[str, Observed]) -> None:
     second, state = world.arrays("second"), [r.array("state") for r in world.ranks]
     sent = [e for e in world.ranks[0].all("enter") if e["op"] == "broadcast"]
     line = sent[0]["line"] if sent else None
-    together = np.array_equal(start[0], start[1])
-    if together:
+    started_alike = np.array_equal(start[0], start[1])
+    if started_alike:
         _from_rank_0(world, start[0], world.arrays("made"), "started")
     apart = _distance(second[0], second[1])
     if apart > 0:
@@ -262,7 +262,7 @@ def broadcasts(worlds: dict[str, Observed]) -> None:
             f"weights of rank 0 and rank 1 are {apart:.1%} apart.",
             line,
         )
-    if not together:
+    if not started_alike:
         _from_rank_0(world, second[0], updated, "update")
     if state[0].shape != state[1].shape or _distance(state[0], state[1]) > 0:
         raise Problem(
@@ -535,8 +535,8 @@ def averages_metrics(worlds: dict[str, Observed]) -> None:
             "averaged can't be seen.",
             state=UNDECIDED,
         )
-    for together in _side_by_side(calls):
-        _raise_combined(world, together, computed)
+    for by_rank in _side_by_side(calls):
+        _raise_combined(world, by_rank, computed)
     averaged = any(_all_near(c["after"], mean) for call in calls for c in call)
     for rank, call in enumerate(calls):
         for callback in call:
@@ -578,29 +578,29 @@ def _side_by_side(calls: list[list[dict]]):
             yield callback, *likes
 
 
-def _raise_combined(world: Observed, together: tuple, computed: list[dict]) -> None:
+def _raise_combined(world: Observed, by_rank: tuple, computed: list[dict]) -> None:
     """Raise the Problem of a callback that replaces metrics by something known.
 
-    together: what it did on each rank; computed: the metrics that each computed.
+    by_rank: what it did on each rank; computed: the metrics that each computed.
     """
     changed = sorted(
         k
         for k in computed[0]
-        if any(c["after"].get(k) != c["before"].get(k) for c in together)
+        if any(c["after"].get(k) != c["before"].get(k) for c in by_rank)
     )
-    if not changed or not all(set(changed) <= set(c["after"]) for c in together):
+    if not changed or not all(set(changed) <= set(c["after"]) for c in by_rank):
         return
-    handed_out = _broadcasts_in(world.ranks[0], together[0])
+    handed_out = _broadcasts_in(world.ranks[0], by_rank[0])
     for keys in (changed, *([key] for key in changed)):
         given = np.array([[metrics[k] for k in keys] for metrics in computed])
-        got = np.array([[c["after"][k] for k in keys] for c in together])
+        got = np.array([[c["after"][k] for k in keys] for c in by_rank])
         name, words = _combination(given, got, handed_out)
         if name not in ("", "mean"):
             raise Problem(
                 name,
-                f"{together[0]['name']} replaces {' and '.join(keys)} by {words}, not "
+                f"{by_rank[0]['name']} replaces {' and '.join(keys)} by {words}, not "
                 "by the mean.",
-                together[0]["made"],
+                by_rank[0]["made"],
             )
 
 
@@ -653,7 +653,7 @@ def _averaged_by_hand(world: Observed) -> None:
     if world.outcome != lab.ENDED or not all(r.all("forward") for r in world.ranks):
         raise Missing
     exchanges = zip(*(_small_exchanges(rank) for rank in world.ranks), strict=False)
-    outcomes = [(*_outcome(together), together[0]["line"]) for together in exchanges]
+    outcomes = [(*_outcome(by_rank), by_rank[0]["line"]) for by_rank in exchanges]
     if any(name == "mean" for name, _, _ in outcomes):
         return
     # What leaves it open comes first: a rank may exchange more than metrics.
@@ -681,14 +681,14 @@ _OPEN = {
 }
 
 
-def _outcome(together: tuple[dict, ...]) -> tuple[str, str]:
+def _outcome(by_rank: tuple[dict, ...]) -> tuple[str, str]:
     """What a collective made of a few numbers of each rank: as _combination, or a name
     in _OPEN."""
-    op = together[0]["op"]
+    op = by_rank[0]["op"]
     if "allgather" in op:
         return "gathered", ""
-    given = np.array([exchange["given"] for exchange in together])
-    got = np.array([exchange["got"] for exchange in together])
+    given = np.array([exchange["given"] for exchange in by_rank])
+    got = np.array([exchange["got"] for exchange in by_rank])
     name, words = _combination(given, got, handed_out=op == "broadcast")
     # Numbers as good as equal are their mean, their maximum, what rank 0 gave.
     if np.allclose(given, given[0], rtol=1e-4) and name != "divided-twice":

@@ -212,8 +212,8 @@ class Observed:
 
     def _signals(self) -> str:
         """Words for the signals that ended workers; none without one."""
-        known = [status or 0 for status in (self.statuses or {}).values()]
-        numbers = sorted({-status for status in known if status < 0})
+        statuses = [status or 0 for status in (self.statuses or {}).values()]
+        numbers = sorted({-status for status in statuses if status < 0})
         if not numbers:
             return ""
         return f" (by {' and '.join(f'signal {n}, {strsignal(n)}' for n in numbers)})"

@@ -131,11 +131,11 @@ class Graphs:
 class _Noting:
     """A function of Keras whose calls that return are noted."""
 
-    def __init__(self, made, note):
-        self.made, self.note = made, note
+    def __init__(self, function, note):
+        self.function, self.note = function, note
 
     def __call__(self, iterator):
-        result = self.made(iterator)
+        result = self.function(iterator)
         if not chosen():
             self.note(iterator)
         return result

@@ -245,7 +245,7 @@ class Observer(Reporter):
     ):
         super().__init__(folder, rank, script)
         self.local_rank, self.gpus, self.count_only = local_rank, gpus, count_only
-        self._said: set[tuple] = set()
+        self._reported: set[tuple] = set()
         self._lines: dict[int, int | None] = {}  # id of a callback -> where it was made
         self._forwards = self._gradients = self._updates = 0
         self._model = self._optimizer = None
@@ -263,8 +263,8 @@ class Observer(Reporter):
 
         def ask(*args, **kwargs):
             key = (name, self.line())
-            known = key in self._said
-            self._said.add(key)
+            reported = key in self._reported
+            self._reported.add(key)
             try:
                 answer = function(*args, **kwargs)
             except ValueError:
@@ -272,7 +272,7 @@ class Observer(Reporter):
                 raise
             if name.startswith("local") and self.local_rank is not None:
                 answer = self.local_rank if name == "local_rank" else self.gpus
-            if not known and key[1] is not None:
+            if not reported and key[1] is not None:
                 self.event("asked", name=name, too_early=False, answer=answer)
             return answer
 
