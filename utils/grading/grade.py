@@ -347,10 +347,10 @@ def _write_all(grades: list[Grade], out: Path, exercise: str) -> list[Grade]:
     texts["nbgrader.csv"] = gradebook.nbgrader(grades, exercise)
     texts["gradebook.csv"] = gradebook.gradebook(grades, VERSION)
     (out / "reports").mkdir(exist_ok=True)
-    with contextlib.ExitStack() as together:
+    with contextlib.ExitStack() as stack:
         for path, text in reversed(texts.items()):  # they are left in reverse again
             # Closed at once: there may be more of them than can be open.
-            with together.enter_context(files.whole(out / path)) as file:
+            with stack.enter_context(files.whole(out / path)) as file:
                 file.write(text.encode())
 
     pages = (out / "reports").glob("[!.]*")

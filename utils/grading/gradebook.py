@@ -81,8 +81,8 @@ class Grade:
             return (None,) * len(self.worth)
         if not self.verdicts:
             return (0,) * len(self.worth)
-        known = {RIGHT: 1, UNDECIDED: None}
-        shares = [known.get(verdict.state, 0) for verdict in self.verdicts]
+        by_state = {RIGHT: 1, UNDECIDED: None}
+        shares = [by_state.get(verdict.state, 0) for verdict in self.verdicts]
         return tuple(
             None if share is None else share * worth
             for share, worth in zip(shares, self.worth, strict=True)

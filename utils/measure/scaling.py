@@ -190,7 +190,7 @@ def record(short: bool = False) -> Path:
         cases = [f"{way}:{case}" for way in ways for case in cases]
         cases += [f"{ways[-1]}:{share}"] * (f"{ways[-1]}:{share}" not in cases)
         measured += step_times(count, cases, **often)
-    whole = launch.run(
+    whole_run = launch.run(
         course.shown(STOPWATCH),
         "--cases",
         f"alone:{STEP}x1",
@@ -213,7 +213,10 @@ def record(short: bool = False) -> Path:
         tries = tuned(log).to_dict("records")
     results = {
         "points": [as_plain(point) for point in measured],
-        "all_cores": {"cores": cores, "points": [as_plain(p) for p in points(whole)]},
+        "all_cores": {
+            "cores": cores,
+            "points": [as_plain(p) for p in points(whole_run)],
+        },
         "autotune": tries,
     }
     notes = (f"One core a worker; the {cores + 1} workers share {cores} cores.",)

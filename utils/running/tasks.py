@@ -341,12 +341,12 @@ def run_cluster(
                 elif restarts > 0:
                     restarts -= 1
                     alone = has_servers(cluster)
-                    again = [member] if alone else running
+                    restarted = [member] if alone else running
                     who = "it is" if alone else "all tasks are"
                     member.say(f"{how_it_ended(status)}; {who} started again")
-                    for other in again:
+                    for other in restarted:
                         other.end()
-                    for other in again:
+                    for other in restarted:
                         other.start()
                     break
                 elif member.task.type == tolerate and _deciding(

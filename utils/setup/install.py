@@ -135,8 +135,8 @@ class Home:
     def done(self):
         """The keys of the finished stages; none when their Python is gone."""
         stamp = self.read_stamp()
-        here = self.python.exists() and os.path.realpath(str(self.python))
-        return stamp["done"] if here and here == stamp.get("python") else []
+        python = self.python.exists() and os.path.realpath(str(self.python))
+        return stamp["done"] if python and python == stamp.get("python") else []
 
     def run(self, *command, minutes, **variables):
         """Run `command`, its output going to the log, and own all that it starts.
