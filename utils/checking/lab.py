@@ -55,10 +55,10 @@ class World:
     for one device, with which the other is compared. machines: each worker is on a
     machine of its own, with one GPU and a disk (see observers/scaled.py).
     lives: it may be started again (see observers/survive.py): `after` the world so
-    called, with what that has left on the disks, and with `more` options. failing: the
-    update in which a worker seems to die. graphs: rank 0 builds in the end what would
-    have been compiled (see observers/graphs.py). Not `observed`, the program does what
-    it does for a learner: it is compiled, and nothing but its end is known.
+    called, with what that has left on the disks; options: what it is given besides.
+    failing: the update in which a worker seems to die. graphs: rank 0 builds in the end
+    what would have been compiled (see observers/graphs.py). Not `observed`, the program
+    does what it does for a learner: it is compiled, and nothing but its end is known.
     """
 
     size: int
@@ -70,7 +70,7 @@ class World:
     machines: bool = False
     lives: bool = False
     after: str = ""
-    more: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
     failing: int | None = None
     graphs: bool = False
     observed: bool = True
@@ -85,8 +85,8 @@ class World:
         return "scaled" if self.machines else "horovod"
 
 
-def _machines(size: int, **more) -> World:
-    return World(size, local_ranks=(0,) * size, gpus=1, machines=True, **more)
+def _machines(size: int, **facts) -> World:
+    return World(size, local_ranks=(0,) * size, gpus=1, machines=True, **facts)
 
 
 # Two workers of a machine with four GPUs, on which others work, too; and machines
@@ -102,7 +102,9 @@ WORLDS = {
     "two machines": _machines(2, graphs=True),
     "three machines": _machines(3),
     "first life": _machines(2, lives=True, graphs=True),
-    "second life": _machines(2, lives=True, after="first life", more=("--epochs", "4")),
+    "second life": _machines(
+        2, lives=True, after="first life", options=("--epochs", "4")
+    ),
     "shaken": _machines(2, lives=True, failing=8, graphs=True),
     "plain": World(2, observed=False),
     "plain replicas": World(1, replicas=2, observed=False),
@@ -195,7 +197,7 @@ class Lab:
     def _start(self, key: str, name: str, folder: Path, job: dict) -> None:
         world = WORLDS[name]
         script = job["reference"] if world.reference else job["script"]
-        options = [*job["options"], *world.more]
+        options = [*job["options"], *world.options]
         if world.replicas:
             options += ["--replicas", str(world.replicas)]
         messenger = [sys.executable, "-I", "-S"]

@@ -49,14 +49,14 @@ def mirrors(worlds: dict[str, Observed]) -> None:
 
 def _copies(world: Observed) -> None:
     model = world.ranks[0].first("model")
-    for what, words in (("weights", "The weights"), ("state", "The optimizer's state")):
-        if model[what] != REPLICAS:
+    for kind, words in (("weights", "The weights"), ("state", "The optimizer's state")):
+        if model[kind] != REPLICAS:
             raise Problem(
-                f"{what}-not-mirrored",
-                f"{words} are on {model[what]} device(s), not on {REPLICAS}: made "
+                f"{kind}-not-mirrored",
+                f"{words} are on {model[kind]} device(s), not on {REPLICAS}: made "
                 "outside the strategy's scope."
-                if what == "weights"
-                else f"{words} is on {model[what]} device(s), not on {REPLICAS}.",
+                if kind == "weights"
+                else f"{words} is on {model[kind]} device(s), not on {REPLICAS}.",
             )
 
 

@@ -285,11 +285,11 @@ def kept(world: Observed) -> None:
             "Rank 0 left no file in the folder that --checkpoint names.",
             line,
         )
-    for what, words in (("weights", "weights"), ("state", "optimizer's state")):
-        share = records[0][what]
+    for kind, words in (("weights", "weights"), ("state", "optimizer's state")):
+        share = records[0][kind]
         if share < 1:
             raise Problem(
-                f"no-{what}",
+                f"no-{kind}",
                 f"Of the {words} at the end of an epoch, {share:.0%} is in the files "
                 f"that rank 0 left: {', '.join(records[0]['files'])}.",
                 line,

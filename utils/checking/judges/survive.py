@@ -47,15 +47,15 @@ def goes_on(worlds: dict[str, Observed]) -> None:
             "trained no more.",
         )
     first, line = after.first("begins"), _place(worlds[SECOND])
-    same = {what: first[what] == last[-1][what] for what in WORDS}
+    same = {kind: first[kind] == last[-1][kind] for kind in WORDS}
     epoch = first["epoch"]
     where = "Started again, rank 0"
     if not any(same.values()) and epoch == 0:
         raise Problem("from-the-start", f"{where} began from the start.", line)
-    for what, words in WORDS.items():
-        if not same[what]:
+    for kind, words in WORDS.items():
+        if not same[kind]:
             raise Problem(
-                f"other-{what}",
+                f"other-{kind}",
                 f"{where} began epoch {epoch + 1}, but not with the {words} that it "
                 "had at its end.",
                 line,
@@ -85,10 +85,10 @@ def agrees(worlds: dict[str, Observed]) -> None:
                 for n, epoch in enumerate(epochs)
             )
             raise Problem("other-epochs", f"{where}, {message}.", line)
-        for what, words in (WORDS | STATISTICS).items():
-            if len({start[what] for start in starts}) > 1:
+        for kind, words in (WORDS | STATISTICS).items():
+            if len({start[kind] for start in starts}) > 1:
                 raise Problem(
-                    f"other-{what}",
+                    f"other-{kind}",
                     f"{where}, the ranks had different {words} in the first batch.",
                     line,
                 )
@@ -118,8 +118,8 @@ def _going_on(rank: Rank, number: int, line: int | None) -> Problem | None:
         raise Missing
     positions = _positions(events[:lost])
     rest = next((e for e in events[lost:] if e["what"] == "rest"), None)
-    again = next((e for e in events[lost:] if e["what"] == "before"), None)
-    if again is None or rest is None:
+    resumed = next((e for e in events[lost:] if e["what"] == "before"), None)
+    if resumed is None or rest is None:
         failed = rank.all("failed")
         if failed:
             return Problem(
@@ -133,7 +133,7 @@ def _going_on(rank: Rank, number: int, line: int | None) -> Problem | None:
     having = [
         place
         for place, weights, state in positions
-        if (weights, state) == (again["weights"], again["state"])
+        if (weights, state) == (resumed["weights"], resumed["state"])
     ]
     words = _shown(asked)
     if not having:

@@ -118,13 +118,13 @@ class Graphs:
         self._observer.event("graphs", count=len(self._called))
         self._observer.only_building()
         tf.config.run_functions_eagerly(False)
-        for called in self._called.values():
+        for call in self._called.values():
             error = line = None
             try:
-                called.build()
+                call.build()
             except Exception as raised:
                 error, line = _in_words(raised, self._observer.script)
-            facts = {"function": called.function, "training": called.training}
+            facts = {"function": call.function, "training": call.training}
             self._observer.event("graph", error=error, line=line, **facts)
 
 

@@ -414,13 +414,13 @@ class Observer(Reporter):
         return {"visible": visible, "growth": growth}
 
     @contextlib.contextmanager
-    def inside(self, what: str):
+    def inside(self, activity: str):
         """Note that the program is in a "forward", an "update" or a "fit" now."""
-        self._inside.append(what)
+        self._inside.append(activity)
         try:
             yield
         finally:
-            self._inside.remove(what)
+            self._inside.remove(activity)
 
     def _hook_training(self, tf) -> None:
         from keras.src.optimizers import optimizer as new
