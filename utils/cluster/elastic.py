@@ -95,7 +95,7 @@ def comes(after: int, host: str = launchers.HOST_NAMES[1]) -> Incident:
     return _incident(COMES, after, host)
 
 
-def _incident(what: str, after: int, host: str) -> Incident:
+def _incident(kind: str, after: int, host: str) -> Incident:
     """Raises CourseError for a host that there isn't, and for what is no number."""
     if not isinstance(after, int) or after < 0:
         raise course.CourseError(
@@ -105,7 +105,7 @@ def _incident(what: str, after: int, host: str) -> Incident:
         raise course.CourseError(
             f"there is no host {host!r}: choose {' or '.join(launchers.HOST_NAMES)}."
         )
-    return Incident(what, after, host)
+    return Incident(kind, after, host)
 
 
 def run(
@@ -132,9 +132,9 @@ def run(
     options = {"attend": director.attend, **options}
     result = launch.run(script, *arguments, workers=workers, elastic=True, **options)
     director.show(result.folder)
-    if director.left:
+    if director.pending:
         raise course.CourseError(
-            f"{director.left[0]}: the training was over before, after "
+            f"{director.pending[0]}: the training was over before, after "
             f"{len(journal(result.folder))} batches. Let it be longer, or this earlier."
         )
     return Story(result, director.happened)
@@ -175,7 +175,7 @@ class Director:
         workers: int,
         figure: Callable[..., object] | None = None,
     ):
-        self.left = incidents
+        self.pending = incidents
         self.places = launchers.share_hosts(workers)
         self.happened: list[Happened] = []
         self._make_figure = figure
@@ -184,8 +184,8 @@ class Director:
 
     def attend(self, running: Run) -> None:
         """Do what is due; to be called again and again."""
-        while self.left and batches_done(running.folder) >= self.left[0].after:
-            self._happen(self.left.pop(0), running.folder)
+        while self.pending and batches_done(running.folder) >= self.pending[0].after:
+            self._happen(self.pending.pop(0), running.folder)
         if time.monotonic() - self._shown > REFRESH:
             self.show(running.folder)
 

@@ -84,10 +84,10 @@ def needed(steps: Mapping[int, int]) -> Figure:
     return figure
 
 
-def _doubling(axis: Axes, numbers: Sequence[int], what: str) -> None:
-    """The x axis is for these numbers of `what`, each twice the one before."""
+def _doubling(axis: Axes, numbers: Sequence[int], label: str) -> None:
+    """The x axis is for these numbers of `label`, each twice the one before."""
     axis.set_xscale("log", base=2)
-    axis.set_xlabel(what)
+    axis.set_xlabel(label)
     only_ticks(axis.xaxis, numbers)
 
 

@@ -203,11 +203,11 @@ def _why(result: Run, time_limit: float) -> str:
     output = (result.folder / "launcher.txt").read_text(errors="replace")
     task = re.search(r"^rank (\d+), (\w+ \d+), failed: (.*)$", output, re.M)
     if task:
-        rank, who = int(task[1]), task[2]
-        what = _error_of(result.folder / "workers" / f"{rank}.json") or task[3]
+        rank, culprit = int(task[1]), task[2]
+        reason = _error_of(result.folder / "workers" / f"{rank}.json") or task[3]
     else:
-        rank, what = _culprit(result, output)
-        who = f"rank {rank} of {result.workers}"
+        rank, reason = _culprit(result, output)
+        culprit = f"rank {rank} of {result.workers}"
     if rank is None:
         message = f"the launcher ended with status {result.status}"
         return f"{message}:\n{output.strip()}\n{where}"
@@ -218,7 +218,7 @@ def _why(result: Run, time_limit: float) -> str:
     ]
     tail = "\n".join(own_lines[-10:])
     return (
-        f"{who} failed: {what}. All workers were ended.\n"
+        f"{culprit} failed: {reason}. All workers were ended.\n"
         f"Its last lines:\n{tail}\n{where}"
     )
 

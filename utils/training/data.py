@@ -459,9 +459,9 @@ def _plain(
         raise CourseError(f"batch size is {batch_size}: choose 1 or more.")
     images, labels = _tensors(images, labels)
 
-    def batch(chosen):
-        pixels = standardise(tf.gather(images, chosen), dataset)
-        return pixels, tf.one_hot(tf.gather(labels, chosen), len(dataset.classes))
+    def batch(places):
+        pixels = standardise(tf.gather(images, places), dataset)
+        return pixels, tf.one_hot(tf.gather(labels, places), len(dataset.classes))
 
     return _pipeline(passes, len(images), batch_size, batch)
 
