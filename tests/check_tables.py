@@ -63,8 +63,8 @@ class Program:
     def earlier(self) -> list[int]:
         """The steps before that which can be judged: in a world of theirs, and in more
         of it than how many steps there were."""
-        seen = {world for world in self.worlds if not lab.WORLDS[world].count_only}
-        return [k for k in range(1, self.step) if seen & {*self.its.step_worlds[k]}]
+        worlds = {world for world in self.worlds if not lab.WORLDS[world].count_only}
+        return [k for k in range(1, self.step) if worlds & {*self.its.step_worlds[k]}]
 
 
 @dataclass(frozen=True)
@@ -100,10 +100,11 @@ class Tables:
 
     @cached_property
     def stage(self) -> list[Program]:
-        it = self.exercise
+        name, steps = self.exercise.name, (0, *self.exercise.steps)
+        texts = [rendered(self.exercise, n) for n in steps]
         return [
-            Program(it.name, f"after step {n}", rendered(it, n), self.stages_in, done=n)
-            for n in (0, *it.steps)
+            Program(name, f"after step {n}", text, self.stages_in, done=n)
+            for n, text in zip(steps, texts, strict=True)
         ]
 
     def _rows(self, kind: str) -> list[dict]:
@@ -197,9 +198,9 @@ TABLES = {
 def pytest_generate_tests(metafunc):
     """A test for each program of the tables of the module's EXERCISES."""
     for kind in {"wrong", "right", "stage"}.intersection(metafunc.fixturenames):
-        each = (getattr(TABLES[name], kind) for name in metafunc.module.EXERCISES)
+        tables = (getattr(TABLES[name], kind) for name in metafunc.module.EXERCISES)
         metafunc.parametrize(
-            kind, [p for programs in each for p in programs], ids=title
+            kind, [p for programs in tables for p in programs], ids=title
         )
 
 
@@ -217,25 +218,25 @@ def observe(
     """What each program did, that a selected test of the module asks for: program ->
     its worlds. alone: a job whose worlds all of them get as well. silence: after which
     one is hung (see `lab.prepare`)."""
-    asked = (
+    programs = (
         value
         for item in request.session.items
         if item.path == request.path and hasattr(item, "callspec")
         for value in item.callspec.params.values()
         if isinstance(value, Program)
     )
-    wanted = list(dict.fromkeys(asked))
+    wanted = list(dict.fromkeys(programs))
     jobs = []
     for number, program in enumerate(wanted):
         path = folder / f"program_{number}.py"
         path.write_text(program.text)
         jobs.append(lab.Job(str(path), program.worlds, program.its.options))
-    seen = folder / "seen"
-    seen.mkdir()
-    lab.perform(seen, jobs + ([alone] if alone else []), silence)
-    shared = judge.read(seen / str(len(wanted))) if alone else {}
+    reports = folder / "seen"
+    reports.mkdir()
+    lab.perform(reports, jobs + ([alone] if alone else []), silence)
+    shared = judge.read(reports / str(len(wanted))) if alone else {}
     return {
-        program: judge.read(seen / str(number)) | shared
+        program: judge.read(reports / str(number)) | shared
         for number, program in enumerate(wanted)
     }
 
@@ -284,10 +285,10 @@ def test_check_k_passes_after_step_n_just_if_k_is_not_above_n(stage, observed):
 def test_the_tables_are_large_enough(request):
     for name in request.module.EXERCISES:
         tables = TABLES[name]
-        per_step, most = tables.at_least
+        per_step, least_right = tables.at_least
         caught = [program.step for program in tables.wrong]
         for step in tables.exercise.steps:
             assert caught.count(step) >= per_step, (name, step)
-        assert len(tables.right) >= most
+        assert len(tables.right) >= least_right
         texts = [program.text for program in tables.wrong + tables.right]
         assert len({*texts}) == len(texts), name

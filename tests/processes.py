@@ -58,21 +58,21 @@ def descendants_of_runs_in(folder: Path) -> list[psutil.Process]:
 
     They are known by the variable COURSE_RUN, which they all inherit.
     """
-    found = []
+    processes = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             run = process.environ().get("COURSE_RUN", "")
             if run.startswith(str(folder)) and process.status() != "zombie":
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes
 
 
 def assert_none_is_left(folder: Path) -> None:
     """That no process of a run is left; if one is, end it first."""
-    left = descendants_of_runs_in(folder)
-    for process in left:
+    processes = descendants_of_runs_in(folder)
+    for process in processes:
         process.kill()
-    assert not left
+    assert not processes
 
 
 def in_a_plain_shell(command: str) -> str:

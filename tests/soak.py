@@ -165,18 +165,18 @@ def plan(seed: int, number: int) -> Round:
 
 def marked(mark: str) -> list[psutil.Process]:
     """The processes, dead ones that nobody has collected too, that a soak started."""
-    found = []
+    processes = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             if process.pid == os.getpid():
                 continue
             if process.status() == psutil.STATUS_ZOMBIE:  # it has no variables
-                ours = process.ppid() == os.getpid()
+                started_here = process.ppid() == os.getpid()
             else:
-                ours = process.environ().get(MARK) == mark
-            if ours:
-                found.append(process)
-    return found
+                started_here = process.environ().get(MARK) == mark
+            if started_here:
+                processes.append(process)
+    return processes
 
 
 def traces(mark: str, *folders: Path) -> set[str]:
@@ -184,29 +184,29 @@ def traces(mark: str, *folders: Path) -> set[str]:
 
     folders: where only runs of the soak write temporary files.
     """
-    found = set()
+    sentences = set()
     for process in marked(mark):
         words = "(dead)"
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             words = " ".join(process.cmdline()) or words
-            found |= _ports(process)
-        found.add(f"process {process.pid}: {words[:100]}")
-    found |= _ports(psutil.Process())
+            sentences |= _ports(process)
+        sentences.add(f"process {process.pid}: {words[:100]}")
+    sentences |= _ports(psutil.Process())
     for folder in folders:
-        found |= {f"file {path}" for path in _below(folder)}
+        sentences |= {f"file {path}" for path in _below(folder)}
     for parent, names in SHARED.items():
         for name in names:
             for path in Path(parent).glob(name):
                 if not _in_use(path):
-                    found.add(f"file {path}")
-    return found | _segments() | _own()
+                    sentences.add(f"file {path}")
+    return sentences | _segments() | _own()
 
 
 def _ports(process: psutil.Process) -> set[str]:
     return {
-        f"port {one.laddr.port}, on which process {process.pid} listens"
-        for one in process.net_connections("tcp")
-        if one.status == psutil.CONN_LISTEN
+        f"port {connection.laddr.port}, on which process {process.pid} listens"
+        for connection in process.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
     }
 
 
@@ -218,7 +218,7 @@ def _in_use(path: Path) -> bool:
 
 def _segments() -> set[str]:
     """The System V shared memory, semaphores and queues of this user; Linux only."""
-    found = set()
+    sentences = set()
     for kind in ("shm", "sem", "msg"):
         path = Path("/proc/sysvipc", kind)
         if path.exists():
@@ -226,19 +226,19 @@ def _segments() -> set[str]:
             for row in rows:
                 entry = dict(zip(header, row, strict=False))
                 if entry["uid"] == str(os.getuid()):
-                    found.add(f"System V {kind} segment {row[1]}")
-    return found
+                    sentences.add(f"System V {kind} segment {row[1]}")
+    return sentences
 
 
 def _own() -> set[str]:
     """This process's own threads and, on Linux, open files."""
-    found = {f"thread {one.name}" for one in threading.enumerate()}
+    sentences = {f"thread {thread.name}" for thread in threading.enumerate()}
     for path in Path("/proc/self/fd").glob("*"):
         with contextlib.suppress(OSError):  # that of this very listing
             target = os.readlink(path)
             if not target.startswith(("/proc/", "/dev/pts")):
-                found.add(f"open file {target}")
-    return found
+                sentences.add(f"open file {target}")
+    return sentences
 
 
 def halves(folder: Path) -> set[str]:
@@ -260,17 +260,17 @@ def left_behind(before: set[str], mark: str, place: Path, *folders: Path) -> lis
     """The traces that are still new once they had some seconds to go."""
     deadline = time.monotonic() + SETTLE
     while True:
-        left = (traces(mark, *folders) - before) | halves(place)
-        if not left or time.monotonic() > deadline:
-            return sorted(left)
+        new = (traces(mark, *folders) - before) | halves(place)
+        if not new or time.monotonic() > deadline:
+            return sorted(new)
         time.sleep(0.1)
 
 
 def end_all(mark: str) -> None:
     """Kill whatever a soak has started and not ended, and collect it."""
     deadline = time.monotonic() + SETTLE
-    while (left := marked(mark)) and time.monotonic() < deadline:
-        for process in left:
+    while (processes := marked(mark)) and time.monotonic() < deadline:
+        for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         supervise._reap()
@@ -285,13 +285,13 @@ def owner(place: Path, *words: object, limit: int = 0, **options) -> Iterator:
     """A process of its own that runs a program, and its `outcome.json` afterwards."""
     options = {"workers": 2, "time_limit": PATIENCE, **options}
     request = json.dumps([[str(word) for word in words], options, limit])
-    with (place / "owner.txt").open("wb") as said:
+    with (place / "owner.txt").open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-c", OWNER, request],
             cwd=place,
             stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=said,
+            stdout=output,
+            stderr=output,
             start_new_session=True,
             preexec_fn=supervise.die_with_parent,
         )
@@ -331,18 +331,18 @@ def greeted(place: Path) -> Path | None:
 def outcome(place: Path) -> dict:
     path = place / "outcome.json"
     if not path.exists():
-        said = (place / "owner.txt").read_text(errors="replace")
-        raise Wrong(f"nothing was reported; said was: {said[-300:]}")
+        output = (place / "owner.txt").read_text(errors="replace")
+        raise Wrong(f"nothing was reported; said was: {output[-300:]}")
     return json.loads(path.read_text())
 
 
-def expect(found: dict, status: int | None, *words: str) -> str:
+def expect(report: dict, status: int | None, *words: str) -> str:
     """The report in short, if it has this status (None: any but 0) and these words."""
-    right = found["status"] != 0 if status is None else found["status"] == status
-    if not right or not all(word in found["why"] for word in words):
+    right = report["status"] != 0 if status is None else report["status"] == status
+    if not right or not all(word in report["why"] for word in words):
         wanted = f"status {'not 0' if status is None else status}, {words}"
-        raise Wrong(f"reported was {found}, expected {wanted}")
-    return words[0] if words else f"status {found['status']}"
+        raise Wrong(f"reported was {report}, expected {wanted}")
+    return words[0] if words else f"status {report['status']}"
 
 
 def end_well(place: Path, turn: Round) -> str:
@@ -357,12 +357,12 @@ def end_well(place: Path, turn: Round) -> str:
 
 def fail(place: Path, turn: Round) -> str:
     """A worker raises an exception, leaves with a status, or just leaves."""
-    how, word = (
+    ending, word = (
         ("raise", "ValueError: no such garment"),
         ("exit", "sys.exit(3)"),
         ("leave", "it ended without finishing its work with the others"),
     )[int(turn.moment * 3)]
-    with owner(place, "program.py", how, turn.victim):
+    with owner(place, "program.py", ending, turn.victim):
         pass
     return expect(outcome(place), None, word, f"rank {turn.victim} of 2 failed")
 
@@ -432,10 +432,10 @@ def kill_supervisor(place: Path, turn: Round) -> str:
 
 def below(process, depth: int) -> psutil.Process:
     """The only child; or the only child's only child."""
-    found = psutil.Process(process.pid)
+    child = psutil.Process(process.pid)
     for _ in range(depth):
-        (found,) = found.children()
-    return found
+        (child,) = child.children()
+    return child
 
 
 def kill_owner(place: Path, turn: Round) -> str:
@@ -516,10 +516,10 @@ def fill_the_disk_in_training(place: Path, turn: Round) -> str:
     )
     with owner(place, "training.py", *solution(place)[1:], "--epochs", 1):
         pass
-    found = outcome(place)
+    report = outcome(place)
     if kept(place):
         raise Wrong("a checkpoint that can't be whole is there")
-    return expect(found, None, "rank 0 of 2 failed", "File too large")
+    return expect(report, None, "rank 0 of 2 failed", "File too large")
 
 
 # ------------------------------------------------------------------- downloads
@@ -603,9 +603,9 @@ def download(place: Path, turn: Round) -> str:
         if fault == "killed":
             wait_for(server.reached.is_set, "half of a file", process)
             process.kill()
-        said, _ = process.communicate(timeout=PATIENCE)
+        output, _ = process.communicate(timeout=PATIENCE)
     if fault != "killed":
-        why = json.loads(said)["why"]
+        why = json.loads(output)["why"]
         named = fault == "full disk" or victim in why
         if FAULTS[fault] not in why or not named:
             raise Wrong(f"reported was {why!r}, expected {FAULTS[fault]!r}, {victim}")
@@ -614,9 +614,9 @@ def download(place: Path, turn: Round) -> str:
         Server(content, "", "").serving() as address,
         fetching(place, address, files) as process,
     ):
-        said, _ = process.communicate(timeout=PATIENCE)
-    if json.loads(said)["came"] != sorted(files):
-        raise Wrong(f"after that nothing came any more: {said}")
+        output, _ = process.communicate(timeout=PATIENCE)
+    if json.loads(output)["came"] != sorted(files):
+        raise Wrong(f"after that nothing came any more: {output}")
     check_whole(place, content)
     return f"{fault}, then all came"
 
@@ -725,10 +725,10 @@ def soak(
             report.rounds.append(turn)
             seconds = time.monotonic() - started
             say(f"{number:5}  {turn.action:26} {seconds:7.1f}  {line}")
-            again = f"python tests/soak.py --seed {seed} --round {number}"
+            command = f"python tests/soak.py --seed {seed} --round {number}"
             for fault in faults:
                 say(f"{'':15}{fault}")
-                report.faults.append(f"{again}   # {turn.action}: {fault}")
+                report.faults.append(f"{command}   # {turn.action}: {fault}")
     if report.faults:
         faults = "".join(f"{fault}\n" for fault in report.faults)
         files.write_whole(report.folder / "faults.txt", faults)
@@ -768,10 +768,10 @@ def _do(turn: Round, mark: str, place: Path, temporary: Path) -> tuple[str, list
     except Wrong as wrong:
         line = "WRONG"
         faults.append(str(wrong))
-    left = left_behind(before, mark, place, temporary)
-    if left:
+    new = left_behind(before, mark, place, temporary)
+    if new:
         line = f"{line}; LEFT BEHIND"
-        faults += left
+        faults += new
         end_all(mark)
     if not faults:
         shutil.rmtree(place)

@@ -39,10 +39,10 @@ def example() -> Section:
 
 
 def test_ratios_are_taken_within_a_round():
-    limit, ours = example().rows
+    limit, course_row = example().rows
     assert limit.ratios == []
-    assert ours.ratios == pytest.approx([0.95, 0.9, 1.0])
-    assert ours.base == "limit"
+    assert course_row.ratios == pytest.approx([0.95, 0.9, 1.0])
+    assert course_row.base == "limit"
 
 
 def test_the_table_has_median_spread_and_ratio():
@@ -177,17 +177,17 @@ def test_it_measures_for_real(tmp_path):
         (speed,) = bench._speed(reports, case, 4)
         assert speed == sum(4 / report["step_seconds"][case][0] for report in reports)
 
-    told = []
+    messages = []
     sections = ["pipeline", "profile"]
-    pipes, parts = bench.bench(sections, out=tmp_path, tell=told.append, plan=TINY)
+    pipes, parts = bench.bench(sections, out=tmp_path, tell=messages.append, plan=TINY)
     assert [len(row.values) for row in pipes.rows] == [1, 1, 1]
     assert {path.name for path in tmp_path.iterdir()} == {
         *("bench.md", "bench.csv", "pipeline.png", "profile.png"),
     }
-    *parts, whole = [row.values[0] for row in parts.rows]
+    *parts, step = [row.values[0] for row in parts.rows]
     assert min(parts) > 0  # every part was found, and together they fit into a step
-    assert sum(parts) == pytest.approx(whole)
-    assert told
+    assert sum(parts) == pytest.approx(step)
+    assert messages
 
 
 @pytest.mark.slow
@@ -219,8 +219,8 @@ def test_operations_are_added_up_by_their_type():
     for number, (name, picoseconds) in enumerate(events):
         plane.event_metadata[number].name = name
         line.events.add(metadata_id=number, duration_ps=int(picoseconds))
-    found = timed_steps.seconds_by_type(space.SerializeToString(), steps=2)
-    assert found == pytest.approx({"Conv2D": 0.002, "Relu": 0.001})
+    totals = timed_steps.seconds_by_type(space.SerializeToString(), steps=2)
+    assert totals == pytest.approx({"Conv2D": 0.002, "Relu": 0.001})
 
 
 def test_a_program_that_never_gets_there_gives_no_time():

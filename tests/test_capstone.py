@@ -29,14 +29,14 @@ def runs(tmp_path_factory):
         patch.chdir(folder)
         patch.delenv("COURSE_DATA", raising=False)
         limits = {"quiet": True, "time_limit": 110}
-        found = {
+        by_program = {
             "starter": launch.run(
                 STARTER, workers=1, **limits, **HURRY | {"seconds": 60}
             ),
             "keras": launch.run(KERAS, workers=2, **limits, **HURRY),
             "loop": launch.run(LOOP, workers=1, replicas=2, **limits, **HURRY),
         }
-        yield found, leaderboard.Leaderboard()
+        yield by_program, leaderboard.Leaderboard()
 
 
 def test_each_program_enters_one_row_on_held_out_doodles(runs):
@@ -55,23 +55,23 @@ def test_each_program_enters_one_row_on_held_out_doodles(runs):
 
 
 def test_the_history_has_a_row_an_epoch_and_a_clock(runs):
-    found, _ = runs
-    assert len(found["starter"].history) == 3
-    for run in found.values():
+    by_program, _ = runs
+    assert len(by_program["starter"].history) == 3
+    for run in by_program.values():
         assert {"epoch", "loss", "val_accuracy", "seconds"} <= set(run.history.columns)
         assert run.history["seconds"].is_monotonic_increasing
 
 
 @pytest.mark.parametrize("name", ["keras", "loop"])
 def test_nobody_goes_on_when_the_time_is_up(runs, name):
-    found, board = runs
-    assert len(found[name].history) == 1
+    by_program, board = runs
+    assert len(by_program[name].history) == 1
     (row,) = (
         r
         for r in board.rows
         if r.workers == 2 and (r.name[0] == "H") == (name == "keras")
     )
-    assert row.seconds == pytest.approx(found[name].history["seconds"].iloc[-1])
+    assert row.seconds == pytest.approx(by_program[name].history["seconds"].iloc[-1])
 
 
 def test_the_runs_say_that_the_doodles_are_a_sample(runs):

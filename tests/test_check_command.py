@@ -86,18 +86,18 @@ def test_a_syntax_error_is_told_with_its_line(copy):
 
 
 @pytest.mark.parametrize(
-    ("program", "told"),
+    ("program", "reason"),
     [
         ("x = " + "-" * 50_000 + "1", "nested too deeply"),
         ("x = 1" + "+1" * 40_000, "nested too deeply"),
         ("# coding: raw_unicode_escape\n", "declares the coding raw_unicode_escape"),
     ],
 )
-def test_what_python_reads_otherwise_or_not_at_all_is_told(copy, program, told):
+def test_what_python_reads_otherwise_or_not_at_all_is_told(copy, program, reason):
     (copy / "exercises/fashion_mnist.py").write_text(program)
     (verdict,) = checks.report_on(3).verdicts
     assert verdict.id == "step-3.syntax"
-    assert told in verdict.seen
+    assert reason in verdict.seen
     answer = course_command("check", "3")
     assert answer.returncode == 1
     assert "Traceback" not in answer.stdout + answer.stderr
@@ -138,11 +138,11 @@ def test_what_can_not_be_checked_is_status_2(copy, arguments):
 def test_progress_is_kept_and_shown(copy):
     assert progress.Progress().done == 0
     verdicts = checks.report_on(2).verdicts
-    kept = json.loads((copy / "progress.json").read_text())
-    assert kept["checks"]["fashion_mnist 2"]["id"] == verdicts[0].id == "step-2.todo"
+    record = json.loads((copy / "progress.json").read_text())
+    assert record["checks"]["fashion_mnist 2"]["id"] == verdicts[0].id == "step-2.todo"
     answer = course_command("progress")
     assert answer.returncode == 0
-    all_steps = sum(len(one.steps) for one in exercises.EXERCISES.values())
+    all_steps = sum(len(exercise.steps) for exercise in exercises.EXERCISES.values())
     assert answer.stdout.count("not checked yet") == all_steps - 1
     assert "wrong" in answer.stdout
 

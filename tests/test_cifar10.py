@@ -33,11 +33,11 @@ REAL_DATA = os.environ.get("COURSE_DATA")
 def images():
     """Six hundred images to train on and as many to test on, in no order."""
     rng = np.random.default_rng(1)
-    found = {}
+    arrays = {}
     for part in ("train", "test"):
-        found[f"x_{part}"] = rng.integers(0, 256, (600, 32, 32, 3), np.uint8)
-        found[f"y_{part}"] = rng.permutation(np.arange(600) % 10).astype(np.uint8)
-    return found
+        arrays[f"x_{part}"] = rng.integers(0, 256, (600, 32, 32, 3), np.uint8)
+        arrays[f"y_{part}"] = rng.permutation(np.arange(600) % 10).astype(np.uint8)
+    return arrays
 
 
 def packed(members: dict[str, object]) -> bytes:
@@ -100,11 +100,11 @@ def cached():
 
 def test_a_download_is_unpacked_kept_and_used_again(place, images):
     for _ in range(2):
-        found = fetch.cifar10()
-        assert set(found) == set(images)
+        arrays = fetch.cifar10()
+        assert set(arrays) == set(images)
         for key, array in images.items():
-            assert found[key].dtype == np.uint8
-            assert np.array_equal(found[key], array), key
+            assert arrays[key].dtype == np.uint8
+            assert np.array_equal(arrays[key], array), key
     assert place.asked == [NAME]
     assert {path.name for path in cached().iterdir()} == {NAME, "lock"}
     dataset = data.load_cifar10("auto")
@@ -162,10 +162,10 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path, monkeypatch, capfd):
 def test_course_data_is_the_folder_or_the_one_above(
     folder, images, tmp_path, monkeypatch, inside
 ):
-    given = tmp_path / "given"
-    given.mkdir()
-    folder.rename(given / inside)
-    monkeypatch.setenv("COURSE_DATA", str(given))
+    course_data = tmp_path / "given"
+    course_data.mkdir()
+    folder.rename(course_data / inside)
+    monkeypatch.setenv("COURSE_DATA", str(course_data))
     assert np.array_equal(fetch.cifar10()["x_train"], images["x_train"])
     assert data.load_cifar10().name == "CIFAR-10"
     assert not fetch.cache_folder().exists()
@@ -284,10 +284,10 @@ def test_garments_in_colour_repeat_and_are_those_of_the_sample():
         # What is all garment has its colour, as dark as it is there.
         solid = grey[f"x_{part}"][0] >= 64
         shade = grey[f"x_{part}"][0][solid].astype(float)
-        seen = images[0, 2:30, 2:30][solid]
+        garment = images[0, 2:30, 2:30][solid]
         for channel in range(3):
-            colour = (seen[:, channel] / shade).max()
-            assert np.abs(seen[:, channel] - colour * shade).max() < 4
+            colour = (garment[:, channel] / shade).max()
+            assert np.abs(garment[:, channel] - colour * shade).max() < 4
 
 
 # --- Pipelines in colour -------------------------------------------------------------
@@ -296,7 +296,7 @@ def test_garments_in_colour_repeat_and_are_those_of_the_sample():
 def test_batches_are_coloured_and_validation_images_are_not_test_images(sample):
     dataset = data.load_cifar10()
     assert dataset.image_shape == (32, 32, 3)
-    for batches, found in (
+    for batches, originals in (
         (data.training_batches(dataset, 8), None),
         (data.validation_batches(dataset, 500, seed=1), dataset.x_val),
         (data.test_batches(dataset, 100), dataset.x_test),
@@ -305,8 +305,8 @@ def test_batches_are_coloured_and_validation_images_are_not_test_images(sample):
         assert (x.shape[1:], x.dtype) == ((32, 32, 3), np.float32)
         assert (y.shape, y.dtype) == ((len(x), 10), np.float32)
         assert batches.element_spec[0].shape.as_list() == [None, 32, 32, 3]
-        if found is not None:
-            wanted = (found.astype(np.float64) - dataset.mean) / dataset.std
+        if originals is not None:
+            wanted = (originals.astype(np.float64) - dataset.mean) / dataset.std
             assert np.sort(x.sum((1, 2, 3))) == pytest.approx(
                 np.sort(wanted.sum((1, 2, 3))), abs=0.05
             )
@@ -319,8 +319,8 @@ def test_every_channel_is_flipped_and_shifted_as_a_grey_image_is():
     )
     flips = np.array([flip == 1 for flip, _, _ in moves])
     shifts = np.array([move[1:] for move in moves], np.int32)
-    found = data.flip_and_shift(images, flips, shifts).numpy()
-    for image, move, moved in zip(images, moves, found, strict=True):
+    results = data.flip_and_shift(images, flips, shifts).numpy()
+    for image, move, moved in zip(images, moves, results, strict=True):
         for channel in range(3):
             wanted = reference(image[..., channel], *move)
             assert np.array_equal(moved[..., channel], wanted), move
@@ -330,8 +330,8 @@ def test_what_is_shifted_in_is_black(sample):
     white = np.full((20, 32, 32, 3), 200, np.uint8)
     labels = np.arange(20, dtype=np.uint8) % 10
     dataset = data.Dataset("white", white, labels, white, labels, mean=80.0, std=40.0)
-    found = pixels(take(data.training_batches(dataset, 20), 1))
-    assert set(np.unique(found)) == {-2.0, 3.0}
+    values = pixels(take(data.training_batches(dataset, 20), 1))
+    assert set(np.unique(values)) == {-2.0, 3.0}
 
 
 @pytest.mark.skipif(not REAL_DATA, reason="COURSE_DATA does not name a folder")

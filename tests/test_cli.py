@@ -137,5 +137,5 @@ def test_notebooks_says_yes_and_does_nothing_twice(tiny_course):
     assert (was["cached"], is_now["cached"]) == (False, True)
     assert was["html"] == "executed/ci/00_good.html"
     assert was | {"cached": True} == is_now
-    shown = run_course("notebooks", "00", "--profile", "ci").stdout
-    assert "before, nothing changed" in shown
+    output = run_course("notebooks", "00", "--profile", "ci").stdout
+    assert "before, nothing changed" in output

@@ -46,7 +46,7 @@ def folder(tmp_path):
 
 
 def test_every_case_has_a_disease_of_its_own_that_is_on_the_page():
-    names = [one.disease for one in clinic.cases()]
+    names = [case.disease for case in clinic.cases()]
     assert len(set(names)) == len(names) >= 12
     assert set(names) == set(SHOWN_BY) <= set(clinic.diseases())
 
@@ -59,9 +59,9 @@ def test_every_disease_names_where_it_was_met():
 
 
 def test_no_program_tells_what_it_has():
-    for one in clinic.cases():
-        assert one.disease.lower() not in one.ill.lower()
-        assert one.ill != one.healthy
+    for case in clinic.cases():
+        assert case.disease.lower() not in case.ill.lower()
+        assert case.ill != case.healthy
 
 
 # ------------------------------------------------------------ naming it
@@ -100,50 +100,50 @@ def test_a_slip_in_the_learner_s_program_is_named_as_theirs(folder):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("one", clinic.cases(), ids=lambda one: one.disease)
-def test_the_fault_is_seen(one, folder):
-    one.program.write_text(one.ill)
-    seen = clinic.observe(one.program, one)
-    wrong = {name for name, what in clinic.signs_of(seen, one).items() if what}
-    if one.disease in STALLS:  # others may seem to, where a first batch takes long
-        assert [stack.rank for stack in seen.stood_still] == [0, 1]
-    expected = {SHOWN_BY[one.disease]} - {""}
+@pytest.mark.parametrize("case", clinic.cases(), ids=lambda case: case.disease)
+def test_the_fault_is_seen(case, folder):
+    case.program.write_text(case.ill)
+    observed = clinic.observe(case.program, case)
+    wrong = {name for name, what in clinic.signs_of(observed, case).items() if what}
+    if case.disease in STALLS:  # others may seem to, where a first batch takes long
+        assert [stack.rank for stack in observed.stood_still] == [0, 1]
+    expected = {SHOWN_BY[case.disease]} - {""}
     if expected == {"It ends, and ends well"}:  # more may be wrong with what broke off
         assert expected <= wrong
     else:
         assert wrong == expected
 
 
-HEALTHY = {one.healthy.partition("import")[2]: one for one in clinic.cases()}
+HEALTHY = {case.healthy.partition("import")[2]: case for case in clinic.cases()}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("one", HEALTHY.values(), ids=lambda one: one.disease)
-def test_what_is_cured_is_healthy(one, folder):
-    one.program.write_text(one.healthy)
-    assert "Your program" in repr(clinic.cure(one.number))
+@pytest.mark.parametrize("case", HEALTHY.values(), ids=lambda case: case.disease)
+def test_what_is_cured_is_healthy(case, folder):
+    case.program.write_text(case.healthy)
+    assert "Your program" in repr(clinic.cure(case.number))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_learner_s_program_is_left_alone_and_judged(folder):
-    one = clinic.case(6)
-    own = f"{one.ill}# I'll find it\n"
-    one.program.write_text(own)
-    shown = repr(clinic.admit(6))
-    assert one.program.read_text() == own
-    assert one.complaint in shown
-    assert "weights" in shown
+    case = clinic.case(6)
+    text = f"{case.ill}# I'll find it\n"
+    case.program.write_text(text)
+    page = repr(clinic.admit(6))
+    assert case.program.read_text() == text
+    assert case.complaint in page
+    assert "weights" in page
     with pytest.raises(work.StepMissing, match="case 6, is not cured"):
         clinic.cure(6)
 
 
 @pytest.mark.slow
 def test_what_trains_nothing_is_not_healthy(folder):
-    one = clinic.case(6)
-    one.program.write_text("print('hello')\n")
-    signs = clinic.examine(one.program, one)
+    case = clinic.case(6)
+    case.program.write_text("print('hello')\n")
+    signs = clinic.examine(case.program, case)
     unknown = [name for name, what in signs.items() if what == "it trained no epoch"]
     assert len(unknown) == 4
     assert signs["It validates, and learns"]
@@ -152,11 +152,11 @@ def test_what_trains_nothing_is_not_healthy(folder):
 @pytest.mark.slow
 def test_a_cure_that_leaves_images_out_is_none(folder):
     """All workers make the same steps, so nothing stands still; but too few."""
-    one = clinic.case(2)
+    case = clinic.case(2)
     right = "steps = len(dataset.x_train) // batch_size // size\n"
-    assert right in one.healthy
-    one.program.write_text(one.healthy.replace(right, "steps = 20\n"))
-    signs = clinic.examine(one.program, one)
+    assert right in case.healthy
+    case.program.write_text(case.healthy.replace(right, "steps = 20\n"))
+    signs = clinic.examine(case.program, case)
     assert [what for what in signs.values() if what] == [
         "an epoch had 20 steps; 30 are needed for all images"
     ]

@@ -50,8 +50,8 @@ def test_the_bytes_are_those_of_the_networks():
 
 
 def test_eight_fast_gpus_on_slow_ethernet_are_not_worth_more_than_two():
-    found = WIRES["efficiencies"](workers=8, batch=64, faster=10)
-    least, most = found["nodes, Ethernet 10 Gbit/s"]["ResNet-101"]
+    efficiencies = WIRES["efficiencies"](workers=8, batch=64, faster=10)
+    least, most = efficiencies["nodes, Ethernet 10 Gbit/s"]["ResNet-101"]
     assert 1 < 8 * least < 8 * most < 2
 
 

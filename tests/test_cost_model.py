@@ -34,31 +34,31 @@ def steps_of(model, noise=0.0):
 @pytest.mark.parametrize("law", cost_model.LAWS)
 def test_a_fit_finds_the_numbers_that_the_steps_were_made_with(law):
     true = CostModel(*TRUE._terms, law)
-    found = fit(steps_of(true), law, draws=5)
-    assert found.model._terms == pytest.approx(true._terms, rel=1e-6)
-    assert found.model.law == law
-    assert found.spread < 1e-6
+    fitted = fit(steps_of(true), law, draws=5)
+    assert fitted.model._terms == pytest.approx(true._terms, rel=1e-6)
+    assert fitted.model.law == law
+    assert fitted.spread < 1e-6
 
 
 def test_noise_widens_what_is_predicted_and_the_truth_lies_within():
     network = wide_resnet(10)
     narrow, wide = (fit(steps_of(TRUE, noise)) for noise in (0.02, 0.2))
-    for found in (narrow, wide):
-        low, middle, high = found.seconds(64, 64, network)
+    for fitted in (narrow, wide):
+        low, middle, high = fitted.seconds(64, 64, network)
         assert low < middle < high
         assert low < TRUE.seconds(64, 64, network) < high
-        low, middle, high = found.efficiency(64, 64, wide_resnet(1))
+        low, middle, high = fitted.efficiency(64, 64, wide_resnet(1))
         assert low < TRUE.efficiency(64, 64, wide_resnet(1)) < high
     assert np.ptp(narrow.seconds(8, 64, network)) < np.ptp(wide.seconds(8, 64, network))
 
 
 def test_no_number_comes_out_negative():
     """Here, who talks is faster: no message and no byte may cost less than nothing."""
-    made = steps_of(CostModel(0.01, 2e-10, 5e-12, 0, 0))
-    points = [replace(p, seconds=p.seconds * (0.8 if p.talks else 1)) for p in made]
-    found = fit(points, draws=5)
-    assert min(found.model._terms) >= 0
-    assert found.model.communicate(2, wide_resnet(1)) < 1e-5
+    steps = steps_of(CostModel(0.01, 2e-10, 5e-12, 0, 0))
+    points = [replace(p, seconds=p.seconds * (0.8 if p.talks else 1)) for p in steps]
+    fitted = fit(points, draws=5)
+    assert min(fitted.model._terms) >= 0
+    assert fitted.model.communicate(2, wide_resnet(1)) < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -91,11 +91,11 @@ def test_a_network_is_counted_as_tensorflow_has_it(width):
     layers = [layer for layer in model.layers if type(layer).__name__ in kinds]
     assert counted.parameters == trained
     assert counted.bytes == 4 * trained
-    assert counted.elements == sum(np.prod(one.output_shape[1:]) for one in layers)
+    assert counted.elements == sum(np.prod(layer.output_shape[1:]) for layer in layers)
     convolutions = [layer for layer in layers if type(layer).__name__ == "Conv2D"]
     macs = sum(
-        np.prod(one.kernel.shape) * np.prod(one.output_shape[1:3])
-        for one in convolutions
+        np.prod(layer.kernel.shape) * np.prod(layer.output_shape[1:3])
+        for layer in convolutions
     )
     assert counted.macs == macs
 
@@ -132,8 +132,8 @@ def test_another_network_replaces_messages_and_bytes_alone():
 
 def test_amdahls_share_is_found_and_bounds_the_speed_up():
     counts = [1, 2, 4, 8]
-    made = [float(cost_model.amdahl(n, 0.07)) for n in counts]
-    assert cost_model.fit_amdahl(counts, made) == pytest.approx(0.07)
+    speed_ups = [float(cost_model.amdahl(n, 0.07)) for n in counts]
+    assert cost_model.fit_amdahl(counts, speed_ups) == pytest.approx(0.07)
     assert cost_model.fit_amdahl([1, 2], [1, 2.3]) == 0
     assert cost_model.amdahl(10**9, 0.1) == pytest.approx(10)
     assert cost_model.gustafson(100, 0.1) == pytest.approx(90.1)
@@ -166,8 +166,8 @@ def test_the_literatures_networks_have_so_many_parameters(row):
 
 def test_predictions_are_drawn_with_a_band_for_each_law():
     fits = [fit(steps_of(TRUE, 0.05), law, draws=20) for law in cost_model.LAWS]
-    for each in fits:
-        low, middle, high = each.efficiency(1000, 64, wide_resnet(1))
+    for fitted in fits:
+        low, middle, high = fitted.efficiency(1000, 64, wide_resnet(1))
         assert low <= middle <= high
     figure = scaling_plots.predicted(fits, [wide_resnet(1), wide_resnet(10)], 64)
     assert isinstance(figure, matplotlib.figure.Figure)
@@ -180,8 +180,8 @@ def test_predictions_are_drawn_with_a_band_for_each_law():
 
 def test_the_literature_and_amdahl_are_drawn():
     axis = scaling_plots.reported(cost_model.HOROVOD_2018).axes[0]
-    shown = {text.get_text() for text in axis.texts}
-    assert shown == {"90%", "68%"}
+    texts = {text.get_text() for text in axis.texts}
+    assert texts == {"90%", "68%"}
     axis = scaling_plots.amdahl(0.05, {1: 100.0, 2: 190.0}).axes[0]
     measured = axis.lines[-1].get_ydata()
     assert list(measured) == [1, 1.9]

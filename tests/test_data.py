@@ -143,10 +143,10 @@ def server(published, monkeypatch):
 @pytest.fixture
 def dead_server(published, monkeypatch):
     """An address at which nobody listens."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
         monkeypatch.setenv(
-            "COURSE_MIRROR", f"http://127.0.0.1:{taken.getsockname()[1]}"
+            "COURSE_MIRROR", f"http://127.0.0.1:{bound.getsockname()[1]}"
         )
         yield
 
@@ -284,10 +284,10 @@ def test_a_download_is_kept_and_used_again(server):
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_wrong_file_in_the_cache_is_fetched_again(server, capfd, damage):
-    whole = data.load("real")
+    dataset = data.load("real")
     server.asked.clear()
     damage(cached() / "train-images-idx3-ubyte.gz")
-    assert np.array_equal(data.load("real").x_train, whole.x_train)
+    assert np.array_equal(data.load("real").x_train, dataset.x_train)
     assert server.asked == ["train-images-idx3-ubyte.gz"]
     notices = [line for line in capfd.readouterr().err.splitlines() if "NOTICE" in line]
     if damage is Path.unlink:
@@ -386,9 +386,9 @@ def test_real_without_a_network_says_what_each_place_answered(dead_server):
 
 
 def test_a_failed_download_is_remembered_for_a_while(server):
-    there = server.folder.rename(server.folder.parent / "away")
+    away = server.folder.rename(server.folder.parent / "away")
     assert data.load("auto").name == "a sample of Fashion-MNIST"
-    there.rename(server.folder)
+    away.rename(server.folder)
     server.asked.clear()
     assert data.load("auto").name == "a sample of Fashion-MNIST"
     assert server.asked == []
@@ -401,9 +401,9 @@ def test_a_failed_download_is_remembered_for_a_while(server):
 
 
 def test_real_tries_again_at_once(server):
-    there = server.folder.rename(server.folder.parent / "away")
+    away = server.folder.rename(server.folder.parent / "away")
     assert data.load("auto").name == "a sample of Fashion-MNIST"
-    there.rename(server.folder)
+    away.rename(server.folder)
     assert data.load("real").name == "Fashion-MNIST"
     assert data.load("auto").name == "Fashion-MNIST"
 
@@ -535,11 +535,11 @@ def test_batches_have_the_shapes_and_types_that_keras_expects():
 
 def test_each_training_pass_is_a_new_permutation_without_repeats():
     batches = data.training_batches(dataset_of(numbered(103)), 10, seed=1)
-    seen = numbers_in(take(batches, 30))
-    passes = [joined(seen[start : start + 10]) for start in (0, 10, 20)]
-    for one in passes:
-        assert len(set(one)) == 100
-        assert one != sorted(one)
+    numbers = numbers_in(take(batches, 30))
+    passes = [joined(numbers[start : start + 10]) for start in (0, 10, 20)]
+    for numbers_in_pass in passes:
+        assert len(set(numbers_in_pass)) == 100
+        assert numbers_in_pass != sorted(numbers_in_pass)
     assert passes[0] != passes[1] != passes[2] != passes[0]
     assert len(set(joined(passes))) == 103  # those left out take turns
 
@@ -562,11 +562,11 @@ def test_an_epoch_is_the_same_for_any_number_of_ranks(size):
     dataset = dataset_of(numbered(103))
     alone, shared = epoch_of(dataset, 4, 1), epoch_of(dataset, 4, size)
     assert len(shared) == 103 // (8 * size) * size
-    for one, other in zip(alone, shared, strict=False):
-        assert np.array_equal(one[0], other[0])
-        assert np.array_equal(one[1], other[1])
-    seen = joined(numbers_in(shared))
-    assert len(set(seen)) == len(seen)
+    for batch, shared_batch in zip(alone, shared, strict=False):
+        assert np.array_equal(batch[0], shared_batch[0])
+        assert np.array_equal(batch[1], shared_batch[1])
+    numbers = joined(numbers_in(shared))
+    assert len(set(numbers)) == len(numbers)
 
 
 def test_an_epoch_that_goes_on_with_other_ranks_has_no_image_twice_and_none_left_out():
@@ -605,9 +605,9 @@ def test_a_rest_that_makes_no_sense_is_refused(wrong, complaint):
 
 def test_validation_passes_are_permutations_of_all_test_images():
     dataset = dataset_of(numbered(10), numbered(43))
-    seen = numbers_in(take(data.validation_batches(dataset, 10, seed=1), 10))
-    assert [len(batch) for batch in seen] == [10, 10, 10, 10, 3] * 2
-    passes = [joined(seen[:5]), joined(seen[5:])]
+    numbers = numbers_in(take(data.validation_batches(dataset, 10, seed=1), 10))
+    assert [len(batch) for batch in numbers] == [10, 10, 10, 10, 3] * 2
+    passes = [joined(numbers[:5]), joined(numbers[5:])]
     assert sorted(passes[0]) == sorted(passes[1]) == list(range(43))
     assert passes[0] != passes[1]
 
@@ -622,19 +622,19 @@ def test_test_batches_are_every_image_once_in_order():
 def test_standardised_pixels_are_exact():
     images = samples.fashion_mnist()["x_train"][:1_000]
     dataset = dataset_of(images, mean=float(images.mean()), std=float(images.std()))
-    (found,) = take(data.test_batches(dataset, 1_000), 1)
+    (batch,) = take(data.test_batches(dataset, 1_000), 1)
     wanted = (images[..., None].astype(np.float64) - images.mean()) / images.std()
-    np.testing.assert_allclose(found[0], wanted, rtol=1e-6, atol=1e-6)
-    assert found[0].mean(dtype=np.float64) == pytest.approx(0, abs=1e-6)
-    assert found[0].std(dtype=np.float64) == pytest.approx(1, abs=1e-6)
+    np.testing.assert_allclose(batch[0], wanted, rtol=1e-6, atol=1e-6)
+    assert batch[0].mean(dtype=np.float64) == pytest.approx(0, abs=1e-6)
+    assert batch[0].std(dtype=np.float64) == pytest.approx(1, abs=1e-6)
 
 
 def test_training_pixels_are_standardised_after_the_shift():
     images = np.full((20, 28, 28), 200, np.uint8)
-    found = pixels(
+    values = pixels(
         take(data.training_batches(dataset_of(images, mean=80.0, std=40.0), 20), 1)
     )
-    assert set(np.unique(found)) == {-2.0, 3.0}  # what was shifted in is black
+    assert set(np.unique(values)) == {-2.0, 3.0}  # what was shifted in is black
 
 
 def reference(image, flip, down, right):
@@ -650,8 +650,8 @@ def test_every_flip_and_shift_is_that_of_the_reference():
     images = np.random.default_rng(1).integers(1, 256, (len(moves), 28, 28), np.uint8)
     flips = np.array([flip == 1 for flip, _, _ in moves])
     shifts = np.array([move[1:] for move in moves], np.int32)
-    found = data.flip_and_shift(images, flips, shifts).numpy()
-    for image, move, moved in zip(images, moves, found, strict=True):
+    results = data.flip_and_shift(images, flips, shifts).numpy()
+    for image, move, moved in zip(images, moves, results, strict=True):
         assert np.array_equal(moved, reference(image, *move)), move
 
 
@@ -659,9 +659,9 @@ def test_flips_and_shifts_are_equally_likely_and_independent():
     image = np.zeros((28, 28), np.uint8)
     image[14, 12], image[14, 17] = 200, 100
     dataset = dataset_of(np.repeat(image[None], 242, axis=0))
-    found = pixels(take(data.training_batches(dataset, 242, seed=4), 40))[..., 0]
-    rows, bright = np.divmod((found == 200).reshape(-1, 784).argmax(1), 28)
-    dim = (found == 100).reshape(-1, 784).argmax(1) % 28
+    moved = pixels(take(data.training_batches(dataset, 242, seed=4), 40))[..., 0]
+    rows, bright = np.divmod((moved == 200).reshape(-1, 784).argmax(1), 28)
+    dim = (moved == 100).reshape(-1, 784).argmax(1) % 28
     flips = bright > dim
     down, right = rows - 14, np.minimum(bright, dim) - np.where(flips, 10, 12)
     assert set(down) == set(right) == set(range(-5, 6))
@@ -701,12 +701,12 @@ def test_without_a_seed_streams_differ(pipeline):
 def test_keras_goes_on_with_the_stream_from_epoch_to_epoch():
     import tensorflow as tf
 
-    seen = []
+    inputs_seen = []
 
     class Watch(tf.keras.layers.Layer):
         def call(self, inputs, training=False):
             if training:
-                seen.append(inputs.numpy())
+                inputs_seen.append(inputs.numpy())
             return inputs
 
     model = tf.keras.Sequential(
@@ -723,7 +723,7 @@ def test_keras_goes_on_with_the_stream_from_epoch_to_epoch():
         verbose=0,
     )
     assert len(history.history["val_loss"]) == 2
-    numbers = joined(numbers_in((x, None) for x in seen))
+    numbers = joined(numbers_in((x, None) for x in inputs_seen))
     assert sorted(numbers) == list(range(60))
     with pytest.raises(ValueError, match="specify the number of steps"):
         model.fit(data.training_batches(dataset, 10), verbose=0)
@@ -785,10 +785,10 @@ def test_horovod_is_not_rewritten_by_autograph():
         "assert gradients[0].numpy() == [2.0]\n"
         "print(optimizer._allreduce_grads._autograph)\n"
     )
-    said = subprocess.run(
+    answer = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
     )
-    assert said.stdout.splitlines()[-1:] == ["False"], said.stderr
+    assert answer.stdout.splitlines()[-1:] == ["False"], answer.stderr
 
 
 def test_loading_images_does_without_tensorflow():
@@ -798,7 +798,7 @@ def test_loading_images_does_without_tensorflow():
         "data.load('sample', 100)\n"
         "print('tensorflow' in sys.modules)\n"
     )
-    said = subprocess.run(
+    answer = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
     )
-    assert said.stdout.splitlines() == ["False"], said.stderr
+    assert answer.stdout.splitlines() == ["False"], answer.stderr

@@ -41,20 +41,20 @@ def ended():
 
 
 @pytest.fixture(scope="module")
-def found(ended):
+def outcomes(ended):
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout.splitlines()[-1])
 
 
-def test_a_processor_is_split_into_as_many_devices_as_replicas(found):
-    assert found["default"] == ["CPU:0", "CPU:1"]
-    assert found["three"] == found["again"] == ["CPU:0", "CPU:1", "CPU:2"]
-    assert found["there"] == [f"/device:{name}" for name in found["three"]]
+def test_a_processor_is_split_into_as_many_devices_as_replicas(outcomes):
+    assert outcomes["default"] == ["CPU:0", "CPU:1"]
+    assert outcomes["three"] == outcomes["again"] == ["CPU:0", "CPU:1", "CPU:2"]
+    assert outcomes["there"] == [f"/device:{name}" for name in outcomes["three"]]
 
 
-def test_what_can_not_be_done_is_said(found):
-    assert found["none"] == "replicas is 0: choose 1 or more."
-    assert "too late to split the processor into 2 devices" in found["late"]
+def test_what_can_not_be_done_is_said(outcomes):
+    assert outcomes["none"] == "replicas is 0: choose 1 or more."
+    assert "too late to split the processor into 2 devices" in outcomes["late"]
 
 
 @pytest.mark.skipif(machine.cores() > 2, reason="three replicas have a core each here")

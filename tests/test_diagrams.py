@@ -73,8 +73,8 @@ def test_no_text_is_cut_off_or_tiny(drawing, texts):
 
 
 def test_no_text_covers_another(texts):
-    for (one, box), (other, other_box) in itertools.combinations(texts, 2):
-        assert not box.padded(-1).overlaps(other_box.padded(-1)), (one, other)
+    for (text, box), (other_text, other_box) in itertools.combinations(texts, 2):
+        assert not box.padded(-1).overlaps(other_box.padded(-1)), (text, other_text)
 
 
 def test_jupyter_gets_a_picture_and_the_words_for_it(drawing):
@@ -82,14 +82,14 @@ def test_jupyter_gets_a_picture_and_the_words_for_it(drawing):
     assert data["text/plain"] == repr(drawing) == metadata["image/png"]["alt"]
     assert len(repr(drawing).split()) > 10
     picture = imread(io.BytesIO(base64.b64decode(data["image/png"])))
-    shown = metadata["image/png"]["height"], metadata["image/png"]["width"]
-    sharper = [style.SHARPER * side for side in shown]
+    sides = metadata["image/png"]["height"], metadata["image/png"]["width"]
+    sharper = [style.SHARPER * side for side in sides]
     assert picture.shape[:2] == pytest.approx(sharper, abs=2)
 
 
 def test_the_same_drawing_twice_is_the_same_picture():
-    one, other = (diagrams.ring_in_steps(3)._repr_mimebundle_()[0] for _ in range(2))
-    assert one == other
+    first, second = (diagrams.ring_in_steps(3)._repr_mimebundle_()[0] for _ in range(2))
+    assert first == second
 
 
 @pytest.mark.parametrize(
@@ -111,15 +111,23 @@ def test_what_does_not_fit_is_refused(draw, workers):
     "steps", [[1.0], [1.0, 1.0], [1.0, 1.2, 2.5], [0.7, 3.0, 0.7, 1.1]]
 )
 def test_staleness_is_the_number_of_others_updates_in_between(steps):
-    made = diagrams.staleness(steps, seconds=7.5)
-    assert [len(own) for own in made] == [int(7.5 / step) for step in steps]
-    everyone = [(time, who) for who, own in enumerate(made) for time, _ in own]
-    for who, own in enumerate(made):
+    by_worker = diagrams.staleness(steps, seconds=7.5)
+    assert [len(updates) for updates in by_worker] == [
+        int(7.5 / step) for step in steps
+    ]
+    everyone = [
+        (time, worker)
+        for worker, updates in enumerate(by_worker)
+        for time, _ in updates
+    ]
+    for worker, updates in enumerate(by_worker):
         before = (0.0, -1)
-        for time, late in own:
-            between = [update for update in everyone if before < update < (time, who)]
+        for time, late in updates:
+            between = [
+                update for update in everyone if before < update < (time, worker)
+            ]
             assert late == len(between)
-            before = (time, who)
+            before = (time, worker)
 
 
 def test_the_words_count_what_is_drawn():
@@ -133,7 +141,7 @@ def test_the_words_count_what_is_drawn():
 
 
 @pytest.mark.parametrize(
-    ("size", "shown"),
+    ("size", "words"),
     [
         (0, "0 bytes"),
         (999, "999 bytes"),
@@ -144,5 +152,5 @@ def test_the_words_count_what_is_drawn():
         (5e14, "500 TB"),
     ],
 )
-def test_bytes_are_shown_to_three_digits(size, shown):
-    assert diagrams.human_bytes(size) == shown
+def test_bytes_are_shown_to_three_digits(size, words):
+    assert diagrams.human_bytes(size) == words

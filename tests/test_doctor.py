@@ -69,15 +69,15 @@ def test_two_processes_really_add_two_numbers(report):
 def test_what_is_tried_is_what_runs_use(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", "{}")
     monkeypatch.setenv("COURSE_TASK", "7")
-    asked = []
+    calls = []
 
     def facts_from(command, environment):
-        asked.append((command, environment))
+        calls.append((command, environment))
         return {"tensorflow": "of the course"}
 
     monkeypatch.setattr(doctor, "_facts_from", facts_from)
     assert doctor._probe() == {"tensorflow": "of the course"}
-    ((command, environment),) = asked
+    ((command, environment),) = calls
     assert command[0] == launchers.mpirun()
     assert environment == launchers.clean_environment()
     assert not {"TF_CONFIG", "COURSE_TASK"} & set(environment)
@@ -96,10 +96,10 @@ def test_the_report_reads_the_same_everywhere(report):
     console = Console(width=200)
     with console.capture() as captured:
         console.print(report)
-    for shown in (captured.get(), report._repr_html_()):
-        assert "added 1 and 2 with Horovod" in shown
-        assert "Data (limited): everything runs, but on 6,400 images at most" in shown
-        assert str(course.root()) not in shown
+    for text in (captured.get(), report._repr_html_()):
+        assert "added 1 and 2 with Horovod" in text
+        assert "Data (limited): everything runs, but on 6,400 images at most" in text
+        assert str(course.root()) not in text
     assert json.loads(json.dumps(report.as_json()))["ok"] is True
 
 
@@ -199,9 +199,9 @@ def test_a_lesson_says_what_it_waits_for(monkeypatch):
 
     def lesson(mpi: str, cores: str):
         lines = [Line("mpi", "MPI", "", mpi), Line("cores", "Cores", "", cores)]
-        (found,) = doctor._lessons(lines)
-        assert (found.number, found.title, found.minutes) == ("02", "Ring", 7)
-        return found.verdict
+        (row,) = doctor._lessons(lines)
+        assert (row.number, row.title, row.minutes) == ("02", "Ring", 7)
+        return row.verdict
 
     assert lesson(OK, OK) == "yes"
     assert lesson(OK, LIMITED) == "yes, with a limit: Cores"

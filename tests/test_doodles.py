@@ -39,12 +39,12 @@ def no_way_out(alone, monkeypatch):  # noqa: F811
 def lines(word: str, count: int) -> list[bytes]:
     """Lines about `word`, whatever they show; no two are the same."""
     entries = [json.loads(line) for line in samples.strokes()["fish"]]
-    found = []
+    texts = []
     for n, entry in zip(range(count), itertools.cycle(entries)):
         another = [*entry["drawing"], [[n % 256], [n // 256]]]
         changed = {"word": word, "key_id": str(10**15 + n), "drawing": another}
-        found.append(json.dumps(entry | changed).encode())
-    return found
+        texts.append(json.dumps(entry | changed).encode())
+    return texts
 
 
 class Endless(http.server.BaseHTTPRequestHandler):
@@ -134,11 +134,11 @@ def test_what_is_no_object_is_refused(line):
 
 
 def test_a_sample_reads_no_further_than_it_must():
-    found, read = doodles.sample("sun", FEW, iter(lines("sun", 200)))
-    assert {side: len(part) for side, part in found.items()} == FEW
+    drawings, read = doodles.sample("sun", FEW, iter(lines("sun", 200)))
+    assert {side: len(part) for side, part in drawings.items()} == FEW
     with pytest.raises(fetch.WrongFile, match="too few"):
         doodles.sample("sun", FEW, read[:-1])
-    assert doodles.sample("sun", FEW, read) == (found, read)
+    assert doodles.sample("sun", FEW, read) == (drawings, read)
 
 
 def test_only_recognised_drawings_are_taken():
@@ -146,9 +146,9 @@ def test_only_recognised_drawings_are_taken():
     entries = [json.loads(line) for line in read]
     unrecognised = [entry["drawing"] for entry in entries if not entry["recognized"]]
     assert 5 < len(unrecognised) < 40
-    found, _ = doodles.sample("sun", {"train": 90, "val": 5, "test": 20}, read)
-    taken = [drawing for part in found.values() for drawing in part]
-    assert not any(drawing in unrecognised for drawing in taken)
+    by_side, _ = doodles.sample("sun", {"train": 90, "val": 5, "test": 20}, read)
+    drawings = [drawing for part in by_side.values() for drawing in part]
+    assert not any(drawing in unrecognised for drawing in drawings)
 
 
 # --- Held out ------------------------------------------------------------------------
@@ -175,16 +175,16 @@ def test_held_out_are_the_same_ones_whatever_the_sample_and_never_trained_on(pla
         assert large[word]["train"][:10] == small[word]["train"]
         assert len(large[word]["train"]) == count
         assert len(small[word]["test"]) == doodles.HELD_OUT_EACH
-        seen = {json.dumps(drawing) for drawing in large[word]["train"]}
-        assert not seen & {json.dumps(drawing) for drawing in large[word]["test"]}
-        assert not seen & {json.dumps(drawing) for drawing in large[word]["val"]}
+        trained = {json.dumps(drawing) for drawing in large[word]["train"]}
+        assert not trained & {json.dumps(drawing) for drawing in large[word]["test"]}
+        assert not trained & {json.dumps(drawing) for drawing in large[word]["val"]}
 
 
 def test_so_it_is_in_the_sample():
     small, large = (doodles.load("sample", count, IN_SAMPLE) for count in (20, 741))
     for part in ("test", "val"):
-        found = [getattr(dataset, f"x_{part}") for dataset in (small, large)]
-        assert np.array_equal(*found)
+        arrays = [getattr(dataset, f"x_{part}") for dataset in (small, large)]
+        assert np.array_equal(*arrays)
     assert (len(small.x_train), len(large.x_train)) == (20, 740)
     assert np.array_equal(small.x_train[:10], large.x_train[:10])
     images = np.concatenate([large.x_train, large.x_val, large.x_test])
@@ -210,14 +210,14 @@ def test_the_digest_is_found_again_from_the_name_alone(capfd):
 
 
 def test_a_download_stops_when_it_has_enough_and_is_kept(place):
-    name, found = doodles.drawings("auto", 20, PAIR)
+    name, drawings = doodles.drawings("auto", 20, PAIR)
     assert name == "Quick, Draw! doodles: ice cream, sun"
     assert place.asked == ["ice cream.ndjson", "sun.ndjson"]
     wanted = {"train": 10, "val": 30, "test": 100}
     kept = cached("ice cream").read_bytes().splitlines(keepends=True)
     sides, read = doodles.sample("ice cream", wanted, kept)
-    assert (sides["train"], read) == (found["ice cream"], kept)
-    assert doodles.drawings("real", 20, PAIR)[1] == found
+    assert (sides["train"], read) == (drawings["ice cream"], kept)
+    assert doodles.drawings("real", 20, PAIR)[1] == drawings
     assert len(place.asked) == 2
 
 
@@ -263,7 +263,7 @@ def test_a_damaged_sample_in_the_cache_is_fetched_again(place, capfd):
 
 
 @pytest.fixture
-def given(tmp_path, monkeypatch):
+def course_data(tmp_path, monkeypatch):
     folder = tmp_path / "given" / "doodles"
     folder.mkdir(parents=True)
     for word in PAIR:
@@ -272,19 +272,19 @@ def given(tmp_path, monkeypatch):
     return folder
 
 
-def test_course_data_may_hold_them(given, place):
+def test_course_data_may_hold_them(course_data, place):
     assert doodles.load("auto", 20, PAIR).name.startswith("Quick, Draw!")
-    (given / "sun.ndjson").unlink()
+    (course_data / "sun.ndjson").unlink()
     with pytest.raises(CourseError, match=r"Quick, Draw!:\n  sun.ndjson is missing"):
         doodles.load("auto", 20, PAIR)
-    (given / "sun.ndjson").write_bytes(b"\n".join(lines("sun", 50)))
+    (course_data / "sun.ndjson").write_bytes(b"\n".join(lines("sun", 50)))
     with pytest.raises(CourseError, match=r"sun.ndjson has too few recognised"):
         doodles.load("auto", 20, PAIR)
     assert place.asked == []
 
 
-def test_course_data_without_a_folder_of_them_has_none(given, place, capfd):
-    given.rename(given.parent / "others")
+def test_course_data_without_a_folder_of_them_has_none(course_data, place, capfd):
+    course_data.rename(course_data.parent / "others")
     assert doodles.load("auto", 20, IN_SAMPLE).name.startswith("a sample of Quick")
     notice = capfd.readouterr().err.splitlines()[-1]
     assert "not all that there are, which COURSE_DATA does not hold" in notice

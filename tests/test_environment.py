@@ -169,13 +169,13 @@ def test_a_notebook_finds_mpirun_wherever_jupyter_was_started():
     assert "distributed training" in manager.kernel_spec.display_name
 
 
-@pytest.mark.parametrize(("own", "found"), [(None, "1"), ("0", "0")])
-def test_every_python_has_fast_convolutions_unless_told_otherwise(own, found):
+@pytest.mark.parametrize(("setting", "expected"), [(None, "1"), ("0", "0")])
+def test_every_python_has_fast_convolutions_unless_told_otherwise(setting, expected):
     environment = {k: v for k, v in os.environ.items() if k != "TF_ENABLE_ONEDNN_OPTS"}
-    if own:
-        environment["TF_ENABLE_ONEDNN_OPTS"] = own
+    if setting:
+        environment["TF_ENABLE_ONEDNN_OPTS"] = setting
     code = "import os; print(os.environ['TF_ENABLE_ONEDNN_OPTS'])"
-    said = subprocess.run(
+    answer = subprocess.run(
         [sys.executable, "-c", code],
         env=environment,
         capture_output=True,
@@ -183,7 +183,7 @@ def test_every_python_has_fast_convolutions_unless_told_otherwise(own, found):
         timeout=60,
         check=True,
     )
-    assert said.stdout.strip() == found
+    assert answer.stdout.strip() == expected
 
 
 def test_what_is_installed_is_what_is_locked(setup):
@@ -802,8 +802,8 @@ def test_bare_make_lists_the_commands():
         ["make"], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
     targets = re.search(r"\.PHONY: help (.*)", (ROOT / "Makefile").read_text())[1]
-    shown = re.findall(r"^make (\w+) +\S", answer.stdout, re.MULTILINE)
-    assert shown == targets.split()
+    commands = re.findall(r"^make (\w+) +\S", answer.stdout, re.MULTILINE)
+    assert commands == targets.split()
 
 
 def test_make_without_any_python(course, tools):
@@ -841,15 +841,15 @@ def test_ci_runs_what_the_readme_says_and_fails_with_it(failing, course, tools):
         [course / ".ci" / "run"], env={"PATH": str(path)}, timeout=60
     )
     data = course.parent / "shared" / "data"
-    asked = (course / "asked").read_text().splitlines()
+    targets = (course / "asked").read_text().splitlines()
     last = CI_RUNS.index(failing) + 1 if failing else len(CI_RUNS)
-    assert asked == [f"{target} CI=true {data}" for target in CI_RUNS[:last]]
+    assert targets == [f"{target} CI=true {data}" for target in CI_RUNS[:last]]
     assert (answer.returncode == 0) == (failing is None)
 
 
 def test_github_runs_the_same_commands():
     workflow = yaml.safe_load((ROOT / ".github/workflows/course.yml").read_text())
     steps = workflow["jobs"]["course"]["steps"]
-    theirs = [step["run"] for step in steps if "run" in step]
-    ours = re.findall(r"^make .*", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
-    assert theirs == ours == [f"make {target}" for target in CI_RUNS]
+    github_runs = [step["run"] for step in steps if "run" in step]
+    ci_runs = re.findall(r"^make .*", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+    assert github_runs == ci_runs == [f"make {target}" for target in CI_RUNS]

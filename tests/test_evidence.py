@@ -128,9 +128,9 @@ def test_an_event_with_other_fields_is_unreadable(kind, event):
     with pytest.raises(Unreadable):
         evidence.event(line(event | {"more": 1}), kind)
     for field in event:
-        left = {name: value for name, value in event.items() if name != field}
+        rest = {name: value for name, value in event.items() if name != field}
         with pytest.raises(Unreadable):
-            evidence.event(line(left), kind)
+            evidence.event(line(rest), kind)
 
 
 @pytest.mark.parametrize("value", ["x", [1], 1.5, True, float("inf"), {}])
@@ -303,9 +303,9 @@ def test_an_array_that_no_worker_keeps_is_unreadable(tmp_path, content):
 
 def test_an_array_that_a_worker_keeps_is_read(tmp_path):
     path = tmp_path / "rank.0.local.npy"
-    for kept in (np.arange(5, dtype=np.float32), np.zeros(0, np.float32)):
-        np.save(path, kept)
-        assert np.array_equal(evidence.array(path), kept)
+    for array in (np.arange(5, dtype=np.float32), np.zeros(0, np.float32)):
+        np.save(path, array)
+        assert np.array_equal(evidence.array(path), array)
     path.unlink()
     with pytest.raises(FileNotFoundError):
         evidence.array(path)

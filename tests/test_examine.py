@@ -489,7 +489,7 @@ def grade_class(folder: Path, out: Path, exercise: str) -> dict:
 @pytest.fixture(scope="module")
 def graded(isolated, tmp_path_factory, listener, secret):
     """Exercise -> what grading its class gave, twice, and the folder of the results."""
-    found = {}
+    results = {}
     for exercise in (LIGHT, FULL):
         folder = tmp_path_factory.mktemp("class")
         for attack in ATTACKS:
@@ -500,8 +500,8 @@ def graded(isolated, tmp_path_factory, listener, secret):
         (folder / "normal.py").write_text(normal(exercise))
         out = tmp_path_factory.mktemp("results") / "grades"
         first, again = (grade_class(folder, out, exercise) for _ in range(2))
-        found[exercise] = first, again, out
-    return found
+        results[exercise] = first, again, out
+    return results
 
 
 @pytest.fixture(scope="module")
@@ -520,8 +520,8 @@ def examined(isolated, graded, tmp_path_factory):
         return examine.examine(path)
 
     with ThreadPoolExecutor(2) as pool:
-        found = pool.map(examine_one, enumerate(programs.values()))
-        return dict(zip(programs, found, strict=True))
+        results = pool.map(examine_one, enumerate(programs.values()))
+        return dict(zip(programs, results, strict=True))
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
@@ -573,11 +573,15 @@ def test_no_secret_is_in_the_results(graded, secret):
     assert not [path for path in files if words in path.read_bytes()]
 
 
-@pytest.mark.parametrize("one", exercises.EXERCISES.values(), ids=lambda one: one.name)
-def test_a_normal_submission_is_graded_right_after_all_that(one, examined):
-    found = examined[one.name]
-    assert found.status == OK, found.reason
-    assert [v.id for v in found.verdicts] == [f"step-{n}.right" for n in one.steps]
+@pytest.mark.parametrize(
+    "exercise", exercises.EXERCISES.values(), ids=lambda exercise: exercise.name
+)
+def test_a_normal_submission_is_graded_right_after_all_that(exercise, examined):
+    examination = examined[exercise.name]
+    assert examination.status == OK, examination.reason
+    assert [v.id for v in examination.verdicts] == [
+        f"step-{n}.right" for n in exercise.steps
+    ]
 
 
 def test_what_a_submission_printed_is_kept(examined):
@@ -595,7 +599,7 @@ def test_nothing_is_left(graded, examined):
     while children := psutil.Process().children(recursive=True):
         assert time.monotonic() < deadline, children
         time.sleep(0.05)
-    graders = [told["pid"] for *both, _ in graded.values() for told in both]
+    graders = [report["pid"] for *both, _ in graded.values() for report in both]
     for grader in (os.getpid(), *graders):
         assert not list(Path(tempfile.gettempdir()).glob(f"{files.SCRATCH}{grader}-*"))
     assert not Path(course.PACKAGE_ROOT, "utils", "course-was-here").exists()
@@ -605,10 +609,10 @@ def test_a_link_in_the_place_of_what_a_life_left_is_not_shown(tmp_path, monkeypa
     """What the next life is shown lies where the first one could have moved it."""
     private = tmp_path / "private"
     private.mkdir()
-    shown = []
+    paths = []
 
     def run(command, folder, *, readable, **options):
-        shown.extend(path.resolve() for path in readable)
+        paths.extend(path.resolve() for path in readable)
         (folder / "0").mkdir()
         (folder / "0" / "first life").symlink_to(private)
         (private / "outcome.json").write_text(json.dumps(OUTCOME))
@@ -621,4 +625,4 @@ def test_a_link_in_the_place_of_what_a_life_left_is_not_shown(tmp_path, monkeypa
     examined = examine.examine(path)
     assert examined.status == REFUSED
     assert "moved" in examined.reason
-    assert private not in shown
+    assert private not in paths

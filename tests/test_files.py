@@ -69,7 +69,7 @@ def test_a_place_that_can_not_be_written_to_is_an_error_and_nothing_is_left(tmp_
         write_whole(tmp_path / "folder", "text")
     with pytest.raises(FileNotFoundError):
         write_whole(tmp_path / "no such folder" / "file", "text")
-    assert [one.name for one in tmp_path.iterdir()] == ["folder"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["folder"]
 
 
 def test_a_full_disk_leaves_what_was_there(path):
@@ -99,8 +99,8 @@ for _ in range(200):
     writers = [subprocess.Popen([*command, letter]) for letter in "abc"]
     try:
         while any(writer.poll() is None for writer in writers):
-            seen = path.read_text()
-            assert seen == "old" or seen == 9999 * seen[0]
+            text = path.read_text()
+            assert text == "old" or text == 9999 * text[0]
     finally:
         for writer in writers:
             writer.kill()
@@ -184,4 +184,4 @@ def test_a_folder_of_another_kind_is_left_alone(swept, name):
     (swept / name).mkdir()
     (swept / "course-0-x").mkdir()
     supervise.sweep()
-    assert [one.name for one in swept.iterdir()] == [name]
+    assert [entry.name for entry in swept.iterdir()] == [name]

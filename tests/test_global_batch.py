@@ -27,7 +27,7 @@ def dataset():
 
 @pytest.mark.parametrize("size", [1, 2, 3, 10])
 def test_the_shards_together_are_every_image_once(dataset, size):
-    seen = []
+    images_seen = []
     for rank in range(size):
         batches = list(data.validation_shard(dataset, 3, rank, size))
         images = np.concatenate([x.numpy() for x, _ in batches])
@@ -35,8 +35,8 @@ def test_the_shards_together_are_every_image_once(dataset, size):
         assert (labels == dataset.y_val[rank::size]).all()
         assert len(batches) == -(-len(images) // 3)
         pixels = np.rint(images[..., 0] * dataset.std + dataset.mean).astype(np.uint8)
-        seen += [one.tobytes() for one in pixels]
-    assert sorted(seen) == sorted(one.tobytes() for one in dataset.x_val)
+        images_seen += [image.tobytes() for image in pixels]
+    assert sorted(images_seen) == sorted(image.tobytes() for image in dataset.x_val)
 
 
 @pytest.mark.parametrize(
@@ -65,10 +65,10 @@ def test_the_gradient_is_that_of_the_loss(dataset):
 
 def test_noise_falls_with_the_square_root_of_the_batch(dataset):
     layer = global_batch.OneLayer(dataset)
-    found = global_batch.deviations(layer, (4, 16, 64), repeats=100)
-    assert found[4] / found[16] == pytest.approx(2, rel=0.15)
-    assert found[16] / found[64] == pytest.approx(2, rel=0.15)
-    scale = global_batch.noise_scale(found)
+    noise = global_batch.deviations(layer, (4, 16, 64), repeats=100)
+    assert noise[4] / noise[16] == pytest.approx(2, rel=0.15)
+    assert noise[16] / noise[64] == pytest.approx(2, rel=0.15)
+    scale = global_batch.noise_scale(noise)
     assert global_batch.noise_scale({b: (scale / b) ** 0.5 for b in (2, 8)}) == (
         pytest.approx(scale)
     )
@@ -81,16 +81,16 @@ def test_a_larger_batch_needs_fewer_steps_and_more_images(dataset):
 
 
 def test_batches_that_take_too_long_are_left_out(dataset):
-    assert global_batch.steps_needed(dataset, (1, 2), loss=0.01, most=20) == {}
+    assert global_batch.steps_needed(dataset, (1, 2), loss=0.01, limit=20) == {}
 
 
 def test_three_rounds_are_right_in_the_mean_and_exact_with_few_workers():
     right = np.arange(100) < 70
     for workers in (1, 3):  # whole passes
         assert np.allclose(global_batch.three_rounds(right, workers, 5), 0.7)
-    found = global_batch.three_rounds(right, 8)
-    assert found.mean() == pytest.approx(0.7, abs=0.01)
-    assert found.std() > 0.01
+    accuracies = global_batch.three_rounds(right, 8)
+    assert accuracies.mean() == pytest.approx(0.7, abs=0.01)
+    assert accuracies.std() > 0.01
 
 
 # ------------------------------------------------------------ records
@@ -117,7 +117,9 @@ RUNS = [run(1, "base rate", seed, [0.5, 0.8]) for seed in (1, 2)] + [
 def test_one_worker_belongs_to_all_recipes():
     groups = global_batch.grouped(RUNS)
     assert list(groups) == list(global_batch.RECIPES)
-    assert all(len(one[n]) == 2 for one in groups.values() for n in (1, 2))
+    assert all(
+        len(by_workers[n]) == 2 for by_workers in groups.values() for n in (1, 2)
+    )
     assert {r["recipe"] for r in groups["scaled"][2]} == {"scaled"}
 
 
@@ -131,9 +133,9 @@ def test_the_time_and_the_target():
 def test_runs_that_are_done_are_not_repeated(tmp_path):
     which = {"workers": 1, "recipe": "base rate", "epochs": 2, "images": 640}
     done = [which | {"seed": seed, "accuracy": [0.5]} for seed in (1, 2)]
-    kept = tmp_path / "kept.json"
-    kept.write_text(json.dumps(done))
-    assert global_batch.measure((1,), (1, 2), 2, 640, kept) == done
+    saved = tmp_path / "kept.json"
+    saved.write_text(json.dumps(done))
+    assert global_batch.measure((1,), (1, 2), 2, 640, saved) == done
 
 
 def test_all_recipes_end_at_the_rate_that_they_name():
@@ -151,9 +153,9 @@ def test_recorded_figures_say_where_they_come_from(tmp_path):
         accuracy_plots.accuracy_by_workers(record),
         accuracy_plots.time_to_accuracy(record, 0.75),
     ):
-        said = figure.get_supxlabel()
-        assert record.origin in said
-        assert "a note" in said
+        text = figure.get_supxlabel()
+        assert record.origin in text
+        assert "a note" in text
     labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
     assert labels == ["base rate", "scaled", "scaled, warm-up"]
 
@@ -173,7 +175,9 @@ def test_the_record_that_is_shipped_is_whole():
     workers = {run["workers"] for run in runs}
     for by_workers in groups.values():
         assert set(by_workers) == workers
-        assert all({r["seed"] for r in one} == seeds for one in by_workers.values())
+        assert all(
+            {r["seed"] for r in repeats} == seeds for repeats in by_workers.values()
+        )
 
 
 # ------------------------------------------------------------ attempts
@@ -184,24 +188,24 @@ def test_the_front_is_what_nobody_beats():
     slow, twin = Attempt("slow", 1, 40, 0.8), Attempt("twin", 1, 10, 0.5)
     assert global_batch.front([good, slow, fast]) == [fast, good]
     assert global_batch.front([fast, twin]) == [fast, twin]
-    assert [one.meets_goal for one in (fast, good)] == [False, True]
+    assert [attempt.meets_goal for attempt in (fast, good)] == [False, True]
     accuracy_plots.pareto([fast, good, slow])
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory):
+def checkpoint(tmp_path_factory):
     """A network with weights of its own, and the folder with its checkpoint."""
     import tensorflow as tf
 
     folder = tmp_path_factory.mktemp("kept")
     model = networks.wide_resnet(1)
-    kept = tf.train.Checkpoint(model=model, optimizer=tf.keras.optimizers.SGD())
-    tf.train.CheckpointManager(kept, str(folder), max_to_keep=1).save()
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=tf.keras.optimizers.SGD())
+    tf.train.CheckpointManager(checkpoint, str(folder), max_to_keep=1).save()
     return model, folder
 
 
-def test_the_score_is_that_of_the_kept_weights(kept, dataset):
-    model, folder = kept
+def test_the_score_is_that_of_the_kept_weights(checkpoint, dataset):
+    model, folder = checkpoint
     ((images, _),) = data.test_batches(dataset, 200)
     guess = model(images, training=False).numpy().argmax(axis=1).astype(np.uint8)
     agreeing = replace(dataset, y_test=guess)
@@ -210,13 +214,13 @@ def test_the_score_is_that_of_the_kept_weights(kept, dataset):
     assert global_batch.score(folder, replace(dataset, y_test=guess)) == 0.7
 
 
-def test_what_holds_no_weights_of_the_network_is_refused(kept, dataset, tmp_path):
+def test_what_holds_no_weights_of_the_network_is_refused(checkpoint, dataset, tmp_path):
     import tensorflow as tf
 
     with pytest.raises(course.CourseError, match="is step 4 done"):
         global_batch.score(tmp_path, dataset)
     with pytest.raises(course.CourseError, match="holds no weights of WRN-16-2"):
-        global_batch.score(kept[1], dataset, width=2)
+        global_batch.score(checkpoint[1], dataset, width=2)
     tf.train.Checkpoint(number=tf.Variable(1.0)).save(str(tmp_path / "another"))
     with pytest.raises(course.CourseError, match="holds no weights of WRN-16-1"):
         global_batch.score(tmp_path, dataset)

@@ -129,7 +129,7 @@ def contents(folder):
 def test_a_class(handed_in, out, examination, jobs):
     before = contents(handed_in)
     grades = grade(handed_in, out, jobs=jobs, examine=examination)
-    assert [(one.learner, one.status, one.total) for one in grades] == [
+    assert [(graded.learner, graded.status, graded.total) for graded in grades] == [
         ("alicia", "ok", 6),
         ("benedict", "wrong", 2),
         ("constanza", "wrong", 4),
@@ -148,7 +148,7 @@ def test_a_class(handed_in, out, examination, jobs):
         [*pages, "gradebook.csv", "index.html", "nbgrader.csv"]
     )
     assert contents(handed_in) == before
-    assert json.dumps([one.as_json() for one in grades])
+    assert json.dumps([graded.as_json() for graded in grades])
 
 
 def test_the_same_again_is_the_same_and_runs_nothing(handed_in, out, examination):
@@ -179,7 +179,7 @@ def test_the_version_is_that_of_all_that_decides(tmp_path, monkeypatch):
     (package / "room").mkdir(parents=True)
     monkeypatch.setattr(course, "PACKAGE", package)
     monkeypatch.setattr(course, "PACKAGE_ROOT", tmp_path)
-    seen = set()
+    versions = set()
     for path, text in (
         (package / "a.py", "1"),
         (package / "a.py", "2"),
@@ -189,9 +189,9 @@ def test_the_version_is_that_of_all_that_decides(tmp_path, monkeypatch):
         (tmp_path / "requirements.lock", "x==2"),
     ):
         path.write_text(text)
-        seen.add(module._checker_version())
-    assert len(seen) == 6
-    assert module._checker_version() in seen
+        versions.add(module._checker_version())
+    assert len(versions) == 6
+    assert module._checker_version() in versions
     text, path = outline.FILE.read_text(), tmp_path / "outline.toml"
     read = outline.read.__wrapped__
     for old, new, decides in (
@@ -200,7 +200,7 @@ def test_the_version_is_that_of_all_that_decides(tmp_path, monkeypatch):
     ):
         path.write_text(text.replace(old, new))
         monkeypatch.setattr(outline, "read", lambda: read(path))
-        assert (module._checker_version() not in seen) == decides
+        assert (module._checker_version() not in versions) == decides
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -293,7 +293,7 @@ def test_what_was_kept_badly_is_run_again(handed_in, out, examination, damage):
 def test_a_grader_error_is_nobodys_zero(handed_in, out, examination):
     (handed_in / "benedict/benedict.py").write_text("# break the grader")
     grades = grade(handed_in, out, examine=examination)
-    assert [one.status for one in grades][:3] == ["ok", "grader error", "wrong"]
+    assert [graded.status for graded in grades][:3] == ["ok", "grader error", "wrong"]
     assert grades[1].points == (None,) * 6
     assert "RuntimeError: no sandbox in ." in grades[1].reason
     row = rows(out)[1]
@@ -308,18 +308,18 @@ def test_a_grader_error_is_nobodys_zero(handed_in, out, examination):
 
 
 def test_what_the_machine_could_not_decide_is_tried_again(handed_in, out):
-    asked = []
+    programs = []
 
     def examine(program):
-        asked.append(program)
+        programs.append(program)
         last = Verdict(6, "step-6.undecided", UNDECIDED, "This.", "No memory.")
         return Examined((*verdicts(6)[:5], last), "ok", (), "", 1.0)
 
-    one, *_ = grade(handed_in, out, examine=examine)
-    assert one.points == (1, 1, 1, 1, 1, None)
-    assert (one.total, rows(out)[0]["total"]) == (None, "")
+    graded, *_ = grade(handed_in, out, examine=examine)
+    assert graded.points == (1, 1, 1, 1, 1, None)
+    assert (graded.total, rows(out)[0]["total"]) == (None, "")
     grade(handed_in, out, examine=examine)
-    assert len(asked) == 6
+    assert len(programs) == 6
     assert kept(out) == []
 
 
@@ -386,17 +386,17 @@ def test_a_page_that_can_not_be_made_is_nobody_else_s_trouble(
 ):
     facts = module.report._facts
 
-    def fails_for_constanza(grade, ours):
+    def fails_for_constanza(grade, course_text):
         if grade.learner == "constanza" and grade.program:
             raise TypeError("not this one")
-        return facts(grade, ours)
+        return facts(grade, course_text)
 
     monkeypatch.setattr(module.report, "_facts", fails_for_constanza)
     for _ in range(2):
         grades = grade(handed_in, out, examine=examination)
-        assert [one.status for one in grades if one.learner == "constanza"] == [
-            "grader error"
-        ]
+        assert [
+            graded.status for graded in grades if graded.learner == "constanza"
+        ] == ["grader error"]
         assert [row["total"] for row in rows(out)] == ["6", "2", "", "2", "0", "0"]
         assert "not this one" in (out / "reports/constanza.html").read_text()
     assert len(kept(out)) == 2  # hers is not kept
@@ -404,9 +404,10 @@ def test_a_page_that_can_not_be_made_is_nobody_else_s_trouble(
 
 @pytest.mark.parametrize("status", ["crashed", "hung", "refused"])
 def test_an_examination_may_end_without_verdicts(handed_in, out, status):
-    found = Examined((), status, ("No network.",), "log", 3.0, "it ended itself")
-    one, *_ = grade(handed_in, out, examine=lambda program: found)
-    assert (one.status, one.total, one.reason) == (status, 0, "it ended itself")
+    examined = Examined((), status, ("No network.",), "log", 3.0, "it ended itself")
+    graded, *_ = grade(handed_in, out, examine=lambda program: examined)
+    assert (graded.status, graded.total) == (status, 0)
+    assert graded.reason == "it ended itself"
     assert len(kept(out)) == 3
 
 
@@ -445,7 +446,7 @@ def test_an_anonymous_grading_names_nobody(handed_in, out, examination):
     with (out / "learners.csv").open(newline="", encoding="utf-8") as file:
         whose = {row["id"]: row["learner"] for row in csv.DictReader(file)}
     assert sorted(whose.values()) == sorted(NAMES)
-    assert {whose[one.learner]: one.total for one in grades}["constanza"] == 4
+    assert {whose[graded.learner]: graded.total for graded in grades}["constanza"] == 4
     # The order of the names is not the order of the rows.
     assert [row["learner"] for row in rows(out)] == sorted(whose)
 
@@ -521,8 +522,8 @@ def test_an_exercise_that_cannot_be_graded_is_an_error(handed_in, out, monkeypat
         grade(handed_in, out, exercise="ring_allreduce", examine=never)
     with pytest.raises(CourseError, match="there is no exercise"):
         grade(handed_in, out, exercise="../../x", examine=never)
-    whole = outline.exercise("fashion_mnist")
-    short = replace(whole, steps=whole.steps[:2])
+    exercise = outline.exercise("fashion_mnist")
+    short = replace(exercise, steps=exercise.steps[:2])
     monkeypatch.setattr(outline, "exercise", lambda name: short)
     with pytest.raises(CourseError, match="2 steps for fashion_mnist, which has 6"):
         grade(handed_in, out, examine=never)
@@ -589,6 +590,10 @@ def test_when_one_result_can_not_be_written_all_are_the_former_ones(
 def test_the_class_to_try_grading_on_can_be_made(tmp_path):
     script = Path(__file__).with_name("make_class.py")
     subprocess.run([sys.executable, script, tmp_path / "class"], check=True, timeout=60)
-    found = module.collect(tmp_path / "class", "fashion_mnist")
-    assert len(found) == 30
-    assert {one.status for one in found} == {"handed in", "missing", "refused"}
+    submissions = module.collect(tmp_path / "class", "fashion_mnist")
+    assert len(submissions) == 30
+    assert {submission.status for submission in submissions} == {
+        "handed in",
+        "missing",
+        "refused",
+    }

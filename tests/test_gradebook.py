@@ -27,7 +27,7 @@ def read(text: str) -> list[dict]:
 
 
 @pytest.mark.parametrize(
-    ("one", "points", "total"),
+    ("graded", "points", "total"),
     [
         (grade(RIGHT, RIGHT, RIGHT, status="ok"), (1, 2, 0.1), 3.1),
         (grade(RIGHT, WRONG, NOT_CHECKED), (1, 0, 0), 1),
@@ -41,14 +41,14 @@ def read(text: str) -> list[dict]:
         (grade(RIGHT, RIGHT, RIGHT, worth=(0.1,) * 3), (0.1,) * 3, 0.3),
     ],
 )
-def test_points(one, points, total):
-    assert one.points == points
-    assert one.total == total
+def test_points(graded, points, total):
+    assert graded.points == points
+    assert graded.total == total
 
 
 def test_findings_are_what_is_wrong_or_undecided():
-    one = grade(RIGHT, WRONG, UNDECIDED, NOT_CHECKED, worth=(1, 1, 1, 1))
-    assert one.findings == ("step-2.wrong", "step-3.could")
+    graded = grade(RIGHT, WRONG, UNDECIDED, NOT_CHECKED, worth=(1, 1, 1, 1))
+    assert graded.findings == ("step-2.wrong", "step-3.could")
 
 
 def test_the_gradebook():

@@ -57,8 +57,8 @@ def test_a_spoilt_report_is_called_so(job, step, spoil):
     if spoil is not SPOILT["endless"]:
         path.unlink()
     spoil(path)
-    found = verdict(job, step)
-    assert (found.id, found.state) == (f"step-{step}.tampered", WRONG)
+    judged = verdict(job, step)
+    assert (judged.id, judged.state) == (f"step-{step}.tampered", WRONG)
 
 
 @pytest.mark.parametrize(
@@ -86,15 +86,15 @@ def failed(job, statuses):
 
 
 def test_a_signal_that_ended_a_worker_is_named(job):
-    found = failed(job, {"0": None, "1": -11})
-    assert (found.id, found.state) == ("step-3.crashed", WRONG)
-    assert "(by signal 11, Segmentation fault)" in found.seen
+    judged = failed(job, {"0": None, "1": -11})
+    assert (judged.id, judged.state) == ("step-3.crashed", WRONG)
+    assert "(by signal 11, Segmentation fault)" in judged.seen
 
 
 def test_that_nobody_was_started_is_not_the_program_s_fault(job):
-    found = failed(job, {})
-    assert found.state == UNDECIDED
-    assert "no room for me" in found.seen
+    judged = failed(job, {})
+    assert judged.state == UNDECIDED
+    assert "no room for me" in judged.seen
 
 
 def test_an_outcome_that_can_not_be_read_is_a_failure(job):

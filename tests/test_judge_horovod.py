@@ -152,9 +152,11 @@ def test_weights_that_are_averaged_later_do_not_matter_at_the_start(report):
 
 def test_the_line_that_took_the_mean_is_named(report):
     start_together(report, MEAN, MADE, GREETING + REDUCED)
-    found = verdict(report, 4)
-    assert found.line == 9
-    assert "the mean of the ranks' weights in line 9, not those of rank 0" in found.seen
+    judged = verdict(report, 4)
+    assert judged.line == 9
+    assert (
+        "the mean of the ranks' weights in line 9, not those of rank 0" in judged.seen
+    )
 
 
 @pytest.mark.parametrize(
@@ -192,8 +194,8 @@ def test_a_line_that_only_averages_gradients_is_not_blamed(report):
     events = [forward(True), *REDUCED, update(), forward(True), *REDUCED, update()]
     arrays = dict(made=MADE, start=MADE, updated=MADE, second=[2 * MADE[0]] * 2)
     report([events] * 2, **arrays, state=[[0.0] * 9] * 2)
-    found = verdict(report, 4)
-    assert (found.id, found.line) == ("step-4.another-start", None)
+    judged = verdict(report, 4)
+    assert (judged.id, judged.line) == ("step-4.another-start", None)
 
 
 def test_a_missing_optimizer_state_says_nothing_of_whose_the_weights_are(report):
@@ -201,9 +203,9 @@ def test_a_missing_optimizer_state_says_nothing_of_whose_the_weights_are(report)
     same = [2 * MADE[0]] * 2
     arrays = dict(made=MADE, start=same, updated=same, second=same)
     report([events] * 2, **arrays, state=[[0.0] * 9, [1.0] * 9])
-    found = verdict(report, 4)
-    assert found.id == "step-4.optimizer-state"
-    assert "All ranks have the same weights" in found.seen
+    judged = verdict(report, 4)
+    assert judged.id == "step-4.optimizer-state"
+    assert "All ranks have the same weights" in judged.seen
 
 
 # ------------------------------------------------------------ step 5
@@ -225,10 +227,10 @@ RIGHT_STEPS = {n: (TOTAL // n, ROUNDS // n) for n in (1, 2, 3)}
 
 def test_the_ranks_that_validate_differently_are_named(report):
     steps(report, "pair", [(3, 4), (3, 0)])
-    found = verdict(report, 5)
-    assert found.id == "step-5.validation-steps"
-    assert "rank 0 did 4, rank 1 did 0 validation steps" in found.seen
-    assert found.evidence == (
+    judged = verdict(report, 5)
+    assert judged.id == "step-5.validation-steps"
+    assert "rank 0 did 4, rank 1 did 0 validation steps" in judged.seen
+    assert judged.evidence == (
         "2 workers: 3 training, 4 (rank 0) and 0 (rank 1) validation steps",
     )
 
@@ -236,10 +238,10 @@ def test_the_ranks_that_validate_differently_are_named(report):
 def test_different_numbers_of_training_steps_are_a_deadlock(report):
     # Each number alone is right: 7 / 2 may be rounded up or down, but not both.
     steps(report, "pair", [(3, 4), (4, 4)])
-    found = verdict(report, 5)
-    assert found.id == "step-5.deadlock"
-    assert "On 2 workers rank 0 did 3, rank 1 did 4 training steps" in found.seen
-    assert "this is a deadlock: rank 1, which does more, waits for ever" in found.seen
+    judged = verdict(report, 5)
+    assert judged.id == "step-5.deadlock"
+    assert "On 2 workers rank 0 did 3, rank 1 did 4 training steps" in judged.seen
+    assert "this is a deadlock: rank 1, which does more, waits for ever" in judged.seen
 
 
 def test_with_three_workers_all_of_them_are_named(report):
@@ -277,12 +279,14 @@ FIT = {"what": "fit", "verbose": 0}
 
 
 def test_metrics_that_only_one_rank_has_are_named(report):
-    more = OWN[0] | {"val_top": 0.5}
-    calls = [callback("CSVLogger", own, own, 9) for own in (more, OWN[1])]
+    more_metrics = OWN[0] | {"val_top": 0.5}
+    calls = [
+        callback("CSVLogger", metrics, metrics, 9) for metrics in (more_metrics, OWN[1])
+    ]
     report([[FIT, forward(True, fit=True), call] for call in calls])
-    found = verdict(report, 6)
-    assert (found.id, found.state) == ("step-6.other-metrics", WRONG)
-    assert "val_top, rank 1 val_accuracy" in found.seen
+    judged = verdict(report, 6)
+    assert (judged.id, judged.state) == ("step-6.other-metrics", WRONG)
+    assert "val_top, rank 1 val_accuracy" in judged.seen
 
 
 SHARED = exchange("broadcast", [1.0], [1.0])
@@ -309,13 +313,13 @@ def test_what_a_callback_makes_of_the_metrics_is_named(
     extra = callback("Logger", OWN[0], OWN[0], 10)
     history = callback("History", after, after, None, after)
     ranks = []
-    for own, more in zip(OWN, ([extra], []), strict=True):
-        mine = callback("Mine", own, after, 11)
-        ranks.append([FIT, forward(False), *more, *entered, mine, history])
+    for metrics, more in zip(OWN, ([extra], []), strict=True):
+        own_callback = callback("Mine", metrics, after, 11)
+        ranks.append([FIT, forward(False), *more, *entered, own_callback, history])
     report(ranks)
-    found = verdict(report, 6)
-    assert found.id == f"step-6.{caught}"
-    assert words in found.seen
+    judged = verdict(report, 6)
+    assert judged.id == f"step-6.{caught}"
+    assert words in judged.seen
 
 
 @pytest.mark.parametrize(
@@ -324,7 +328,12 @@ def test_what_a_callback_makes_of_the_metrics_is_named(
 def test_a_broadcast_in_the_callback_tells_it_from_a_maximum(report, entered, caught):
     metrics = [{"val_accuracy": 0.5}, {"val_accuracy": 0.25}]
     events = [FIT, *SHARED, forward(False), *entered]
-    report([[*events, callback("Mine", own, metrics[0], 11)] for own in metrics])
+    report(
+        [
+            [*events, callback("Mine", own_metrics, metrics[0], 11)]
+            for own_metrics in metrics
+        ]
+    )
     assert verdict(report, 6).id == f"step-6.{caught}"
 
 
@@ -366,9 +375,9 @@ SECONDS = ("allreduce", ([9.0], [8.0]), [9.0])  # of the slowest
     ],
 )
 def test_what_a_loop_of_its_own_makes_of_the_metrics(report, exchanges, caught, state):
-    found = by_hand(report, exchanges)
-    assert found.id == f"step-6.{caught}"
-    assert found.ok if state is None else found.state == state
+    judged = by_hand(report, exchanges)
+    assert judged.id == f"step-6.{caught}"
+    assert judged.ok if state is None else judged.state == state
 
 
 def test_the_mean_of_the_training_loss_is_not_that_of_the_validation(report):

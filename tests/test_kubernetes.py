@@ -26,14 +26,14 @@ UNITS = {"Mi": 2**20, "Gi": 2**30}
 
 
 def container(replica):
-    (one,) = REPLICAS[replica]["template"]["spec"]["containers"]
-    return one
+    (entry,) = REPLICAS[replica]["template"]["spec"]["containers"]
+    return entry
 
 
 def problems(job):
     """What the schema has against a job: the path of each complaint."""
-    found = jsonschema.Draft202012Validator(SCHEMA).iter_errors(job)
-    return [".".join(map(str, error.absolute_path)) for error in found]
+    errors = jsonschema.Draft202012Validator(SCHEMA).iter_errors(job)
+    return [".".join(map(str, error.absolute_path)) for error in errors]
 
 
 def image():
@@ -45,7 +45,7 @@ def image():
 
 
 def instruction(name):
-    return [words for found, words in image() if found == name]
+    return [words for keyword, words in image() if keyword == name]
 
 
 def test_the_job_keeps_to_the_published_schema():
@@ -71,7 +71,7 @@ def test_the_schema_notices_a_mistake(path, value, where):
     for name in path[:-1]:
         place = place[name]
     place[path[-1]] = value
-    assert [found for found in problems(job) if where in found]
+    assert [problem for problem in problems(job) if where in problem]
 
 
 def test_each_slot_has_a_core_and_its_memory():
@@ -91,9 +91,9 @@ def after(option):
 
 
 def test_the_launcher_runs_a_program_of_the_image_with_options_that_it_has():
-    here = container("Launcher")
-    assert here["command"] == ["mpirun"]
-    words = here["args"]
+    launcher = container("Launcher")
+    assert launcher["command"] == ["mpirun"]
+    words = launcher["args"]
     assert "-np" not in words  # replicas and slots say it
     program = words[words.index("python") + 1]
     source = course.PACKAGE_ROOT / program
@@ -104,10 +104,10 @@ def test_the_launcher_runs_a_program_of_the_image_with_options_that_it_has():
         for call in ast.walk(tree)
         if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "option"
     }
-    given = words[words.index(program) + 1 :]
-    assert {word for word in given if word.startswith("--")} <= known
+    arguments = words[words.index(program) + 1 :]
+    assert {word for word in arguments if word.startswith("--")} <= known
     (workdir,) = instruction("WORKDIR")
-    assert here["workingDir"] == workdir
+    assert launcher["workingDir"] == workdir
     assert f"PATH={workdir}/.venv/bin:" in instruction("ENV")[0]
 
 
@@ -129,9 +129,9 @@ def test_the_image_gets_what_the_set_up_and_the_course_need():
 
 def test_the_image_has_the_packages_that_the_readme_asks_for():
     readme = (course.PACKAGE_ROOT / "README.md").read_text()
-    asked = re.search(r"Debian 12 \| `sudo apt install (.*?)`", readme)[1].split()
+    packages = re.search(r"Debian 12 \| `sudo apt install (.*?)`", readme)[1].split()
     installed = instruction("RUN")[0].split()
-    assert set(asked) - {"git"} <= set(installed)  # the course is there already
+    assert set(packages) - {"git"} <= set(installed)  # the course is there already
     assert {"openssh-server", "openssh-client"} <= set(installed)
 
 
@@ -139,22 +139,23 @@ def test_launcher_and_workers_agree_on_ssh():
     home = "/home/" + instruction("USER")[0]
     assert SPEC["sshAuthMountPath"] == f"{home}/.ssh"
     client, server = instruction("RUN")[1:3]
-    here = container("Worker")
-    port = here["readinessProbe"]["tcpSocket"]["port"]
+    worker = container("Worker")
+    port = worker["readinessProbe"]["tcpSocket"]["port"]
     assert f"Port {port}" in client
     assert f"'Port {port}'" in server
     assert f"'HostKey {home}/.ssh/id_rsa'" in server
-    assert server.endswith(f"> {here['args'][-1]}")
-    assert json.loads(instruction("CMD")[0]) == here["command"] + here["args"]
+    assert server.endswith(f"> {worker['args'][-1]}")
+    assert json.loads(instruction("CMD")[0]) == worker["command"] + worker["args"]
     images = {container(name)["image"] for name in REPLICAS}
     assert len(images) == 1
 
 
 def test_what_must_outlive_the_pods_is_on_the_claim_that_all_workers_mount():
     pod = REPLICAS["Worker"]["template"]["spec"]
-    volumes = {one["name"]: one for one in pod["volumes"]}
+    volumes = {entry["name"]: entry for entry in pod["volumes"]}
     mounts = {
-        one["mountPath"]: one["name"] for one in container("Worker")["volumeMounts"]
+        entry["mountPath"]: entry["name"]
+        for entry in container("Worker")["volumeMounts"]
     }
     claim = volumes[mounts["/shared"]]["persistentVolumeClaim"]["claimName"]
     assert claim == CLAIM["metadata"]["name"]

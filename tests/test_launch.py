@@ -41,14 +41,14 @@ def folder(tmp_path):
 
 def scratch_files():
     """What a run keeps outside its folder while it lasts, of runs that have ended."""
-    found = set(Path("/dev/shm").glob("vader_segment*"))
+    paths = set(Path("/dev/shm").glob("vader_segment*"))
     for parent in {tempfile.gettempdir(), "/dev/shm"}:
-        found |= {
+        paths |= {
             path
             for path in Path(parent).glob(f"{files.SCRATCH}*-*")
             if not psutil.pid_exists(files.owner(path))
         }
-    return found
+    return paths
 
 
 def start(folder, code=START):
@@ -82,17 +82,19 @@ def test_a_run_shows_its_command_and_keeps_every_workers_output(folder, capsys):
     assert run.workers == 2
     assert {"[0] worker 0 of 2", "[1] worker 1 of 2"} == set(run.tail().splitlines())
     assert run.log.read_text().count("\n") == 2
-    shown = capsys.readouterr().out.splitlines()
-    assert shown[0] == f"$ {run.command}"
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"$ {run.command}"
     assert run.command.startswith("mpirun -np 2 ")
     assert run.command.endswith(" python program.py")
-    assert "2 workers" in shown[-1]
+    assert "2 workers" in lines[-1]
 
 
 def test_horovod_s_sources_are_named_without_the_place_of_their_build(folder):
     built = "/home/me/.venv/.setup/scratch/pip-install-x4g6/horovod_35a3/"
-    said = f"[E {built}horovod/common/operations.cc:697] [0]: [{built}gloo/pair.cc:589]"
-    program(folder, f"print({said!r})", "error.py")
+    message = (
+        f"[E {built}horovod/common/operations.cc:697] [0]: [{built}gloo/pair.cc:589]"
+    )
+    program(folder, f"print({message!r})", "error.py")
     run = launch.run("error.py", workers=1)
     short = "[E horovod/common/operations.cc:697] [0]: [gloo/pair.cc:589]"
     assert run.log.read_text() == f"[0] {short}\n"
@@ -118,7 +120,7 @@ KNOWS_EPOCHS = "import sys; '--epochs', '--train-images'; print(sys.argv[1:])"
 
 
 @pytest.mark.parametrize(
-    ("text", "word", "told"),
+    ("text", "word", "answer"),
     [
         (KNOWS_EPOCHS, "time_limt", "Did you mean `time_limit`"),
         (KNOWS_EPOCHS, "epoch", "Did you mean `epochs`"),
@@ -126,9 +128,9 @@ KNOWS_EPOCHS = "import sys; '--epochs', '--train-images'; print(sys.argv[1:])"
         ("", "tread", "Did you mean `threads`"),
     ],
 )
-def test_a_word_that_nobody_knows_is_refused(folder, text, word, told):
+def test_a_word_that_nobody_knows_is_refused(folder, text, word, answer):
     program(folder, text, "program.py")
-    with pytest.raises(course.CourseError, match=told):
+    with pytest.raises(course.CourseError, match=answer):
         launch.run("program.py", workers=1, **{word: 3})
     assert not (folder / "logs").exists()
 
@@ -136,8 +138,8 @@ def test_a_word_that_nobody_knows_is_refused(folder, text, word, told):
 def test_at_most_ten_lines_are_shown_and_all_are_kept(folder, capsys):
     program(folder, "for i in range(500): print('line', i)", "long.py")
     run = launch.run("long.py", workers=1)
-    shown = [s for s in capsys.readouterr().out.splitlines() if s.startswith("[0]")]
-    assert shown == [f"[0] line {i}" for i in range(490, 500)]
+    lines = [s for s in capsys.readouterr().out.splitlines() if s.startswith("[0]")]
+    assert lines == [f"[0] line {i}" for i in range(490, 500)]
     assert len(run.log.read_text().splitlines()) == 500
 
 
@@ -151,7 +153,7 @@ def test_notices_of_workers_are_repeated_once(folder, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("what", "seen"),
+    ("what", "message"),
     [
         ("raise", "ValueError: no such garment, in line 10"),
         ("exit", r"sys.exit\(3\)"),
@@ -159,8 +161,8 @@ def test_notices_of_workers_are_repeated_once(folder, capsys):
         ("die", "signal 9, Killed"),
     ],
 )
-def test_a_rank_that_fails_ends_the_run_and_is_named(folder, what, seen):
-    with pytest.raises(RunFailed, match=f"rank 1 of 2 failed: .*{seen}") as e:
+def test_a_rank_that_fails_ends_the_run_and_is_named(folder, what, message):
+    with pytest.raises(RunFailed, match=f"rank 1 of 2 failed: .*{message}") as e:
         launch.run("program.py", what, workers=2, time_limit=60)
     assert "[1] worker 1 of 2" in str(e.value)
     assert "[0]" not in str(e.value)
@@ -197,9 +199,9 @@ def test_children_left_behind_by_a_good_run_are_ended(folder):
 def test_an_interrupt_ends_every_process(folder):
     owner, _ = start(folder)
     owner.send_signal(signal.SIGINT)
-    said, _ = owner.communicate(timeout=20)
-    assert "was stopped, and all its workers were ended" in said
-    assert "KeyboardInterrupt" not in said
+    output, _ = owner.communicate(timeout=20)
+    assert "was stopped, and all its workers were ended" in output
+    assert "KeyboardInterrupt" not in output
     assert not descendants_of_runs_in(folder)
 
 
@@ -214,11 +216,11 @@ def test_killing_a_part_ends_the_whole(folder, victim):
         (mpirun,) = supervisor.children()
         target = supervisor if victim == "supervisor" else mpirun
     target.kill()
-    said, _ = owner.communicate(timeout=30)
+    output, _ = owner.communicate(timeout=30)
     assert owner.returncode != 0
-    assert "RunFailed" in said
+    assert "RunFailed" in output
     if victim.startswith("rank"):
-        assert f"{victim} of 2 failed: it was ended by signal 9" in said
+        assert f"{victim} of 2 failed: it was ended by signal 9" in output
     wait_until_none_is_left(folder)
 
 
@@ -362,8 +364,8 @@ def test_bars_are_followed_and_kept_as_their_last_state(folder):
         with stdout.open("ab") as more:
             more.write(b"\r10/10 [====] - loss: 1\r\nlast words")
         followed.read(last=True)
-    kept = ["[0] Epoch 2/4", "[0] 10/10 [====] - loss: 1", "[0] last words"]
-    assert run.log.read_text().splitlines() == kept
+    lines = ["[0] Epoch 2/4", "[0] 10/10 [====] - loss: 1", "[0] last words"]
+    assert run.log.read_text().splitlines() == lines
 
 
 def test_the_live_line_says_epoch_speed_and_time_left():

@@ -52,8 +52,8 @@ class Knows:
 def row(**changes) -> Row:
     name = "a sample of Quick, Draw! doodles: apple, fish"
     held_out = doodles.held_out_digest(name)
-    whole = Row("me", 0.5, 10.0, 2, name, held_out, "2026-01-01 00:00:00")
-    return dataclasses.replace(whole, **changes)
+    example = Row("me", 0.5, 10.0, 2, name, held_out, "2026-01-01 00:00:00")
+    return dataclasses.replace(example, **changes)
 
 
 def test_a_score_is_computed_here_printed_and_entered(dataset, capsys):
@@ -82,8 +82,8 @@ def test_a_real_network_is_tested_on_standardised_images(dataset):
         ]
     )
     pixels = (dataset.x_test[..., None] - dataset.mean) / dataset.std
-    found = model.predict(pixels.astype(np.float32), verbose=0).argmax(1)
-    wanted = (found == dataset.y_test).mean()
+    guesses = model.predict(pixels.astype(np.float32), verbose=0).argmax(1)
+    wanted = (guesses == dataset.y_test).mean()
     assert score(model, dataset, 1, 1.0, "x") == pytest.approx(wanted, abs=0.011)
 
 
@@ -205,15 +205,15 @@ def test_no_row_is_lost_when_several_write_at_once_and_readers_see_whole_files()
         subprocess.Popen([sys.executable, "-c", APPEND, letter]) for letter in "abcd"
     ]
     try:
-        seen = []
+        counts = []
         while any(process.poll() is None for process in processes):
-            seen.append(len(leaderboard.read()))
-        assert seen == sorted(seen)
+            counts.append(len(leaderboard.read()))
+        assert counts == sorted(counts)
     finally:
         for process in processes:
             process.kill()
             process.wait()
     assert [process.returncode for process in processes] == [0] * 4
-    names = sorted(found.name for found in leaderboard.read())
+    names = sorted(entry.name for entry in leaderboard.read())
     assert names == sorted(f"{letter}{n}" for letter in "abcd" for n in range(20))
     assert not list(leaderboard.path().parent.glob(files.HALVES))

@@ -44,10 +44,10 @@ def killed(folder):
 
 
 def weights_at_the_end(run):
-    found = re.findall(
+    pairs = re.findall(
         r"^\[(\d)\] Weights at the end: (\w+)", run.log.read_text(), re.M
     )
-    return dict(found)
+    return dict(pairs)
 
 
 def test_both_workers_end_with_the_same_weights(run):
@@ -67,10 +67,10 @@ def test_worker_0_alone_is_chief_keeps_the_history_and_the_model(run):
 
 def test_with_the_policy_data_every_image_is_seen_once(run):
     seen = cluster_plots.seen(run)
-    together = np.concatenate(list(seen.values()))
+    numbers = np.concatenate(list(seen.values()))
     assert set(seen) == {0, 1}
     # A global batch has 64 images: 4 of 260 are left over.
-    assert len(together) == len(set(together)) == 256
+    assert len(numbers) == len(set(numbers)) == 256
     assert cluster_plots.shards({"DATA": run}).axes
 
 

@@ -74,12 +74,12 @@ def lan(request, folder):
 
 def machine():
     """What hosts must leave as it was: the machine's cards, addresses, mounts."""
-    said = [
+    answers = [
         subprocess.run(["ip", *words], capture_output=True, text=True).stdout
         for words in (["-o", "link"], ["-o", "address"], ["netns", "list"])
     ]
     mounts = Path("/proc/self/mounts").read_text()
-    return said, mounts, Path("/etc/hosts").read_text()
+    return answers, mounts, Path("/etc/hosts").read_text()
 
 
 def gone(lan):
@@ -90,8 +90,8 @@ def gone(lan):
 def test_each_worker_has_a_host_and_they_talk_over_the_cable(lan):
     before = [lan.bytes_sent(number) for number in lan.numbers]
     run = lan.run("talk.py", quiet=True, time_limit=60)
-    said = {line[4:] for line in run.log.read_text().splitlines()}
-    assert said == {"host-1 10.0.0.1", "host-2 10.0.0.2"}
+    lines = {line[4:] for line in run.log.read_text().splitlines()}
+    assert lines == {"host-1 10.0.0.1", "host-2 10.0.0.2"}
     for number, count in zip(lan.numbers, before, strict=True):
         assert lan.bytes_sent(number) - count > 4_000_000
     assert run.command.startswith("mpirun -np 2 -H host-1,host-2 ")
@@ -102,16 +102,16 @@ def test_processes_come_to_the_other_host_as_the_agent_says(lan):
     listening = "LISTEN" in lan.do(2, "ss", "-Hltn", "sport = :22")
     assert listening == (lan.agent == namespaces.SSHD)
     assert ("sshd;" in lan.agent_in_words) == (lan.agent == namespaces.SSHD)
-    there = lan.do(1, str(lan.folder / "ssh"), "host-2", "hostname")
-    assert there == "host-2\n"
+    answer = lan.do(1, str(lan.folder / "ssh"), "host-2", "hostname")
+    assert answer == "host-2\n"
 
 
 def test_no_more_goes_through_than_the_shape_lets_through(lan):
     lan.shape(20)
     try:
         volume = 2e6  # bytes, of which a burst goes at once
-        most = 20 * volume / (volume - namespaces.burst(20))
-        assert lan.throughput() <= most
+        limit = 20 * volume / (volume - namespaces.burst(20))
+        assert lan.throughput() <= limit
     finally:
         lan.shape(None)
     assert "tbf" not in lan.do(1, "tc", "qdisc", "show", "dev", "eth0")
@@ -176,9 +176,9 @@ def test_without_netem_a_delay_is_refused(lan):
 def test_with_netem_an_answer_takes_as_long_as_two_delays(lan):
     lan.shape(100, ms=50)
     try:
-        shown = lan.do(1, "tc", "qdisc", "show", "dev", "eth0")
-        assert "netem" in shown
-        assert "tbf" in shown
+        answer = lan.do(1, "tc", "qdisc", "show", "dev", "eth0")
+        assert "netem" in answer
+        assert "tbf" in answer
     finally:
         lan.shape(None)
 
@@ -249,22 +249,22 @@ def ask(*before):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="without root, all tests show this")
 def test_hosts_need_no_roots_rights_where_users_may_have_namespaces(folder):
-    said = ask("setpriv", "--bounding-set=-sys_admin,-net_admin", "--inh-caps=-all")
-    if "does not permit" in said.stdout:
-        pytest.skip(f"users may not have namespaces here: {said.stdout}")
-    agent, *workers = said.stdout.splitlines()
+    answer = ask("setpriv", "--bounding-set=-sys_admin,-net_admin", "--inh-caps=-all")
+    if "does not permit" in answer.stdout:
+        pytest.skip(f"users may not have namespaces here: {answer.stdout}")
+    agent, *workers = answer.stdout.splitlines()
     assert agent == namespaces.ENTER
     assert sorted(workers) == ["[0] host-1 10.0.0.1", "[1] host-2 10.0.0.2"]
 
 
 def test_where_namespaces_are_forbidden_that_is_said(folder):
     forbid = 'echo 0 > /proc/sys/user/max_net_namespaces; exec "$@"'
-    said = ask("unshare", "--user", "--map-root-user", "sh", "-c", forbid, "sh")
-    if "Read-only" in said.stderr:
+    answer = ask("unshare", "--user", "--map-root-user", "sh", "-c", forbid, "sh")
+    if "Read-only" in answer.stderr:
         pytest.skip("this container lets nobody forbid namespaces")
-    assert said.stdout.startswith("this system does not permit them (")
-    assert "CourseError: no hosts of their own here: this system" in said.stderr
-    assert said.returncode == 1
+    assert answer.stdout.startswith("this system does not permit them (")
+    assert "CourseError: no hosts of their own here: this system" in answer.stderr
+    assert answer.returncode == 1
 
 
 # ------------------------------------------------------------ training
@@ -289,19 +289,19 @@ def test_training_on_two_hosts_is_measured(folder, monkeypatch):
     section = network_speed.of_bench(plan, lambda text: None)
     assert [row.name for row in section.rows] == ["1 host", "2 hosts, 20 Mbit/s"]
     assert section.rows[1].base == "1 host"
-    found = network_speed.from_bench(section)
-    two = found["2 hosts, 20 Mbit/s"]
-    assert two.images_per_second == section.rows[1].values[0]
-    assert two.sent > two.gradients == 6 * cost_model.wide_resnet(1).bytes
+    measured = network_speed.from_bench(section)
+    two_hosts = measured["2 hosts, 20 Mbit/s"]
+    assert two_hosts.images_per_second == section.rows[1].values[0]
+    assert two_hosts.sent > two_hosts.gradients == 6 * cost_model.wide_resnet(1).bytes
     # A step lasts at least as long as its gradients need, which is a quarter second.
     rest = cost_model.wide_resnet(1).bytes - namespaces.burst(20)
-    assert two.images_per_second < 2 * 8 / (8e-6 * rest / 20)
-    assert two.predicted[0] <= two.predicted[1]
-    table = network_speed.table(found)
-    assert list(table.index) == list(found)
-    points = cluster_plots.speeds(found).axes[0].lines[0]
-    one = found["1 host"].images_per_second
-    assert list(points.get_ydata()) == [two.images_per_second / one]
+    assert two_hosts.images_per_second < 2 * 8 / (8e-6 * rest / 20)
+    assert two_hosts.predicted[0] <= two_hosts.predicted[1]
+    table = network_speed.table(measured)
+    assert list(table.index) == list(measured)
+    points = cluster_plots.speeds(measured).axes[0].lines[0]
+    one_host = measured["1 host"].images_per_second
+    assert list(points.get_ydata()) == [two_hosts.images_per_second / one_host]
 
 
 def test_an_elastic_training_goes_on_without_the_host_that_was_cut_off(folder):

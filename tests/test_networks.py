@@ -21,9 +21,10 @@ def test_the_network_is_that_of_the_program(width):
     tree.body = [part for part in tree.body if isinstance(part, ast.FunctionDef)]
     names = {"tf": tf, "args": SimpleNamespace(wd=5e-6)}
     exec(compile(tree, SOURCE.name, "exec"), names)
-    theirs, ours = names["wide_resnet"](width), networks.wide_resnet(width)
-    assert described(ours) == described(theirs)
-    assert ours.count_params() == theirs.count_params()
+    program_network = names["wide_resnet"](width)
+    course_network = networks.wide_resnet(width)
+    assert described(course_network) == described(program_network)
+    assert course_network.count_params() == program_network.count_params()
 
 
 def described(model):

@@ -45,8 +45,8 @@ def a_copy() -> Notebook:
     """`a_source` as it is after it was executed, with nothing to find fault with."""
     notebook = a_source()
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    for count, one in enumerate(code, 1):
-        one.execution_count = count
+    for count, code_cell in enumerate(code, 1):
+        code_cell.execution_count = count
     cell(notebook, "look").outputs = [
         new_output("display_data", {"image/png": "iVBORw0=", "text/plain": "a line"})
     ]
@@ -71,8 +71,8 @@ def tags(name: str, *names: str) -> Change:
 
 def stream(name: str, text: str, kind: str = "stdout") -> Change:
     """Let the cell `name` show `text`, below what it shows already."""
-    shown = new_output("stream", name=kind, text=text)
-    return lambda notebook: cell(notebook, name).outputs.append(shown)
+    output = new_output("stream", name=kind, text=text)
+    return lambda notebook: cell(notebook, name).outputs.append(output)
 
 
 # -------------------------------------------------------------- sources
@@ -183,9 +183,9 @@ def test_a_breach_in_a_source_is_reported(tmp_path, change, words):
 
 
 def test_the_notebook_that_keeps_its_outputs_must_have_them(tmp_path):
-    kept = f"{notebook_rules.KEEPS_OUTPUTS}_count.ipynb"
-    assert lint(written(tmp_path, a_copy(), kept)) == []
-    breaches = lint(written(tmp_path, a_source(), kept))
+    name = f"{notebook_rules.KEEPS_OUTPUTS}_count.ipynb"
+    assert lint(written(tmp_path, a_copy(), name)) == []
+    breaches = lint(written(tmp_path, a_source(), name))
     assert any("save it with its outputs" in breach for breach in breaches)
 
 
@@ -193,8 +193,8 @@ def test_the_notebook_that_keeps_its_outputs_must_have_them(tmp_path):
 
 
 def error(name: str, ename: str, evalue: str, traceback: list[str]) -> Change:
-    shown = new_output("error", ename=ename, evalue=evalue, traceback=traceback)
-    return lambda notebook: cell(notebook, name).outputs.append(shown)
+    output = new_output("error", ename=ename, evalue=evalue, traceback=traceback)
+    return lambda notebook: cell(notebook, name).outputs.append(output)
 
 
 BAD_COPIES = {

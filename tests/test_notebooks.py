@@ -62,9 +62,9 @@ def tiny_course(tmp_path, monkeypatch):
 def write(folder: Path, name: str, *sources: str, outputs=None) -> Path:
     """A notebook of code cells; with `outputs`, one for each, as if it had been run."""
     cells = [new_code_cell(source, id=f"c{n}") for n, source in enumerate(sources)]
-    for count, (cell, shown) in enumerate(zip(cells, outputs or (), strict=False), 1):
+    for count, (cell, text) in enumerate(zip(cells, outputs or (), strict=False), 1):
         cell.execution_count = count
-        cell.outputs = [new_output("stream", name="stdout", text=f"{shown}\n")]
+        cell.outputs = [new_output("stream", name="stdout", text=f"{text}\n")]
     facts = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
     path = folder / "notebooks" / f"{name}.ipynb"
     path.write_text(writes_json(new_notebook(cells=cells, metadata=facts)))
@@ -88,8 +88,8 @@ def test_a_notebook_runs_in_a_scratch_copy(tiny_course, monkeypatch):
     shutil.copy(
         course.PACKAGE_ROOT / "solutions/fashion_mnist_solution.py", "solutions"
     )
-    mine = tiny_course / "exercises" / "fashion_mnist.py"
-    mine.write_text("my own work")
+    exercise = tiny_course / "exercises" / "fashion_mnist.py"
+    exercise.write_text("my own work")
     path = write(
         tiny_course,
         "00_look_around",
@@ -104,7 +104,7 @@ def test_a_notebook_runs_in_a_scratch_copy(tiny_course, monkeypatch):
     result = prove(path, "ci")
     assert result.findings == ()
     assert stdout_of(result) == ["ci", "True", "False", "True", "True"]
-    assert mine.read_text() == "my own work"
+    assert exercise.read_text() == "my own work"
     assert not (tiny_course / "logs").exists()
     assert result.ipynb == tiny_course / "executed/ci/00_look_around.ipynb"
     assert sorted(path.name for path in result.ipynb.parent.iterdir()) == [
@@ -150,12 +150,12 @@ def test_a_step_is_done_when_it_is_asked_for(tiny_course):
     (finding,) = prove(kind, "ci").findings
     assert "raised ValueError" in finding
     executed = notebook_rules.read(tiny_course / "executed/ci/04_step_2_kind.ipynb")
-    said = [
+    messages = [
         error.evalue
         for cell in executed.cells
         for (error,) in cell.metadata.get("stopped", [])
     ]
-    assert [line.partition(":")[0] for line in said] == [
+    assert [line.partition(":")[0] for line in messages] == [
         "step 1 is still to do",
         "step 2 is still to do",
     ]
@@ -224,14 +224,14 @@ def family(monkeypatch):
     monkeypatch.setenv("COURSE_FAMILY", name)
 
     def members() -> list[psutil.Process]:
-        found = []
+        processes = []
         for process in psutil.process_iter():
             try:
                 if process.environ().get("COURSE_FAMILY") == name:
-                    found.append(process)
+                    processes.append(process)
             except (psutil.NoSuchProcess, psutil.AccessDenied):
                 continue
-        return found
+        return processes
 
     return members
 
@@ -247,9 +247,9 @@ def test_an_overrun_ends_with_all_its_processes(tiny_course, family):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("how", "jobs"), [(signal.SIGINT, 1), (signal.SIGINT, 2), (signal.SIGKILL, 2)]
+    ("ending", "jobs"), [(signal.SIGINT, 1), (signal.SIGINT, 2), (signal.SIGKILL, 2)]
 )
-def test_nothing_survives_the_command(tiny_course, family, how, jobs):
+def test_nothing_survives_the_command(tiny_course, family, ending, jobs):
     marker = tiny_course / "started"
     escape = [line.format(marker=marker) for line in ESCAPE]
     for name in ("00_overrun", "01_overrun", "02_overrun"):
@@ -268,13 +268,13 @@ def test_nothing_survives_the_command(tiny_course, family, how, jobs):
     try:
         wait_for(marker.exists, 100, "the cell to start")
         assert len(family()) >= 4  # the command, a supervisor, the kernel, its child
-        command.send_signal(how)
+        command.send_signal(ending)
         wait_for(lambda: command.poll() is not None, 20, "the command to end")
     finally:
         command.kill()
     wait_for(lambda: not family(), 20, "all its processes to end")
     assert not (tiny_course / "executed").exists()
-    if how == signal.SIGINT:  # who is killed can't tidy up; a later supervisor does
+    if ending == signal.SIGINT:  # who is killed can't tidy up; a later supervisor does
         assert list(scratch.iterdir()) == []
 
 
@@ -291,9 +291,9 @@ def test_a_notebook_is_executed_again_only_when_something_changed(
     path = write(tiny_course, "00_count", count)
     other = write(tiny_course, "01_other", "print('other')")
 
-    def runs_of(**how) -> tuple[int, bool]:
+    def runs_of(**options) -> tuple[int, bool]:
         before = counter.stat().st_size if counter.exists() else 0
-        result = prove(path, "ci", **how)
+        result = prove(path, "ci", **options)
         assert result.findings == ()
         return counter.stat().st_size - before, result.cached
 
@@ -316,18 +316,18 @@ def test_what_a_result_depends_on(tiny_course, tmp_path, monkeypatch):
     def fingerprint(profile: str = "ci") -> str:
         return notebooks.fingerprint(path, notebooks.scratch_files(path), profile)
 
-    seen = [fingerprint(), fingerprint("cpu")]
+    fingerprints = [fingerprint(), fingerprint("cpu")]
     (tiny_course / "requirements.lock").write_text("a package")
-    seen.append(fingerprint())
+    fingerprints.append(fingerprint())
     (tiny_course / "solutions" / "program.py").write_text("1")
-    seen.append(fingerprint())
+    fingerprints.append(fingerprint())
     outlined = tmp_path / "outline.toml"
     outlined.write_text(outline.FILE.read_text())
     monkeypatch.setattr(outline, "FILE", outlined)
-    assert fingerprint() == seen[-1]
+    assert fingerprint() == fingerprints[-1]
     outlined.write_text("# otherwise")
-    seen.append(fingerprint())
-    assert len(set(seen)) == len(seen)
+    fingerprints.append(fingerprint())
+    assert len(set(fingerprints)) == len(fingerprints)
 
 
 @pytest.mark.slow

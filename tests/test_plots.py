@@ -54,8 +54,8 @@ def words(figure):
     """All the text in a figure."""
     import matplotlib.text
 
-    found = figure.findobj(matplotlib.text.Text)
-    return " ".join(text.get_text() for text in found)
+    texts = figure.findobj(matplotlib.text.Text)
+    return " ".join(text.get_text() for text in texts)
 
 
 def test_distances_are_relative_to_rank_0(run):
@@ -85,14 +85,16 @@ def test_lines_are_counted_by_the_rank_in_front(run):
 
 
 def test_unseen_shares_are_those_of_the_formula():
-    one, three = plots.unseen(3, range(1, 9)).axes[0].lines
-    assert one.get_ydata() == pytest.approx([(1 - 1 / n) ** n for n in range(1, 9)])
-    assert list(three.get_ydata()[:3]) == [0, 0, 0]
-    assert three.get_ydata()[7] == pytest.approx((5 / 8) ** 8)
+    one_round, three_rounds = plots.unseen(3, range(1, 9)).axes[0].lines
+    assert one_round.get_ydata() == pytest.approx(
+        [(1 - 1 / n) ** n for n in range(1, 9)]
+    )
+    assert list(three_rounds.get_ydata()[:3]) == [0, 0, 0]
+    assert three_rounds.get_ydata()[7] == pytest.approx((5 / 8) ** 8)
 
 
 @pytest.mark.parametrize(
-    ("draw", "shown"),
+    ("draw", "expected"),
     [
         (plots.curves, ["epoch", "loss", "accuracy", "training", "validation"]),
         (plots.devices, ["rank 0", "rank 1", "core 0", "75%"]),
@@ -102,9 +104,9 @@ def test_unseen_shares_are_those_of_the_formula():
         (lambda run: plots.accuracies({"after": run}), ["after", "rank 1"]),
     ],
 )
-def test_figures_say_what_they_show_and_what_the_data_was(run, draw, shown):
+def test_figures_say_what_they_show_and_what_the_data_was(run, draw, expected):
     text = words(draw(run))
-    for word in [*shown, "a sample of garments"]:
+    for word in [*expected, "a sample of garments"]:
         assert word in text
 
 
@@ -145,8 +147,8 @@ def test_jupyter_shows_a_whole_figure_without_pyplot(run):
     data, metadata = DisplayFormatter().format(figure)
     assert data["text/plain"] == repr(figure)
     picture = imread(io.BytesIO(base64.b64decode(data["image/png"])))
-    shown = metadata["image/png"]
-    sides = [style.SHARPER * shown[side] for side in ("height", "width")]
+    size = metadata["image/png"]
+    sides = [style.SHARPER * size[side] for side in ("height", "width")]
     assert picture.shape[:2] == pytest.approx(sides, abs=2)
     edges = (picture[0], picture[-1], picture[:, 0], picture[:, -1])
     assert all(np.all(edge == 1) for edge in edges)

@@ -41,8 +41,8 @@ def test_cpu_where_there_is_no_gpu():
 @needs_no_gpu
 def test_gpu_with_one_worker_per_gpu(nvidia_smi):
     nvidia_smi("echo 'GPU 0: A100 (UUID: x)'; echo 'GPU 1: A100 (UUID: y)'")
-    found = profiles.settings()
-    assert (found.name, found.workers, found.width) == ("gpu", 2, 10)
+    settings = profiles.settings()
+    assert (settings.name, settings.workers, settings.width) == ("gpu", 2, 10)
 
 
 @needs_no_gpu

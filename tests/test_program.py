@@ -64,20 +64,20 @@ def test_a_sample_is_announced_with_the_result(twice):
 
 
 def test_workers_start_apart_and_agree_to_the_bit_after_the_first_batch(twice):
-    zero, one = (twice[0].recording(rank).weights for rank in (0, 1))
-    assert zero.shape == one.shape == (4, 174_778)
-    assert not np.array_equal(zero[0], one[0])
-    assert np.array_equal(zero[1:], one[1:])
-    assert not np.array_equal(zero[1], zero[2])
+    rank_0, rank_1 = (twice[0].recording(rank).weights for rank in (0, 1))
+    assert rank_0.shape == rank_1.shape == (4, 174_778)
+    assert not np.array_equal(rank_0[0], rank_1[0])
+    assert np.array_equal(rank_0[1:], rank_1[1:])
+    assert not np.array_equal(rank_0[1], rank_0[2])
 
 
 def test_all_workers_see_the_mean_of_their_metrics(twice):
     workers = [twice[0].recording(rank) for rank in (0, 1)]
     for epoch in range(2):
-        own = [w.metrics_before[epoch]["val_loss"] for w in workers]
-        seen = [w.metrics_after[epoch]["val_loss"] for w in workers]
-        assert seen == pytest.approx([np.mean(own)] * 2)
-        assert own[0] != own[1]
+        before = [w.metrics_before[epoch]["val_loss"] for w in workers]
+        after = [w.metrics_after[epoch]["val_loss"] for w in workers]
+        assert after == pytest.approx([np.mean(before)] * 2)
+        assert before[0] != before[1]
 
 
 def test_a_seed_repeats_the_run(twice):

@@ -56,10 +56,10 @@ def test_four_processes_lose_nothing_also_when_one_more_is_killed(course_folder)
         for process in (killed, *writers):
             process.kill()
             process.communicate()
-    kept = json.loads((course_folder / "progress.json").read_text())["checks"]
+    checked = json.loads((course_folder / "progress.json").read_text())["checks"]
     wanted = {f"writer{n} {step}" for n in range(4) for step in range(1, NOTES + 1)}
-    assert wanted <= set(kept)
-    assert all(facts["state"] == RIGHT for facts in kept.values())
+    assert wanted <= set(checked)
+    assert all(facts["state"] == RIGHT for facts in checked.values())
     assert not list(course_folder.glob("progress_kept_*"))
 
 

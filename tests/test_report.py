@@ -81,10 +81,10 @@ def pages(*grades: Grade) -> dict[str, str]:
 
 
 def test_a_report_says_it_all():
-    made = pages(grade())
+    texts = pages(grade())
     hint = hints.of()[2][0].split(".")[0]
-    assert made.keys() == {"index.html", "reports/alice.html"}
-    text = Page(made["reports/alice.html"]).text
+    assert texts.keys() == {"index.html", "reports/alice.html"}
+    text = Page(texts["reports/alice.html"]).text
     for wanted in (
         *("alice", "1 of 3 points", "wrong", "not checked yet"),
         *("expected", "seen 1", "seen 2", "x = 1", "evidence 2", "step-2.wrong"),
@@ -94,12 +94,12 @@ def test_a_report_says_it_all():
         assert wanted in text, wanted
     assert " ".join(hint.split()) in " ".join(text.split())
     assert "step-3" not in text
-    assert "<code>expected</code>" in made["reports/alice.html"]
+    assert "<code>expected</code>" in texts["reports/alice.html"]
 
 
 @pytest.mark.parametrize("status", ["missing", "refused", "grader error"])
 def test_a_report_without_a_run(status):
-    one = grade(
+    graded = grade(
         status=status,
         states=(),
         program=None,
@@ -109,14 +109,14 @@ def test_a_report_without_a_run(status):
         reason="it is a link",
         files=("a_b.py",),
     )
-    made = pages(one)
-    text = Page(made["reports/alice.html"]).text
+    texts = pages(graded)
+    text = Page(texts["reports/alice.html"]).text
     points = "unknown of 3 points" if status == "grader error" else "0 of 3 points"
     for wanted in (status, points, "It is a link.", "a_b.py"):
         assert wanted in text
     assert "Step by step" not in text
     assert "How it ran" not in text
-    assert "not run" in Page(made["index.html"]).text
+    assert "not run" in Page(texts["index.html"]).text
 
 
 def test_the_class():
@@ -161,8 +161,8 @@ def everything_evil() -> Grade:
 
 def test_nothing_of_a_learner_becomes_html():
     harmless = pages(grade(states=(RIGHT, WRONG, UNDECIDED), reason="r", files=("f",)))
-    made = pages(everything_evil())
-    for name, text in made.items():
+    texts = pages(everything_evil())
+    for name, text in texts.items():
         assert "\u202e" not in text
         assert "\x1b" not in text
         assert text.encode()  # a page is to be written
@@ -221,8 +221,8 @@ def test_two_programs_side_by_side():
 def test_the_solution_itself_has_no_difference():
     text = report.solution("fashion_mnist")
     assert "solutions/" not in text
-    made = pages(grade(program="\ufeff" + text.replace("\n", "\r\n")))
-    assert "There is no difference" in Page(made["reports/alice.html"]).text
+    texts = pages(grade(program="\ufeff" + text.replace("\n", "\r\n")))
+    assert "There is no difference" in Page(texts["reports/alice.html"]).text
 
 
 def test_an_endless_program_does_not_take_endless_time():
@@ -233,10 +233,10 @@ def test_an_endless_program_does_not_take_endless_time():
         "\u2028" * 9**5,
     ):
         started = time.monotonic()
-        made = pages(grade(program=program, log=report.cut(program)))
+        texts = pages(grade(program=program, log=report.cut(program)))
         assert time.monotonic() - started < 20
-        assert "too long" in made["reports/alice.html"]
-        assert all(len(text) < 60_000 for text in made.values())
+        assert "too long" in texts["reports/alice.html"]
+        assert all(len(text) < 60_000 for text in texts.values())
     started = time.monotonic()
     pages(grade(program="\n\n    )\n" * 300))
     assert time.monotonic() - started < 20

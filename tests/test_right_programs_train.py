@@ -60,11 +60,11 @@ def ran(tmp_path_factory, request):
 def test_a_right_program_trains_by_itself(program, ran):
     (world,) = ran[program].values()
     printed = [rank.text("out") + rank.text("err") for rank in world.ranks]
-    told = "\n".join([f"{world.statuses}", *(text[-3000:] for text in printed)])
-    assert world.outcome == lab.ENDED, told
-    assert set(world.statuses.values()) == {0}, told
+    story = "\n".join([f"{world.statuses}", *(text[-3000:] for text in printed)])
+    assert world.outcome == lab.ENDED, story
+    assert set(world.statuses.values()) == {0}, story
     losses = losses_of(world)
-    assert len(losses) == epochs_of(program), told
+    assert len(losses) == epochs_of(program), story
     assert all(math.isfinite(loss) and loss > 0 for loss in losses), losses
 
 

@@ -43,12 +43,14 @@ def test_every_worker_gets_the_sum(notebook, workers):
     rng = np.random.default_rng(workers)
     for size in SIZES:
         gradients = rng.integers(-99, 99, (workers, size))
-        own = gradients.copy()
+        originals = gradients.copy()
         results = notebook["ring_all_reduce"](gradients)
         assert len(results) == workers
         for result in results:
-            np.testing.assert_array_equal(result, own.sum(axis=0))
-        np.testing.assert_array_equal(gradients, own, "the workers' own were changed")
+            np.testing.assert_array_equal(result, originals.sum(axis=0))
+        np.testing.assert_array_equal(
+            gradients, originals, "the workers' own were changed"
+        )
 
 
 @pytest.mark.parametrize("workers", WORKERS)
@@ -219,8 +221,8 @@ def test_a_size_that_makes_no_sense_is_refused():
 
 def test_the_text_quotes_the_figure():
     cells = {cell.id: cell for cell in notebook_rules.read(NOTEBOOK).cells}
-    shown = cells["busiest-wire-figure"].outputs[0].data["text/plain"]
+    text = cells["busiest-wire-figure"].outputs[0].data["text/plain"]
     quoted = re.findall(r"[\d.]+ [MG]B", cells["busiest-wire-answer"].source)
     assert len(quoted) == 3
     for number in quoted:
-        assert number in shown
+        assert number in text

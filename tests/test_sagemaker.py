@@ -27,9 +27,9 @@ GIVEN = ["--epochs", "2", "--batch-size", BATCH, "--base-lr", RATE]
 
 def module(path):
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
+    imported = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(imported)
+    return imported
 
 
 def channel(folder, images=IMAGES, labels=IMAGES):
@@ -84,14 +84,14 @@ def start(place, *words, workers=None, **more):
     command += [str(TRAIN), *map(str, words)]
     environment = launchers.clean_environment() | variables
     with (
-        (place / "said.txt").open("w+") as said,
+        (place / "said.txt").open("w+") as file,
         supervise.owned(
-            command, 200, env=environment, cwd=place, stdout=said, stderr=said
+            command, 200, env=environment, cwd=place, stdout=file, stderr=file
         ) as process,
     ):
         status = process.wait()
-        said.seek(0)
-        return status, said.read()
+        file.seek(0)
+        return status, file.read()
 
 
 @pytest.fixture(scope="module")
@@ -99,19 +99,19 @@ def trained(tmp_path_factory):
     """A job of two epochs; then one of three, which finds the first's checkpoints."""
     place = tmp_path_factory.mktemp("sagemaker")
     channel(place / "input" / "data" / "training")
-    kept = ["--checkpoint-dir", place / "checkpoints"]
-    first = start(place, *GIVEN, *kept, workers=2)
+    options = ["--checkpoint-dir", place / "checkpoints"]
+    first = start(place, *GIVEN, *options, workers=2)
     assert first[0] == 0, first[1]
     (place / "model").rename(place / "first-model")
-    second = start(place, *GIVEN, "--epochs", 3, *kept, workers=2)
+    second = start(place, *GIVEN, "--epochs", 3, *options, workers=2)
     assert second[0] == 0, second[1]
     return place, first[1], second[1]
 
 
 def test_rank_0_alone_speaks_and_keeps_the_newest_three_checkpoints(trained):
-    place, said, _ = trained
-    assert "Epoch 2/2" in said
-    assert said.count("val_accuracy") == 2  # once for each epoch, not for each worker
+    place, output, _ = trained
+    assert "Epoch 2/2" in output
+    assert output.count("val_accuracy") == 2  # once for each epoch, not for each worker
     names = sorted(path.name for path in (place / "checkpoints").glob("*.index"))
     assert names == ["ckpt-1.index", "ckpt-2.index", "ckpt-3.index"]
 
@@ -132,10 +132,10 @@ def test_steps_are_shared_out_and_the_rate_is_scaled(trained):
 
 
 def test_it_goes_on_from_its_checkpoint(trained):
-    _, _, said = trained
-    assert "going on after epoch 2" in said
-    assert "Epoch 3/3" in said
-    assert "Epoch 1/3" not in said
+    _, _, output = trained
+    assert "going on after epoch 2" in output
+    assert "Epoch 3/3" in output
+    assert "Epoch 1/3" not in output
 
 
 def test_the_model_can_be_served(trained):
@@ -156,19 +156,19 @@ def test_the_model_can_be_served(trained):
 def test_tensorboard_gets_the_averages_of_each_epoch_from_rank_0(trained):
     import tensorflow as tf
 
-    place, said, _ = trained
+    place, output, _ = trained
     logs = place / "output" / "data" / "tensorboard"
     for part in ("train", "validation"):
         paths = sorted((logs / part).glob("events.out.tfevents.*"))
         assert len(paths) == 2  # one for each of the two jobs
-        seen = {}
+        losses = {}
         for record in tf.data.TFRecordDataset([str(path) for path in paths]):
             event = tf.compat.v1.Event.FromString(record.numpy())
             for value in event.summary.value:
                 if value.tag == "epoch_loss":
-                    seen[event.step] = float(tf.make_ndarray(value.tensor))
-        assert sorted(seen) == [0, 1, 2]
-    assert f"val_loss: {seen[1]:.4f}" in said
+                    losses[event.step] = float(tf.make_ndarray(value.tensor))
+        assert sorted(losses) == [0, 1, 2]
+    assert f"val_loss: {losses[1]:.4f}" in output
 
 
 @pytest.mark.parametrize(
@@ -189,10 +189,10 @@ def test_what_cannot_be_trained_on_is_refused(tmp_path, words, changed, why):
 
 
 def assert_refused(place, why, outcome):
-    status, said = outcome
+    status, output = outcome
     assert status == 1
-    assert f"{why}" in said
-    assert said.startswith("refused: ")  # and no traceback
+    assert f"{why}" in output
+    assert output.startswith("refused: ")  # and no traceback
     assert why in (place / "output" / "failure").read_text()
     assert not (place / "model").exists()
 
@@ -243,9 +243,11 @@ def test_the_call_names_the_entry_point_and_starts_it_under_mpi():
 def test_the_entry_point_understands_what_the_call_gives():
     launcher, trainer = module(LAUNCH), module(TRAIN)
     chosen = launcher.options(CHOSEN)
-    given = launcher.estimator_arguments(chosen)["hyperparameters"]
+    hyperparameters = launcher.estimator_arguments(chosen)["hyperparameters"]
     words = [
-        word for name, value in given.items() for word in (f"--{name}", str(value))
+        word
+        for name, value in hyperparameters.items()
+        for word in (f"--{name}", str(value))
     ]
     args = trainer.hyperparameters(words)
     assert args.epochs == 7

@@ -36,11 +36,11 @@ def test_files_are_small_and_their_licences_lie_beside_them():
 
 def test_garments_are_balanced_and_enough_for_a_laptop():
     arrays = samples.fashion_mnist()
-    for part, each in (("train", 640), ("test", 107)):
+    for part, count in (("train", 640), ("test", 107)):
         images, labels = arrays[f"x_{part}"], arrays[f"y_{part}"]
-        assert (images.shape, images.dtype) == ((each * 10, 28, 28), np.uint8)
+        assert (images.shape, images.dtype) == ((count * 10, 28, 28), np.uint8)
         assert labels.dtype == np.uint8
-        assert np.bincount(labels).tolist() == [each] * 10
+        assert np.bincount(labels).tolist() == [count] * 10
     assert len(arrays["x_train"]) == profiles.PROFILES["cpu"].train_images
 
 
@@ -71,10 +71,10 @@ def test_no_garment_and_no_doodle_is_there_twice():
 @pytest.mark.parametrize("count", [1, 57, 6_400])
 def test_the_sample_gives_the_same_images_as_the_whole(monkeypatch, count):
     monkeypatch.setenv("COURSE_DATA", REAL_DATA)
-    whole, part = data.load("real", count), data.load("sample", count)
+    published, sample = data.load("real", count), data.load("sample", count)
     for key in ("x_train", "y_train", "x_test", "y_test"):
-        assert np.array_equal(getattr(whole, key), getattr(part, key))
-    assert (whole.mean, whole.std) == (part.mean, part.std)
+        assert np.array_equal(getattr(published, key), getattr(sample, key))
+    assert (published.mean, published.std) == (sample.mean, sample.std)
 
 
 @pytest.mark.skipif(
@@ -85,13 +85,13 @@ def test_the_script_makes_the_same_samples_again(tmp_path, monkeypatch):
     monkeypatch.setenv("COURSE_DATA", REAL_DATA)
     samples.make(tmp_path)
     for path in MADE[:2]:
-        with np.load(path) as shipped, np.load(tmp_path / path.name) as made:
-            assert shipped.files == made.files
-            for key in made.files:
-                assert np.array_equal(shipped[key], made[key])
+        with np.load(path) as shipped, np.load(tmp_path / path.name) as again:
+            assert shipped.files == again.files
+            for key in again.files:
+                assert np.array_equal(shipped[key], again[key])
     strokes = (MADE[2], tmp_path / MADE[2].name)
-    shipped, made = (gzip.decompress(path.read_bytes()) for path in strokes)
-    assert shipped == made
+    shipped, again = (gzip.decompress(path.read_bytes()) for path in strokes)
+    assert shipped == again
 
 
 def test_all_shipped_strokes_are_json_of_their_authors_form():
@@ -118,8 +118,8 @@ def test_the_figure_names_the_data_and_each_class_in_words(name, title):
     assert [axis.get_title(loc="left") for axis in figure.axes] == list(data.CLASSES)
     for label, axis in enumerate(figure.axes):
         (picture,) = axis.images
-        shown = np.hstack(images[labels == label][:3])
-        assert np.array_equal(picture.get_array(), shown)
+        expected = np.hstack(images[labels == label][:3])
+        assert np.array_equal(picture.get_array(), expected)
 
 
 def test_the_figure_of_doodles_says_that_they_are_a_sample():

@@ -105,13 +105,13 @@ def needs(aspect):
 
 def left_in_temporary_files():
     """Folders of supervisors that have ended, and of this process's probes."""
-    found = set()
+    paths = set()
     for parent in {tempfile.gettempdir(), "/dev/shm"}:
         for path in Path(parent).glob(f"{files.SCRATCH}*-*"):
             owner = files.owner(path)
             if owner in (None, os.getpid()) or not psutil.pid_exists(owner):
-                found.add(path)
-    return found
+                paths.add(path)
+    return paths
 
 
 def mounts():
@@ -128,18 +128,18 @@ def folder():
     sandbox.probe()
     around = Path(tempfile.mkdtemp())
     around.chmod(0o777)
-    own = around / "own"
-    own.mkdir()
+    place = around / "own"
+    place.mkdir()
     before = left_in_temporary_files()
-    yield own
-    left = descendants_of_runs_in(own)
-    for process in left:
+    yield place
+    processes = descendants_of_runs_in(place)
+    for process in processes:
         process.kill()
-    assert not left
+    assert not processes
     assert str(around) not in mounts()
-    sandbox.remove(own)
-    own.mkdir()
-    assert run(own, ["sh", "-c", "echo fine"]).output == "fine\n"
+    sandbox.remove(place)
+    place.mkdir()
+    assert run(place, ["sh", "-c", "echo fine"]).output == "fine\n"
     sandbox.remove(around)
     assert not around.exists()
     # Others on this machine may be about to tidy up as well.
@@ -284,9 +284,9 @@ def test_the_environment_is_its_own(folder, monkeypatch, isolation):
     environment = {"ASKED_FOR": "this", "PYTHONPATH": str(folder)}
     ended = run(folder, ["env"], isolation, environment=environment)
     variables = dict(line.split("=", 1) for line in ended.output.splitlines())
-    given = {"PATH", "HOME", "TMPDIR", "LANG", "ASKED_FOR", "PYTHONPATH", "COURSE_RUN"}
+    names = {"PATH", "HOME", "TMPDIR", "LANG", "ASKED_FOR", "PYTHONPATH", "COURSE_RUN"}
     for_mpi = {"OMPI_MCA_btl_vader_backing_directory"}
-    assert given <= set(variables) <= given | for_mpi
+    assert names <= set(variables) <= names | for_mpi
     assert variables["ASKED_FOR"] == "this"
 
 
@@ -314,8 +314,8 @@ def writes_elsewhere(folder, isolation):
 def sees_other_processes(folder, isolation):
     nap = [sys.executable, "-c", "import time; time.sleep(20)", "secret"]
     with subprocess.Popen(nap, env={"COURSE_SECRET": "secret"}) as other:
-        look = "cat /proc/*/cmdline /proc/*/environ | grep -c secre[t]"
-        ended = run(folder, ["sh", "-c", look], isolation)
+        command = "cat /proc/*/cmdline /proc/*/environ | grep -c secre[t]"
+        ended = run(folder, ["sh", "-c", command], isolation)
         other.kill()
     return "matches" in ended.output or ended.output.splitlines()[-1] != "0"
 
@@ -330,10 +330,9 @@ def reaches_the_network(folder, isolation):
 
 
 def has_rights(folder, isolation):
-    look = "id -u; grep CapEff /proc/self/status"
-    user, capabilities = run(folder, ["sh", "-c", look], isolation).output.split("\n")[
-        :2
-    ]
+    command = "id -u; grep CapEff /proc/self/status"
+    output = run(folder, ["sh", "-c", command], isolation).output
+    user, capabilities = output.split("\n")[:2]
     return user == "0" or int(capabilities.split()[1], 16) != 0
 
 
@@ -357,7 +356,7 @@ def test_isolation_keeps_it_out_and_nothing_else_would(folder, aspect, attack):
 
 def test_of_the_course_and_the_home_it_sees_only_this_python(folder):
     needs("files")
-    shown = [sys.prefix, sys.base_prefix, os.path.realpath(sys.base_prefix), "/usr"]
+    readable = [sys.prefix, sys.base_prefix, os.path.realpath(sys.base_prefix), "/usr"]
     system = {
         "bin",
         "dev",
@@ -370,7 +369,7 @@ def test_of_the_course_and_the_home_it_sees_only_this_python(folder):
         "sys",
         "tmp",
     }
-    roots = {Path(path).parts[1] for path in [*shown, str(folder)]}
+    roots = {Path(path).parts[1] for path in [*readable, str(folder)]}
     assert set(run(folder, ["ls", "-A", "/"]).output.split()) <= system | roots
     places = [
         course.PACKAGE_ROOT,
@@ -379,9 +378,9 @@ def test_of_the_course_and_the_home_it_sees_only_this_python(folder):
         Path("/var"),
     ]
     patterns = " ".join(f"{place}/* {place}/.[!.]*" for place in places)
-    seen = run(folder, ["sh", "-c", f"ls -d {patterns} 2>&-"]).output.splitlines()
-    for path in seen:
-        assert any(f"{place}/".startswith(f"{path}/") for place in [*shown, folder])
+    paths = run(folder, ["sh", "-c", f"ls -d {patterns} 2>&-"]).output.splitlines()
+    for path in paths:
+        assert any(f"{place}/".startswith(f"{path}/") for place in [*readable, folder])
     attempt = "cat ../../solutions/* ../solutions/* ../../../../etc/shadow"
     assert run(folder, ["sh", "-c", attempt]).output.count("No such file") == 3
 
@@ -397,12 +396,12 @@ def test_it_sees_what_it_is_shown_and_can_not_change_it(folder):
     within.mkdir()
     (within / "data").write_text("data")
     places = [shown, folder.parent / "link" / "data", within]
-    look = "".join(
+    command = "".join(
         f"cat {place}/data || cat {place}; echo x > {place}/new; rm -rf {place}; "
         for place in places
     )
-    said = run(folder, ["sh", "-c", f"({look}) 2>&-"], readable=places).output
-    assert said == "data" * len(places)
+    output = run(folder, ["sh", "-c", f"({command}) 2>&-"], readable=places).output
+    assert output == "data" * len(places)
     assert [path.name for path in shown.iterdir()] == ["data"]
     assert [path.name for path in within.iterdir()] == ["data"]
     with pytest.raises(course.CourseError, match="no-such-file"):
@@ -441,9 +440,9 @@ def test_temporary_files_are_private_and_bounded(folder):
     needs("files")
     code = "import os; print(sorted(os.listdir('/tmp')), os.listdir('/dev/shm'))"
     # Of what is there outside, no more than what is shown.
-    shown = [folder, Path(sys.prefix), Path(sys.base_prefix)]
-    own = {p.parts[2] for p in shown if p.is_relative_to("/tmp")}
-    assert python(folder, code).output == f"{sorted(own)} []\n"
+    readable = [folder, Path(sys.prefix), Path(sys.base_prefix)]
+    names = {p.parts[2] for p in readable if p.is_relative_to("/tmp")}
+    assert python(folder, code).output == f"{sorted(names)} []\n"
     fill = "for n in 1 2 3 4 5; do head -c 900000 /dev/zero > /tmp/$n || echo $n; done"
     ended = run(folder, ["sh", "-c", fill], file_bytes=2e6)
     assert "No space left" in ended.output

@@ -53,14 +53,14 @@ def test_points_survive_being_recorded(tmp_path):
     points = points_for({(2, 64, True): 0.25, (1, 16, False): 0.125})
     rows = [scaling.as_plain(point) for point in points]
     records.save("s", {"points": rows}, "python", folder=tmp_path)
-    kept = records.load("s", tmp_path).results["points"]
-    assert scaling.from_plain(kept) == points
+    recorded = records.load("s", tmp_path).results["points"]
+    assert scaling.from_plain(recorded) == points
 
 
 def test_of_a_step_the_slowest_worker_counts(tmp_path):
     for rank, seconds in enumerate([[0.1, 0.3], [0.2, 0.1]]):
-        told = {"step_seconds": {"together:16x2": seconds}}
-        (tmp_path / f"timed-{rank}.json").write_text(json.dumps(told))
+        report = {"step_seconds": {"together:16x2": seconds}}
+        (tmp_path / f"timed-{rank}.json").write_text(json.dumps(report))
     run = Run("timed_steps.py", 2, "mpirun", tmp_path)
     first, second = scaling.points(run)
     assert (first.seconds, second.seconds) == (0.2, 0.3)
@@ -75,10 +75,10 @@ def test_what_autotune_tried_is_read(tmp_path):
     head = "hierarchical_allreduce,hierarchical_allgather,cache_enabled,"
     head += "cycle_time_ms,tensor_fusion_threshold,score\n"
     log.write_text(head + "0,0,1,5.004,4.0,12.5\n0,0,1,50,32,8.25\n")
-    found = scaling.tuned(log)
-    assert list(found["cycle"]) == [5, 50]
-    assert list(found["fusion"]) == [4, 32]
-    assert list(found["score"]) == [12.5, 8.25]
+    tries = scaling.tuned(log)
+    assert list(tries["cycle"]) == [5, 50]
+    assert list(tries["fusion"]) == [4, 32]
+    assert list(tries["score"]) == [12.5, 8.25]
     log.write_text(head)
     with pytest.raises(course.CourseError, match="holds no try"):
         scaling.tuned(log)
@@ -107,7 +107,7 @@ def test_real_steps_are_measured(tmp_path, monkeypatch):
     (tmp_path / "notebooks").mkdir()
     (tmp_path / "exercises").mkdir()
     monkeypatch.chdir(tmp_path)
-    found = scaling.step_times(
+    points = scaling.step_times(
         2,
         ["alone:2x1", "together:2x1"],
         rounds=2,
@@ -117,11 +117,11 @@ def test_real_steps_are_measured(tmp_path, monkeypatch):
         time_limit=115,
         quiet=True,
     )
-    assert [(p.workers, p.batch, p.talks) for p in found] == [
+    assert [(p.workers, p.batch, p.talks) for p in points] == [
         (2, 2, False),
         (2, 2, False),
         (2, 2, True),
         (2, 2, True),
     ]
-    assert all(p.seconds > 0 for p in found)
-    assert {p.network for p in found} == {cost_model.wide_resnet(1)}
+    assert all(p.seconds > 0 for p in points)
+    assert {p.network for p in points} == {cost_model.wide_resnet(1)}

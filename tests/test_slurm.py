@@ -65,7 +65,7 @@ runpy.run_path({str(course.PACKAGE_ROOT / "solutions" / "survive_solution.py")!r
 
 
 @pytest.fixture(scope="module")
-def here():
+def two_nodes():
     """A running cluster of two nodes, which leaves nothing. Its folder is in a private
     one, as a notebook's temporary files are."""
     if why := slurm.missing():
@@ -75,8 +75,8 @@ def here():
             patch.setattr(tempfile, "tempdir", private)
             cluster = stack.enter_context(slurm.cluster(nodes=2, time_limit=300))
         yield cluster
-    left = [p for p in psutil.process_iter() if str(cluster.folder) in _line(p)]
-    assert not left
+    processes = [p for p in psutil.process_iter() if str(cluster.folder) in _line(p)]
+    assert not processes
     assert not cluster.folder.exists()
 
 
@@ -107,19 +107,19 @@ def output(job):
     return Path(f"survive-{job}.out").read_text()
 
 
-def submit(here, script, *arguments, program="greeting.py", more="", **options):
+def submit(two_nodes, script, *arguments, program="greeting.py", more="", **options):
     export = f"ALL,PROGRAM={program}{more}"
-    return here.submit(script, *arguments, export=export, **options)
+    return two_nodes.submit(script, *arguments, export=export, **options)
 
 
-def time_is_nearly_up(here, job):
+def time_is_nearly_up(two_nodes, job):
     """What --signal does two minutes before the end, now."""
-    here.command("scancel", "--batch", "--signal=USR1", job)
+    two_nodes.command("scancel", "--batch", "--signal=USR1", job)
 
 
-def needs_pmix(here):
+def needs_pmix(two_nodes):
     try:
-        here.command("srun", "--mpi=pmix", "true")
+        two_nodes.command("srun", "--mpi=pmix", "true")
     except course.CourseError as error:
         pytest.skip(f"this Slurm starts nothing with PMIx: {error}")
 
@@ -132,80 +132,80 @@ def test_bash_can_read_the_script(script):
 @pytest.mark.parametrize("script", [MPIRUN, SRUN])
 def test_a_script_asks_for_what_going_on_needs(script):
     text = (course.PACKAGE_ROOT / script).read_text()
-    asked = dict(re.findall(r"^#SBATCH --([\w-]+)(?:=(.*))?$", text, re.M))
-    assert asked["signal"].startswith("B:USR1@")
-    assert {"requeue", "time", "nodes", "ntasks-per-node"} <= set(asked)
-    assert asked["open-mode"] == "append"
+    options = dict(re.findall(r"^#SBATCH --([\w-]+)(?:=(.*))?$", text, re.M))
+    assert options["signal"].startswith("B:USR1@")
+    assert {"requeue", "time", "nodes", "ntasks-per-node"} <= set(options)
+    assert options["open-mode"] == "append"
 
 
 @pytest.mark.parametrize("script", [MPIRUN, SRUN])
-def test_two_tasks_meet_on_one_node(here, place, script):
+def test_two_tasks_meet_on_one_node(two_nodes, place, script):
     if script == SRUN:
-        needs_pmix(here)
-    job = submit(here, script)
-    facts = here.wait(job)
+        needs_pmix(two_nodes)
+    job = submit(two_nodes, script)
+    facts = two_nodes.wait(job)
     assert facts["JobState"] == "COMPLETED", output(job)
     node = facts["NodeList"]
     assert greetings(job) == [f"{node} 0 2 1", f"{node} 1 2 1"]
 
 
 @pytest.mark.parametrize("script", [MPIRUN, SRUN])
-def test_other_numbers_of_nodes_tasks_and_cores_are_options(here, place, script):
+def test_other_numbers_of_nodes_tasks_and_cores_are_options(two_nodes, place, script):
     if script == SRUN:
-        needs_pmix(here)
-    job = submit(here, script, nodes=2, ntasks_per_node=1, cpus_per_task=2)
-    facts = here.wait(job)
+        needs_pmix(two_nodes)
+    job = submit(two_nodes, script, nodes=2, ntasks_per_node=1, cpus_per_task=2)
+    facts = two_nodes.wait(job)
     assert facts["JobState"] == "COMPLETED", output(job)
     assert greetings(job) == ["node-0 0 2 2", "node-1 1 2 2"]
 
 
-def test_srun_refuses_to_start_tasks_that_do_not_find_each_other(here, place):
-    job = submit(here, SRUN, more=",PMI=pmi2")
-    facts = here.wait(job)
+def test_srun_refuses_to_start_tasks_that_do_not_find_each_other(two_nodes, place):
+    job = submit(two_nodes, SRUN, more=",PMI=pmi2")
+    facts = two_nodes.wait(job)
     assert facts["JobState"] == "FAILED"
     assert "srun --mpi=pmi2 starts no 2 tasks that find each other" in output(job)
     assert greetings(job) == []
 
 
-def test_a_job_that_asks_for_too_much_is_not_waited_for(here, place):
-    job = submit(here, MPIRUN, nodes=3)
+def test_a_job_that_asks_for_too_much_is_not_waited_for(two_nodes, place):
+    job = submit(two_nodes, MPIRUN, nodes=3)
     with pytest.raises(course.CourseError, match="will never start"):
-        here.wait(job)
+        two_nodes.wait(job)
 
 
-def test_the_job_fails_as_its_program_does(here, place):
-    job = submit(here, MPIRUN, "--then", "fail")
-    facts = here.wait(job)
+def test_the_job_fails_as_its_program_does(two_nodes, place):
+    job = submit(two_nodes, MPIRUN, "--then", "fail")
+    facts = two_nodes.wait(job)
     assert (facts["JobState"], facts["ExitCode"]) == ("FAILED", "3:0")
 
 
-def test_a_job_that_gets_nowhere_in_its_time_is_not_begun_again(here, place):
-    job = submit(here, MPIRUN, "--then", "wait")
+def test_a_job_that_gets_nowhere_in_its_time_is_not_begun_again(two_nodes, place):
+    job = submit(two_nodes, MPIRUN, "--then", "wait")
     wait_for(lambda: len(greetings(job)) == 2, what="both tasks to greet")
-    time_is_nearly_up(here, job)
-    facts = here.wait(job)
+    time_is_nearly_up(two_nodes, job)
+    facts = two_nodes.wait(job)
     assert (facts["JobState"], facts["Restarts"]) == ("FAILED", "0")
     assert "No checkpoint was made within the time limit" in output(job)
 
 
-def test_a_training_goes_on_after_its_time_limit(here, place):
+def test_a_training_goes_on_after_its_time_limit(two_nodes, place):
     options = {"epochs": 2, "train-images": 60, "batch-size": 10, "data": "sample"}
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
-    job = submit(here, MPIRUN, *words, program="tiny.py")
-    kept = Path(f"logs/slurm-{job}/checkpoints")
+    job = submit(two_nodes, MPIRUN, *words, program="tiny.py")
+    checkpoints = Path(f"logs/slurm-{job}/checkpoints")
     wait_for(
-        lambda: list(kept.glob("*.index")),
+        lambda: list(checkpoints.glob("*.index")),
         seconds=150,
         what="the first checkpoint",
     )
-    time_is_nearly_up(here, job)
-    facts = here.wait(job, time_limit=200)
+    time_is_nearly_up(two_nodes, job)
+    facts = two_nodes.wait(job, time_limit=200)
     assert (facts["JobState"], facts["Restarts"]) == ("COMPLETED", "1"), output(job)
     assert "goes back to the queue" in output(job)
     histories = [Path(f"logs/slurm-{job}", f"history{n}.csv") for n in ("", "-1")]
     epochs = [[int(row["epoch"]) for row in read(path)] for path in histories]
     assert epochs == [[0], [1]]  # it went on, and did none twice
-    assert (kept / "ckpt-2.index").exists()
+    assert (checkpoints / "ckpt-2.index").exists()
 
 
 def read(path):

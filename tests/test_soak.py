@@ -184,8 +184,8 @@ def test_what_is_there_before_is_not_left_behind(tmp_path, monkeypatch):
     (tmp_path / "old").touch()
     before = soak.traces(MARK, tmp_path)
     (tmp_path / "new").touch()
-    left = soak.left_behind(before, MARK, tmp_path / "place", tmp_path)
-    assert left == [f"file {tmp_path / 'new'}"]
+    traces = soak.left_behind(before, MARK, tmp_path / "place", tmp_path)
+    assert traces == [f"file {tmp_path / 'new'}"]
 
 
 def test_what_goes_while_one_looks_is_not_an_error(tmp_path):
@@ -219,12 +219,12 @@ def test_a_half_written_file_is_left_behind(tmp_path, monkeypatch, name):
 
 
 def test_another_report_than_expected_is_wrong():
-    found = {"status": 1, "why": "rank 1 of 2 failed"}
-    assert soak.expect(found, 1, "rank 1") == "rank 1"
-    assert soak.expect(found, None) == "status 1"
+    report = {"status": 1, "why": "rank 1 of 2 failed"}
+    assert soak.expect(report, 1, "rank 1") == "rank 1"
+    assert soak.expect(report, None) == "status 1"
     for status, word in ((0, "rank 1"), (1, "rank 0"), (124, "rank 1")):
         with pytest.raises(soak.Wrong, match="rank 1 of 2 failed"):
-            soak.expect(found, status, word)
+            soak.expect(report, status, word)
     with pytest.raises(soak.Wrong):
         soak.expect({"status": 0, "why": ""}, None)
 
@@ -243,30 +243,30 @@ def test_a_fault_is_told_with_the_round_that_brings_it_back(folder, monkeypatch)
 
     monkeypatch.setattr(soak, "ACTIONS", {"leak": leak})
     monkeypatch.setattr(soak, "SETTLE", 1)
-    said = []
-    report = soak.soak(minutes=1, seed=8, only=5, say=said.append)
+    messages = []
+    report = soak.soak(minutes=1, seed=8, only=5, say=messages.append)
     assert not report.ok
     assert report.rounds == [soak.plan(8, 5)]
-    assert "WRONG; LEFT BEHIND" in said[1]
-    told = (report.folder / "faults.txt").read_text().splitlines()
-    assert len(told) == 3
-    again = "python tests/soak.py --seed 8 --round 5   # "
-    assert all(line.startswith(again) for line in told)
+    assert "WRONG; LEFT BEHIND" in messages[1]
+    lines = (report.folder / "faults.txt").read_text().splitlines()
+    assert len(lines) == 3
+    command = "python tests/soak.py --seed 8 --round 5   # "
+    assert all(line.startswith(command) for line in lines)
     for what in ("was not named", "process .*sleep 100", "forgotten"):
-        assert any(re.search(what, line) for line in told)
+        assert any(re.search(what, line) for line in lines)
     assert (report.folder / "5" / "program.py").exists()
     assert not soak.marked(marks[0])
 
 
 def test_the_time_is_up_between_two_rounds(folder, monkeypatch):
     monkeypatch.setattr(soak, "ACTIONS", {"nothing": lambda place, turn: "done"})
-    said = []
-    report = soak.soak(minutes=0.02, seed=1, say=said.append)
+    messages = []
+    report = soak.soak(minutes=0.02, seed=1, say=messages.append)
     assert report.ok
-    assert len(said) == len(report.rounds) + 1 > 1
-    assert [turn.number for turn in report.rounds] == list(range(1, len(said)))
+    assert len(messages) == len(report.rounds) + 1 > 1
+    assert [turn.number for turn in report.rounds] == list(range(1, len(messages)))
     assert not report.folder.exists()
-    assert not soak.soak(minutes=0, say=said.append).ok
+    assert not soak.soak(minutes=0, say=messages.append).ok
 
 
 def test_ctrl_c_ends_all_and_the_verdict_is_on_what_was_done(folder, monkeypatch):

@@ -55,7 +55,7 @@ def java_that_says(folder, text, status=0):
 
 
 @pytest.mark.parametrize(
-    ("said", "status", "version"),
+    ("words", "status", "version"),
     [
         ('openjdk version "17.0.15" 2025-04-15', 0, 17),
         ('openjdk version "1.8.0_402"', 0, 8),
@@ -63,9 +63,9 @@ def java_that_says(folder, text, status=0):
         ("No Java runtime present, requesting install.", 1, None),
     ],
 )
-def test_java_tells_its_version(tmp_path, monkeypatch, said, status, version):
+def test_java_tells_its_version(tmp_path, monkeypatch, words, status, version):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    java_that_says(tmp_path, said, status)
+    java_that_says(tmp_path, words, status)
     assert spark.java_version() == version
 
 
@@ -86,11 +86,11 @@ def test_without_spark_the_remedy_is_told(tmp_path, monkeypatch):
 
 def processes_of(folder):
     """Those whose command names the folder: the driver and all that it starts."""
-    found = []
+    processes = []
     for process in psutil.process_iter(["cmdline"]):
         if str(folder) in " ".join(process.info["cmdline"] or ()):
-            found.append(process)
-    return found
+            processes.append(process)
+    return processes
 
 
 @pytest.fixture(scope="module")
@@ -131,15 +131,15 @@ def test_rank_0_keeps_a_checkpoint_and_nothing_is_left_half_done(trained):
 @pytest.mark.slow
 def test_spark_says_little_and_the_workers_say_who_they_are(trained):
     folder, _ = trained
-    said = (folder / "log.txt").read_text()
-    assert "rank 1 on " in said
-    assert "the driver has the network" in said
-    assert "INFO" not in said
-    assert len(said.splitlines()) < 20
+    output = (folder / "log.txt").read_text()
+    assert "rank 1 on " in output
+    assert "the driver has the network" in output
+    assert "INFO" not in output
+    assert len(output.splitlines()) < 20
 
 
 def test_of_many_lines_the_failed_worker_s_own_is_told():
-    said = """\
+    output = """\
 [1]<stderr>:Traceback (most recent call last):
 [1]<stderr>:ValueError: no such garment
 [0]<stderr>:HorovodInternalError: not this
@@ -147,7 +147,7 @@ Py4JJavaError: many more words
 Process name: 1
 Exit code: 1
 """
-    assert spark._why(said) == "failed on rank 1: ValueError: no such garment"
+    assert spark._why(output) == "failed on rank 1: ValueError: no such garment"
     assert spark._why("Terminated") is None
 
 

@@ -40,21 +40,21 @@ def folder(tmp_path):
 
 
 def test_all_workers_say_where_they_are_and_go_on(folder):
-    seen, shown = [], []
+    by_rank, tables = [], []
 
     def attend(run):
-        if len(list(folder.glob("ready-*"))) == 2 and not seen:
-            seen.extend(stacks.of_run(run.folder))
-            shown.append(repr(stacks.newest()))
+        if len(list(folder.glob("ready-*"))) == 2 and not by_rank:
+            by_rank.extend(stacks.of_run(run.folder))
+            tables.append(repr(stacks.newest()))
             (folder / "end").touch()
 
     run = launch.run("still.py", workers=2, quiet=True, time_limit=60, attend=attend)
     assert run.status == 0
-    assert [one.rank for one in seen] == [0, 1]
-    functions = [[f.function for f in one.frames] for one in seen]
+    assert [at_rank.rank for at_rank in by_rank] == [0, 1]
+    functions = [[f.function for f in at_rank.frames] for at_rank in by_rank]
     assert functions[0][:2] == ["waits", "<module>"]
     assert functions[1][:3] == ["waits", "works", "<module>"]
-    lines = shown[0].splitlines()[1:]
+    lines = tables[0].splitlines()[1:]
     assert len(lines) == 2
     for rank, line in enumerate(lines):
         assert line.startswith(f"{rank} | still.py, line 6 | waits")
@@ -86,17 +86,17 @@ def test_asking_again_and_again_harms_nobody(folder):
         "    try: made()\n"
         "    except ValueError: pass\n"
     )
-    asked = []
+    answers = []
 
     def attend(run):
         with contextlib.suppress(course.CourseError):  # not there yet, or not any more
             for _ in range(5):
-                asked.append(stacks.of_run(run.folder))
+                answers.append(stacks.of_run(run.folder))
 
     run = launch.run("still.py", workers=2, quiet=True, time_limit=60, attend=attend)
     assert run.status == 0
-    assert len(asked) >= 3
-    assert any(one.frames for one in asked[0])
+    assert len(answers) >= 3
+    assert any(at_rank.frames for at_rank in answers[0])
 
 
 def stack(*calls):
@@ -137,9 +137,9 @@ def test_what_it_does_is_told_in_few_words(calls, doing):
 def noted(folder, *weights, epoch=1):
     (folder / "workers").mkdir(exist_ok=True)
     facts = {"epoch": epoch, "pixels": 1.0, "rate": 0.1, "steps": 3, "seconds": 1.0}
-    for rank, own in enumerate(weights):
+    for rank, digest in enumerate(weights):
         with (folder / "workers" / f"{rank}.prints").open("a") as file:
-            file.write(json.dumps({"rank": rank, "weights": own, **facts}) + "\n")
+            file.write(json.dumps({"rank": rank, "weights": digest, **facts}) + "\n")
 
 
 def test_the_first_epoch_with_different_weights_is_named(tmp_path):

@@ -150,9 +150,9 @@ def test_generated_files_are_up_to_date():
 
 
 def test_one_exercise_keeps_the_programs_after_its_steps_the_others_none():
-    kept = sorted(path.name for path in SOLUTIONS.glob("*_after_step_*.py"))
-    assert kept == [f"{markup.KEPT}_after_step_{n:02}.py" for n in range(1, 7)]
-    assert [path.name for path in [*renderings()][1:]] == kept
+    names = sorted(path.name for path in SOLUTIONS.glob("*_after_step_*.py"))
+    assert names == [f"{markup.KEPT}_after_step_{n:02}.py" for n in range(1, 7)]
+    assert [path.name for path in [*renderings()][1:]] == names
     assert [path.name for path in renderings("mirrored")] == ["mirrored.py"]
 
 
@@ -174,8 +174,8 @@ def test_every_rendering_parses_and_has_the_todos_that_are_left(name, count):
     }.get(name, "MirroredStrategy(")
     for n, text in enumerate(programs_of(name)):
         ast.parse(text)
-        left = [int(k) for k in re.findall(r"# TODO: Step (\d+):", text)]
-        assert left == [k for k in paragraphs if k > n]
+        todos = [int(k) for k in re.findall(r"# TODO: Step (\d+):", text)]
+        assert todos == [k for k in paragraphs if k > n]
         assert "# was:" not in text
         assert (new in re.sub("#.*", "", text)) == (n > 0)
 
@@ -243,8 +243,8 @@ def test_an_exercise_that_is_one_of_the_renderings_may_be_replaced(copy):
     exercise.write_text(solved.replace(f"solutions/{source.name}", "exercises/x.py"))
     with pytest.raises(course.CourseError):
         work.generate()
-    own = "exercises/fashion_mnist.py"
-    exercise.write_text(solved.replace(f"solutions/{source.name}", own))
+    name = "exercises/fashion_mnist.py"
+    exercise.write_text(solved.replace(f"solutions/{source.name}", name))
     assert work.generate() == [exercise]
 
 
@@ -279,21 +279,21 @@ def test_the_program_after_each_step_is_written_where_it_is_asked_for(copy):
 
 @pytest.mark.parametrize("in_the_way", ["text", "bytes", "folder", "link"])
 def test_the_programs_after_the_steps_overwrite_nothing(copy, in_the_way):
-    there = copy / "out" / "survive_after_step_03.py"
-    there.parent.mkdir()
+    path = copy / "out" / "survive_after_step_03.py"
+    path.parent.mkdir()
     if in_the_way == "folder":
-        there.mkdir()
+        path.mkdir()
     elif in_the_way == "link":
-        there.symlink_to("nowhere")
+        path.symlink_to("nowhere")
     else:
-        there.write_bytes(b"# mine\n" if in_the_way == "text" else b"\xff\0")
-    before = there.lstat()
+        path.write_bytes(b"# mine\n" if in_the_way == "text" else b"\xff\0")
+    before = path.lstat()
     with pytest.raises(
         course.CourseError, match=r"out/survive_after_step_03\.py would"
     ):
         work.write_steps("out")
-    assert there.lstat() == before
-    assert list(there.parent.iterdir()) == [there]
+    assert path.lstat() == before
+    assert list(path.parent.iterdir()) == [path]
 
 
 def test_a_folder_that_cannot_be_made_is_named(copy):
@@ -380,17 +380,17 @@ def test_hint_and_diff_for_notebooks(copy):
         course.CourseError, match="no hint 4 for step 2 of fashion_mnist"
     ):
         progress.hint(2, level=4)
-    shown = work.what_changed(3)
-    assert "DistributedOptimizer" in shown._repr_html_()
-    diff = repr(shown).splitlines()
+    changes = work.what_changed(3)
+    assert "DistributedOptimizer" in changes._repr_html_()
+    diff = repr(changes).splitlines()
     added = [line for line in diff if line.startswith("+") and "+++" not in line]
     assert "+optimizer = hvd.DistributedOptimizer(optimizer)" in added
 
 
 def test_an_excerpt_is_the_part_between_two_lines(copy):
-    shown = repr(work.excerpt("def cbr", "def conv_block"))
-    assert shown.startswith("def cbr(x, filters):")
-    assert shown.endswith("return tf.keras.layers.ReLU()(x)")
+    text = repr(work.excerpt("def cbr", "def conv_block"))
+    assert text.startswith("def cbr(x, filters):")
+    assert text.endswith("return tf.keras.layers.ReLU()(x)")
     with pytest.raises(course.CourseError, match="no part from `def nothing`"):
         work.excerpt("def nothing", "def conv_block")
 
@@ -398,10 +398,10 @@ def test_an_excerpt_is_the_part_between_two_lines(copy):
 def test_the_difference_from_ones_own_program(copy):
     exercise = copy / "exercises" / "fashion_mnist.py"
     source = (copy / "solutions" / "fashion_mnist_solution.py").read_text()
-    own = markup.render(source, 3).replace(
+    text = markup.render(source, 3).replace(
         "solutions/fashion_mnist_solution.py", "exercises/fashion_mnist.py"
     )
-    exercise.write_text(own)
+    exercise.write_text(text)
     assert work.yours_and_ours(3) == ""
     assert "+callbacks.append(hvd.callbacks.Broad" in work.yours_and_ours(4)
     with pytest.raises(course.CourseError, match="there is no step 7"):

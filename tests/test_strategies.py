@@ -25,16 +25,16 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def found():
+def outcomes():
     return strategies.try_out()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "way"), CELLS)
-def test_a_cell_of_the_table_says_what_happens(name, way, found):
+def test_a_cell_of_the_table_says_what_happens(name, way, outcomes):
     kind = KINDS[name]
-    assert len(found[name]) == kind.processes
-    for happened in found[name]:
+    assert len(outcomes[name]) == kind.processes
+    for happened in outcomes[name]:
         assert happened["start"] is None
         if kind.verdict(way) == "works":
             assert happened[way] is None
@@ -43,8 +43,10 @@ def test_a_cell_of_the_table_says_what_happens(name, way, found):
 
 
 @pytest.mark.slow
-def test_the_replicas_are_as_many_as_asked_for(found):
-    replicas = {name: all_[0].get("replicas") for name, all_ in found.items()}
+def test_the_replicas_are_as_many_as_asked_for(outcomes):
+    replicas = {
+        name: processes[0].get("replicas") for name, processes in outcomes.items()
+    }
     assert replicas == {
         "default": 1,
         "one_device": 1,
@@ -57,17 +59,17 @@ def test_the_replicas_are_as_many_as_asked_for(found):
 
 
 @pytest.mark.slow
-def test_without_a_tpu_the_resolver_says_so(found):
-    (happened,) = found["tpu"]
+def test_without_a_tpu_the_resolver_says_so(outcomes):
+    (happened,) = outcomes["tpu"]
     assert "NotFoundError" in happened["start"]
     assert "TPU" in happened["start"]
     assert all(KINDS["tpu"].verdict(way) == "not run" for way in strategies.WAYS)
 
 
 @pytest.mark.slow
-def test_all_is_as_expected_and_the_tables_agree(found):
-    assert strategies.surprises(found) == []
-    assert strategies.tried(found).rows == strategies.table().rows
+def test_all_is_as_expected_and_the_tables_agree(outcomes):
+    assert strategies.surprises(outcomes) == []
+    assert strategies.tried(outcomes).rows == strategies.table().rows
 
 
 # ------------------------------------------------------------ without TensorFlow
@@ -152,14 +154,14 @@ def test_all_annotated_programs_are_counted():
     "table", [strategies.table, strategies.places, strategies.changes]
 )
 def test_tables_show_themselves_everywhere(table):
-    shown = table()
+    rendered = table()
     console = Console(width=200)
     with console.capture() as captured:
-        console.print(shown)
-    for row in shown.rows:
+        console.print(rendered)
+    for row in rendered.rows:
         assert row[0] in captured.get()
-        assert row[0] in shown._repr_html_()
-        assert row[0] in repr(shown)
+        assert row[0] in rendered._repr_html_()
+        assert row[0] in repr(rendered)
 
 
 def test_the_chart_is_whole_and_in_words():

@@ -33,13 +33,13 @@ def zipped(path: Path, files: dict[str, str | bytes], **options) -> Path:
 
 def only(folder: Path):
     """The only submission; where it has a problem, it has no program."""
-    (one,) = collect(folder)
+    (submission,) = collect(folder)
     assert (
-        (one.program is None)
-        == (one.problem is not None)
-        == (one.status != "handed in")
+        (submission.program is None)
+        == (submission.problem is not None)
+        == (submission.status != "handed in")
     )
-    return one
+    return submission
 
 
 def test_a_file_a_folder_and_a_zip(tmp_path):
@@ -48,11 +48,11 @@ def test_a_file_a_folder_and_a_zip(tmp_path):
     (tmp_path / "bob/work/deep/mine.py").write_text(PROGRAM)
     (tmp_path / "bob/notes.txt").write_text("done")
     zipped(tmp_path / "carol.ZIP", {"work/": "", "work/mine.py": PROGRAM, "a.txt": "b"})
-    found = collect(tmp_path)
-    assert [one.learner for one in found] == ["alice", "bob", "carol"]
-    assert {one.program for one in found} == {PROGRAM.encode()}
-    assert {one.status for one in found} == {HANDED_IN}
-    assert found[2].source == tmp_path / "carol.ZIP"
+    handed_in = collect(tmp_path)
+    assert [submission.learner for submission in handed_in] == ["alice", "bob", "carol"]
+    assert {submission.program for submission in handed_in} == {PROGRAM.encode()}
+    assert {submission.status for submission in handed_in} == {HANDED_IN}
+    assert handed_in[2].source == tmp_path / "carol.ZIP"
 
 
 def test_the_exercises_own_name_is_preferred_and_clutter_is_none(tmp_path):
@@ -71,8 +71,8 @@ def test_the_exercises_own_name_is_preferred_and_clutter_is_none(tmp_path):
         path.write_text(text)
     (tmp_path / ".DS_Store").write_text("clutter")
     (tmp_path / "__MACOSX").mkdir()
-    found = collect(tmp_path)
-    assert [(one.learner, one.program) for one in found] == [
+    handed_in = collect(tmp_path)
+    assert [(submission.learner, submission.program) for submission in handed_in] == [
         ("bob", PROGRAM.encode()),
         ("carol", PROGRAM.encode()),
     ]
@@ -96,9 +96,9 @@ def test_ambiguous_programs_are_named_but_none_is_taken(tmp_path, files, wanted,
         path = tmp_path / "bob" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(PROGRAM)
-    one = only(tmp_path)
-    assert (one.status, one.files) == (REFUSED, wanted)
-    assert "2 of its programs" in one.problem
+    submission = only(tmp_path)
+    assert (submission.status, submission.files) == (REFUSED, wanted)
+    assert "2 of its programs" in submission.problem
 
 
 @pytest.mark.parametrize("content", ["", " \n\t\n", "\ufeff"])
@@ -111,16 +111,16 @@ def test_an_empty_program_is_a_missing_one(tmp_path, content):
 def test_no_program_at_all_is_missing(tmp_path):
     (tmp_path / "bob").mkdir()
     zipped(tmp_path / "carol.zip", {"mine.ipynb": "{}"})
-    found = collect(tmp_path)
-    assert [one.status for one in found] == [MISSING, MISSING]
-    assert found[1].files == ("mine.ipynb",)
+    handed_in = collect(tmp_path)
+    assert [submission.status for submission in handed_in] == [MISSING, MISSING]
+    assert handed_in[1].files == ("mine.ipynb",)
 
 
 def test_text_in_another_encoding_is_refused_with_the_line(tmp_path):
     (tmp_path / "alice.py").write_bytes("a = 1\nb = 'ü'\n".encode("latin-1"))
-    one = only(tmp_path)
-    assert one.status == REFUSED
-    assert "line 2" in one.problem
+    submission = only(tmp_path)
+    assert submission.status == REFUSED
+    assert "line 2" in submission.problem
 
 
 def test_a_limit_is_a_limit(tmp_path):
@@ -129,9 +129,11 @@ def test_a_limit_is_a_limit(tmp_path):
     (tmp_path / "bob.py").write_bytes(b"#" * (limit + 1))
     zipped(tmp_path / "carol.zip", {"a.py": b"#" * limit})
     zipped(tmp_path / "dave.zip", {"a.py": b"#" * (limit + 1)})
-    found = collect(tmp_path)
-    assert [one.status for one in found] == [HANDED_IN, REFUSED] * 2
-    assert all("larger than 0.1 MB" in one.problem for one in found[1::2])
+    handed_in = collect(tmp_path)
+    assert [submission.status for submission in handed_in] == [HANDED_IN, REFUSED] * 2
+    assert all(
+        "larger than 0.1 MB" in submission.problem for submission in handed_in[1::2]
+    )
 
 
 @pytest.mark.parametrize("entry", ["alice.py", "alice", "alice.zip"])
@@ -144,9 +146,9 @@ def test_a_linked_submission_is_not_followed(tmp_path, entry):
     zipped(outside / "alice.zip", {"a.py": PROGRAM})
     target = outside / ("sub" if entry == "alice" else entry)
     (folder / entry).symlink_to(target)
-    one = only(folder)
-    assert (one.learner, one.status) == ("alice", REFUSED)
-    assert "link" in one.problem
+    submission = only(folder)
+    assert (submission.learner, submission.status) == ("alice", REFUSED)
+    assert "link" in submission.problem
     with pytest.raises(files.Unfit):  # nor if it became one meanwhile
         files.read_regular(folder / entry, 1000)
 
@@ -164,15 +166,15 @@ def test_a_link_in_a_folder_is_not_followed(tmp_path, linked):
         "dangling": outside / "nothing.py",
     }[linked]
     (bob / "fashion_mnist.py").symlink_to(target)
-    one = only(tmp_path / "class")
-    assert (one.status, one.files) == (REFUSED, ("fashion_mnist.py",))
+    submission = only(tmp_path / "class")
+    assert (submission.status, submission.files) == (REFUSED, ("fashion_mnist.py",))
 
 
 def test_a_pipe_does_not_stop_everything(tmp_path):
     os.mkfifo(tmp_path / "alice.py")
     (tmp_path / "bob").mkdir()
     os.mkfifo(tmp_path / "bob/mine.py")
-    assert [one.problem for one in collect(tmp_path)] == [
+    assert [submission.problem for submission in collect(tmp_path)] == [
         "it is not a regular file"
     ] * 2
 
@@ -202,10 +204,10 @@ def test_a_folder_of_too_many_files_is_refused(tmp_path, monkeypatch):
 )  # fmt: skip
 def test_a_zip_that_leads_out_is_refused(tmp_path, path):
     zipped(tmp_path / "carol.zip", {path: PROGRAM, "fashion_mnist.py": PROGRAM})
-    one = only(tmp_path)
-    assert one.status == REFUSED
-    assert "leads out" in one.problem
-    assert one.files == (visible(path),)
+    submission = only(tmp_path)
+    assert submission.status == REFUSED
+    assert "leads out" in submission.problem
+    assert submission.files == (visible(path),)
 
 
 def test_a_link_in_a_zip_is_refused(tmp_path):
@@ -214,9 +216,9 @@ def test_a_link_in_a_zip_is_refused(tmp_path):
     link.external_attr = (stat.S_IFLNK | 0o777) << 16
     with zipfile.ZipFile(tmp_path / "carol.zip", "w") as archive:
         archive.writestr(link, "/etc/passwd")
-    one = only(tmp_path)
-    assert (one.status, one.files) == (REFUSED, ("fashion_mnist.py",))
-    assert "link" in one.problem
+    submission = only(tmp_path)
+    assert (submission.status, submission.files) == (REFUSED, ("fashion_mnist.py",))
+    assert "link" in submission.problem
 
 
 def in_little_memory(folder: Path):
@@ -316,13 +318,13 @@ def test_two_files_of_one_path_are_refused(tmp_path):
 
 
 def test_a_zip_broken_anywhere_is_a_problem_and_never_an_error(tmp_path):
-    whole = zipped(tmp_path / "carol.zip", {"a.py": PROGRAM * 20}).read_bytes()
-    for n in range(len(whole)):
-        for broken in (whole[:n], whole[:n] + b"\xff" + whole[n + 1 :]):
+    content = zipped(tmp_path / "carol.zip", {"a.py": PROGRAM * 20}).read_bytes()
+    for n in range(len(content)):
+        for broken in (content[:n], content[:n] + b"\xff" + content[n + 1 :]):
             (tmp_path / "carol.zip").write_bytes(broken)
-            one = only(tmp_path)
-            if one.status == HANDED_IN:
-                assert one.program == (PROGRAM * 20).encode()
+            submission = only(tmp_path)
+            if submission.status == HANDED_IN:
+                assert submission.program == (PROGRAM * 20).encode()
     (tmp_path / "carol.zip").write_bytes(b"no zip at all")
     assert only(tmp_path).problem == "the zip is broken"
 
@@ -351,9 +353,9 @@ def test_strange_names_work(tmp_path):
     for name in NAMES:
         (tmp_path / f"{name}.py").write_text(PROGRAM)
     (tmp_path / os.fsdecode(b"not \xff utf-8.py")).write_text(PROGRAM)
-    found = collect(tmp_path)
-    learners = [one.learner for one in found]
-    assert {one.status for one in found} == {HANDED_IN}
+    handed_in = collect(tmp_path)
+    learners = [submission.learner for submission in handed_in]
+    assert {submission.status for submission in handed_in} == {HANDED_IN}
     assert len(set(learners)) == len(NAMES) + 1
     assert "two[U+000A]lines[U+000D][U+001B][31m" in learners
     assert "[U+202E]ecila" in learners
@@ -370,11 +372,11 @@ def test_strange_names_work(tmp_path):
 
 
 def test_nobody_gets_anothers_file(tmp_path):
-    made = slugs(["Alice"])["Alice"]
-    files = slugs(["Alice", made, "alice"])
-    assert files[made] == made
+    slug = slugs(["Alice"])["Alice"]
+    files = slugs(["Alice", slug, "alice"])
+    assert files[slug] == slug
     assert files["alice"] == "alice"
-    assert files["Alice"] == f"{made}-2"
+    assert files["Alice"] == f"{slug}-2"
     assert slugs(["con"])["con"] != "con"
 
 
@@ -392,16 +394,16 @@ def test_two_submissions_of_a_learner_are_refused(tmp_path, entries):
         else:
             (tmp_path / entry).mkdir()
             (tmp_path / entry / "a.py").write_text(PROGRAM)
-    one = only(tmp_path)
-    assert one.status == REFUSED
-    assert "2 submissions" in one.problem
-    assert sorted(one.files) == sorted(map(visible, entries))
+    submission = only(tmp_path)
+    assert submission.status == REFUSED
+    assert "2 submissions" in submission.problem
+    assert sorted(submission.files) == sorted(map(visible, entries))
 
 
 def test_another_kind_of_file_is_not_passed_over_in_silence(tmp_path):
     (tmp_path / "dave.tar.gz").write_bytes(b"...")
-    one = only(tmp_path)
-    assert (one.learner, one.status) == ("dave.tar.gz", REFUSED)
+    submission = only(tmp_path)
+    assert (submission.learner, submission.status) == ("dave.tar.gz", REFUSED)
 
 
 def test_a_problem_never_names_the_learner(tmp_path):

@@ -70,13 +70,13 @@ def arrays(checkpoint):
     """All numbers of a checkpoint; not its description of itself, a string."""
     reader = tf.train.load_checkpoint(str(checkpoint))
     kinds = reader.get_variable_to_dtype_map()
-    found = {
+    numbers = {
         name: reader.get_tensor(name)
         for name, kind in kinds.items()
         if kind != tf.string
     }
-    assert len(found) > 10
-    return found
+    assert len(numbers) > 10
+    return numbers
 
 
 def newest(folder):
@@ -87,7 +87,7 @@ def newest(folder):
 
 
 @pytest.fixture(scope="module")
-def whole(folder):
+def uninterrupted(folder):
     """What a training keeps that nothing has interrupted."""
     train("whole")
     return arrays(newest("whole"))
@@ -107,7 +107,9 @@ def killer(rng):
     return attend
 
 
-def test_ten_crashes_at_random_moments_change_nothing(folder, whole, monkeypatch):
+def test_ten_crashes_at_random_moments_change_nothing(
+    folder, uninterrupted, monkeypatch
+):
     # On a busy machine, the killer comes late: a run must not be over by then.
     monkeypatch.setenv("SECONDS_PER_BATCH", "0.05")
     rng = random.Random(1)
@@ -116,16 +118,16 @@ def test_ten_crashes_at_random_moments_change_nothing(folder, whole, monkeypatch
         with pytest.raises(RunFailed) as crash:
             train("crashed", attend=killer(rng))
         wait_until_none_is_left(folder)
-        begun = elastic.journal(crash.value.run.folder)
-        assert begun["epoch"].iloc[0] == done
-        kept = newest("crashed")
-        done = int(kept.rpartition("-")[2]) if kept else 0
-        assert done in (begun["epoch"].max(), begun["epoch"].max() + 1)
+        journal = elastic.journal(crash.value.run.folder)
+        assert journal["epoch"].iloc[0] == done
+        checkpoint = newest("crashed")
+        done = int(checkpoint.rpartition("-")[2]) if checkpoint else 0
+        assert done in (journal["epoch"].max(), journal["epoch"].max() + 1)
     assert 0 < done < EPOCHS
     train("crashed")
     survived = arrays(newest("crashed"))
-    assert survived.keys() == whole.keys()
-    for name, array in whole.items():
+    assert survived.keys() == uninterrupted.keys()
+    for name, array in uninterrupted.items():
         np.testing.assert_allclose(survived[name], array, rtol=0, atol=1e-6)
 
 
@@ -158,10 +160,10 @@ class Trained:
 
 @pytest.fixture
 def trained(tmp_path):
-    made = Trained(tmp_path)
+    checkpoints = Trained(tmp_path)
     for epoch in (8, 9, 10):
-        made.keep(epoch)
-    return made
+        checkpoints.keep(epoch)
+    return checkpoints
 
 
 def test_the_newest_is_taken_up_also_from_a_copy(trained, tmp_path):
@@ -206,9 +208,9 @@ def test_another_network_s_is_refused(trained, tmp_path, capsys):
     for path in (tmp_path / "other").glob("ckpt-*"):
         shutil.copy(path, tmp_path)
     assert trained.taken_up() == 10
-    told = capsys.readouterr().err
-    assert "ckpt-11 is refused" in told
-    assert "ckpt-12 is refused" in told
+    notices = capsys.readouterr().err
+    assert "ckpt-11 is refused" in notices
+    assert "ckpt-12 is refused" in notices
 
 
 def test_one_that_lacks_something_is_refused(trained, tmp_path, capsys):
@@ -264,12 +266,12 @@ def covered(journal, epochs, workers_at_the_end=2):
     """
     for epoch in range(epochs):
         rows = journal[journal["epoch"] == epoch]
-        kept = []
+        spans = []
         for row in rows.itertuples():
-            kept = [one for one in kept if one[1] <= row.begin]
-            kept.append((row.begin, row.images))
-        ends = [0, *(end for _, end in kept)]
-        if [begin for begin, _ in kept] != ends[:-1]:
+            spans = [span for span in spans if span[1] <= row.begin]
+            spans.append((row.begin, row.images))
+        ends = [0, *(end for _, end in spans)]
+        if [begin for begin, _ in spans] != ends[:-1]:
             return False
         if IMAGES - ends[-1] >= workers_at_the_end * BATCH:
             return False
@@ -288,7 +290,7 @@ def test_the_others_go_on_with_fewer_and_then_with_more(story):
     workers = list(story.journal["workers"])
     assert [count for count, _ in itertools.groupby(workers)] == [2, 1, 2]
     assert story.run.status == 0
-    assert [one.incident.what for one in story.happened] == ["dies", "comes"]
+    assert [event.incident.what for event in story.happened] == ["dies", "comes"]
 
 
 def test_every_image_is_seen_and_none_twice_but_for_what_was_lost(story):

@@ -84,9 +84,9 @@ def test_tasks_share_the_cores_and_have_addresses_of_their_own(folder):
     program(folder, text, "seen.py")
     run = launch.run("seen.py", tasks={"ps": 1, "chief": 1, "worker": 1}, threads=3)
     lines = run.log.read_text().splitlines()
-    seen = {int(line[1]): eval(line[4:]) for line in lines}
-    assert seen
-    for rank, variables in seen.items():
+    environments = {int(line[1]): eval(line[4:]) for line in lines}
+    assert environments
+    for rank, variables in environments.items():
         task = tasks.this_task(variables)
         assert task.rank == rank
         assert list(task.cluster) == ["chief", "worker", "ps"]
@@ -116,14 +116,14 @@ def test_the_command_shown_does_the_same_from_a_plain_shell(folder):
 
 
 @pytest.mark.parametrize(
-    ("what", "seen"),
+    ("what", "message"),
     [
         ("raise", "ValueError: no such garment, in line 14"),
         ("die", "it was ended by signal 9, Killed"),
     ],
 )
-def test_a_task_that_fails_ends_the_run_and_is_named(folder, what, seen):
-    with pytest.raises(RunFailed, match=f"^worker 1 failed: {seen}") as error:
+def test_a_task_that_fails_ends_the_run_and_is_named(folder, what, message):
+    with pytest.raises(RunFailed, match=f"^worker 1 failed: {message}") as error:
         launch.run("program.py", what, "worker 1", tasks={"worker": 2}, time_limit=60)
     assert "[1] this is worker 1" in str(error.value)
     assert "[0]" not in str(error.value)
@@ -159,10 +159,10 @@ def test_killing_a_part_ends_the_whole(folder, victim):
         "launcher": launcher,
         "worker 1": watch.worker_processes(run)[1],
     }[victim].kill()
-    said, _ = owner.communicate(timeout=30)
+    output, _ = owner.communicate(timeout=30)
     assert owner.returncode != 0
     if victim == "worker 1":
-        assert "worker 1 failed: it was ended by signal 9" in said
+        assert "worker 1 failed: it was ended by signal 9" in output
     wait_until_none_is_left(folder)
 
 
@@ -191,8 +191,8 @@ def test_workers_in_step_are_all_started_again(folder):
     two = {"worker": 2}
     run = launch.run("program.py", "die once", "worker 1", tasks=two, restarts=1)
     lines = run.log.read_text().splitlines()
-    said = "worker 1 was ended by signal 9, Killed; all tasks are started again"
-    assert lines.count(f"[1] --- {said} ---") == 1
+    message = "worker 1 was ended by signal 9, Killed; all tasks are started again"
+    assert lines.count(f"[1] --- {message} ---") == 1
     assert lines.count("[0] this is worker 0") == 2
     assert lines.count("[1] this is worker 1") == 2
     assert lines.count("[1] worker 1 is done") == 1
@@ -223,8 +223,8 @@ def test_beside_servers_only_the_task_that_failed_is_started_again(folder):
     cluster = {"chief": 1, "ps": 1, "worker": 1}
     run = launch.run("chief_waits.py", tasks=cluster, restarts=1, time_limit=60)
     lines = run.log.read_text().splitlines()
-    said = "worker 0 was ended by signal 9, Killed; it is started again"
-    assert lines.count(f"[1] --- {said} ---") == 1
+    message = "worker 0 was ended by signal 9, Killed; it is started again"
+    assert lines.count(f"[1] --- {message} ---") == 1
     assert lines.count("[1] this is the worker") == 2
     assert lines.count("[0] this is the chief") == 1
 

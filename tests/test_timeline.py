@@ -55,49 +55,49 @@ def files(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["default", "alone"])
 def test_a_file_of_horovods_tells_what_travelled(files, name):
-    told = timeline.read(files[name])
-    assert told.gradients == SIZES
-    assert told.bytes_per_step == sum(SIZES.values())
-    assert 3 <= len(told.steps) <= 4  # after the first; the last may be lost
-    whole = told.spans[told.spans["name"] == "ALLREDUCE"]
-    assert (whole["bytes"] == whole["tensor"].map(SIZES)).all()
-    assert (told.spans["end"] >= told.spans["start"]).all()
-    assert {"negotiation", "processing", "transfer"} <= set(told.spans["phase"])
-    assert told.collectives["bytes"].sum() == whole["bytes"].sum()
-    assert told.collectives["tensors"].sum() == len(whole)
+    trace = timeline.read(files[name])
+    assert trace.gradients == SIZES
+    assert trace.bytes_per_step == sum(SIZES.values())
+    assert 3 <= len(trace.steps) <= 4  # after the first; the last may be lost
+    all_reduces = trace.spans[trace.spans["name"] == "ALLREDUCE"]
+    assert (all_reduces["bytes"] == all_reduces["tensor"].map(SIZES)).all()
+    assert (trace.spans["end"] >= trace.spans["start"]).all()
+    assert {"negotiation", "processing", "transfer"} <= set(trace.spans["phase"])
+    assert trace.collectives["bytes"].sum() == all_reduces["bytes"].sum()
+    assert trace.collectives["tensors"].sum() == len(all_reduces)
 
 
 @pytest.mark.slow
 def test_without_fusion_every_tensor_travels_alone(files):
-    told = timeline.read(files["alone"])
-    assert (told.collectives["tensors"] == 1).all()
-    assert (told.steps["collectives"] == 3).all()
-    assert "fusion" not in set(told.spans["phase"])
+    trace = timeline.read(files["alone"])
+    assert (trace.collectives["tensors"] == 1).all()
+    assert (trace.steps["collectives"] == 3).all()
+    assert "fusion" not in set(trace.spans["phase"])
 
 
 @pytest.mark.slow
 def test_with_fusion_some_travel_together(files):
-    told = timeline.read(files["default"])
-    assert told.collectives["tensors"].max() > 1
-    together = told.collectives.index[told.collectives["tensors"] > 1]
-    of_them = told.spans[told.spans["collective"].isin(together)]
+    trace = timeline.read(files["default"])
+    assert trace.collectives["tensors"].max() > 1
+    fused = trace.collectives.index[trace.collectives["tensors"] > 1]
+    of_them = trace.spans[trace.spans["collective"].isin(fused)]
     assert "fusion" in set(of_them["phase"])
 
 
 @pytest.mark.slow
 def test_the_phases_of_a_step_add_up_to_it(files):
-    told = timeline.read(files["alone"])
-    phases = told.steps[[*timeline.PHASES, timeline.IDLE]].sum(axis=1)
-    assert phases.to_numpy() == pytest.approx(told.steps["end"] - told.steps["start"])
-    assert 0 < told.communication < 1
-    assert list(told.summary().index) == [*timeline.PHASES, timeline.IDLE]
+    trace = timeline.read(files["alone"])
+    phases = trace.steps[[*timeline.PHASES, timeline.IDLE]].sum(axis=1)
+    assert phases.to_numpy() == pytest.approx(trace.steps["end"] - trace.steps["start"])
+    assert 0 < trace.communication < 1
+    assert list(trace.summary().index) == [*timeline.PHASES, timeline.IDLE]
 
 
 @pytest.mark.slow
 def test_who_came_last_is_known_where_the_cache_is_off(files):
-    found = timeline.read(files["alone"]).last()
-    assert 9 <= found["times"].sum() <= 12
-    assert set(found.index) <= {"rank 0", "rank 1", "together"}
+    last = timeline.read(files["alone"]).last()
+    assert 9 <= last["times"].sum() <= 12
+    assert set(last.index) <= {"rank 0", "rank 1", "together"}
 
 
 @pytest.mark.slow
@@ -110,11 +110,11 @@ def test_with_the_cache_nobody_knows_who_came_last(files):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["default", "alone"])
 def test_a_real_timeline_is_drawn(files, name):
-    told = timeline.read(files[name])
-    above, below = scaling_plots.step(told).axes
+    trace = timeline.read(files[name])
+    above, below = scaling_plots.step(trace).axes
     assert "3 tensors in" in above.get_title()
     assert len(below.patches) >= 3 * 3
-    both = scaling_plots.fusion({"one": told, "two": told})
+    both = scaling_plots.fusion({"one": trace, "two": trace})
     assert len(both.axes[1].patches) == 2 * 5
 
 
@@ -141,35 +141,35 @@ START = {
 
 
 def event(kind, time, pid=1, name=None, **args):
-    found = {"ph": kind, "ts": time, "pid": pid}
+    facts = {"ph": kind, "ts": time, "pid": pid}
     if name:
-        found["name"] = name
-    return found | ({"args": args} if args else {})
+        facts["name"] = name
+    return facts | ({"args": args} if args else {})
 
 
 def step_of(begin, late, pids=(1, 2), shape="[2, 5]"):
     """Two tensors in one message: rank 1 is `late`, a copy takes 1 ms each way, the
     exchange 3 ms."""
-    found = []
+    events = []
     for pid in pids:
-        found += [
+        events += [
             event("B", begin, pid, "NEGOTIATE_ALLREDUCE"),
             event("X", begin, pid, "0"),
             event("X", begin + late, pid, "1"),
             event("E", begin + late, pid),
         ]
     time = begin + late
-    found += [event("B", time, pid, "ALLREDUCE") for pid in pids]
+    events += [event("B", time, pid, "ALLREDUCE") for pid in pids]
     for name, long in [
         ("MEMCPY_IN_FUSION_BUFFER", 1000),
         ("MPI_ALLREDUCE", 3000),
         ("MEMCPY_OUT_FUSION_BUFFER", 1000),
     ]:
-        found += [event("B", time, pid, name) for pid in pids]
+        events += [event("B", time, pid, name) for pid in pids]
         time += long
-        found += [event("E", time, pid) for pid in pids]
-    found += [event("E", time, p, dtype="float32", shape=shape) for p in pids]
-    return found
+        events += [event("E", time, pid) for pid in pids]
+    events += [event("E", time, p, dtype="float32", shape=shape) for p in pids]
+    return events
 
 
 def named(pid, name):
@@ -183,32 +183,32 @@ def by_hand(tmp_path, *events):
 
 
 @pytest.fixture
-def told(tmp_path):
+def trace(tmp_path):
     """Steps that end at 5, 25, 47, 200 and 220 ms; validation before the fourth."""
     events = [*step_of(0, 0), *step_of(18_000, 2_000), *step_of(38_000, 4_000)]
     events += [*step_of(195_000, 0), *step_of(215_000, 500)]
     return timeline.read(by_hand(tmp_path, *events))
 
 
-def test_known_times_come_out(told):
-    assert told.unfinished == 0
-    assert told.gradients == {"a": 40, "b": 40}
-    assert list(told.steps["regular"]) == [True, True, False, True]
-    assert list(told.steps["collectives"]) == [1, 1, 1, 1]
-    assert told.collectives_per_step == 1
-    first = told.steps.iloc[0]
+def test_known_times_come_out(trace):
+    assert trace.unfinished == 0
+    assert trace.gradients == {"a": 40, "b": 40}
+    assert list(trace.steps["regular"]) == [True, True, False, True]
+    assert list(trace.steps["collectives"]) == [1, 1, 1, 1]
+    assert trace.collectives_per_step == 1
+    first = trace.steps.iloc[0]
     assert first["transfer"] == pytest.approx(0.003)
     assert first["fusion"] == pytest.approx(0.002)
     assert first["negotiation"] == pytest.approx(0.002)
     assert first[timeline.IDLE] == pytest.approx(0.020 - 0.007)
     # Regular: 20, 22 and 20.5 ms (of which 15 are spent otherwise).
     busy = 3 * 0.005 / (0.020 + 0.022 + 0.0205)
-    assert told.communication == pytest.approx(busy)
-    assert told.summary().loc["transfer", "ms per step"] == 3
+    assert trace.communication == pytest.approx(busy)
+    assert trace.summary().loc["transfer", "ms per step"] == 3
 
 
-def test_a_strip_leaves_no_gap(told):
-    strip = told.strip(0.005, 0.025)
+def test_a_strip_leaves_no_gap(trace):
+    strip = trace.strip(0.005, 0.025)
     assert list(strip["phase"]) == [
         timeline.IDLE,
         "negotiation",
@@ -221,19 +221,19 @@ def test_a_strip_leaves_no_gap(told):
     assert (strip["start"].to_numpy()[1:] == strip["end"].to_numpy()[:-1]).all()
 
 
-def test_last_is_who_is_later_than_a_tie(told):
-    found = told.last()
-    assert found.loc["rank 1", "times"] == 4
-    assert found.loc["rank 1", "seconds"] == pytest.approx(0.012)
-    assert found.loc["together", "times"] == 4
+def test_last_is_who_is_later_than_a_tie(trace):
+    last = trace.last()
+    assert last.loc["rank 1", "times"] == 4
+    assert last.loc["rank 1", "seconds"] == pytest.approx(0.012)
+    assert last.loc["together", "times"] == 4
 
 
 def test_what_was_begun_and_not_ended_is_counted(tmp_path):
     events = [*step_of(0, 0), *step_of(10_000, 0)]
     path = by_hand(tmp_path, *events, event("B", 30_000, 1, "NEGOTIATE_ALLREDUCE"))
-    told = timeline.read(path)
-    assert told.unfinished == 1
-    assert len(told.steps) == 1
+    trace = timeline.read(path)
+    assert trace.unfinished == 1
+    assert len(trace.steps) == 1
 
 
 def test_marks_of_cycles_and_other_operations_do_no_harm(tmp_path):
@@ -247,9 +247,9 @@ def test_marks_of_cycles_and_other_operations_do_no_harm(tmp_path):
         event("E", 4, 3, dtype="bfloat16", shape="[7]"),
     ]
     steps = [*step_of(10, 0), *step_of(20_000, 0)]
-    told = timeline.read(by_hand(tmp_path, named(3, "w"), mark, *weights, *steps))
-    assert told.gradients == {"a": 40, "b": 40}
-    broadcast = told.collectives[told.collectives["operation"] == "BROADCAST"]
+    trace = timeline.read(by_hand(tmp_path, named(3, "w"), mark, *weights, *steps))
+    assert trace.gradients == {"a": 40, "b": 40}
+    broadcast = trace.collectives[trace.collectives["operation"] == "BROADCAST"]
     assert list(broadcast["bytes"]) == [14]
 
 
@@ -292,21 +292,21 @@ def test_averaged_metrics_are_no_gradients(tmp_path, metrics):
     events = [*step_of(0, 0), *step_of(20_000, 0), *step_of(40_000, 0)]
     for number in range(metrics):
         events += alone(3, 60_000 + 2_000 * number)
-    told = timeline.read(by_hand(tmp_path, named(3, "metric"), *events))
-    assert told.gradients == {"a": 40, "b": 40}
-    assert len(told.steps) == 2
+    trace = timeline.read(by_hand(tmp_path, named(3, "metric"), *events))
+    assert trace.gradients == {"a": 40, "b": 40}
+    assert len(trace.steps) == 2
 
 
 def test_a_gradient_that_was_lost_in_the_last_step_is_one_still(tmp_path):
-    third = [one for one in step_of(40_000, 0) if one["pid"] != 2]
+    third = [entry for entry in step_of(40_000, 0) if entry["pid"] != 2]
     late = [named(3, "c"), *alone(3, 5_000), *alone(3, 25_000)]
     events = [*step_of(0, 0), *step_of(20_000, 0), *third]
-    told = timeline.read(by_hand(tmp_path, *late, *events))
-    assert set(told.gradients) == {"a", "b", "c"}
-    assert len(told.steps) == 1
+    trace = timeline.read(by_hand(tmp_path, *late, *events))
+    assert set(trace.gradients) == {"a", "b", "c"}
+    assert len(trace.steps) == 1
 
 
 def test_a_timeline_without_two_steps_says_so(tmp_path):
-    told = timeline.read(by_hand(tmp_path, *step_of(0, 0)))
+    trace = timeline.read(by_hand(tmp_path, *step_of(0, 0)))
     with pytest.raises(course.CourseError, match="no two steps"):
-        _ = told.steps
+        _ = trace.steps

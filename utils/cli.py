@@ -240,8 +240,8 @@ def progress(as_json: Json = False) -> None:
     """Show how far you are: the last check of each step."""
     from utils.lessons.progress import Progress
 
-    found = Progress()
-    _show(found, found.as_json(), as_json)
+    report = Progress()
+    _show(report, report.as_json(), as_json)
 
 
 @app.command()
@@ -310,7 +310,7 @@ def grade(
     _show(Table(header, rows), [g.as_json() for g in grades], as_json)
     if not as_json:
         print(f"Open {shown(out / 'index.html')}; points are in gradebook.csv.")
-    _leave(all(one.status != GRADER_ERROR for one in grades))
+    _leave(all(g.status != GRADER_ERROR for g in grades))
 
 
 @app.command()
@@ -351,11 +351,11 @@ def bench(
         lambda text: console.print(text, highlight=False),
         draw=scaling_plots.of_section,
     )
-    texts = [text for one in done for text in (*one.notes, *one.warnings())]
-    if any(one.warnings() for one in done):
+    texts = [text for section in done for text in (*section.notes, *section.warnings())]
+    if any(section.warnings() for section in done):
         texts.append("Close other programs and measure again.")
     _show(
-        Group(*(one.shown() for one in done), *texts),
+        Group(*(section.shown() for section in done), *texts),
         [asdict(section) for section in done],
         as_json,
     )

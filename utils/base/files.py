@@ -43,15 +43,15 @@ def open_regular(path: Path) -> BinaryIO:
     return os.fdopen(number, "rb")
 
 
-def read_regular(path: Path, most: int) -> bytes:
-    """The bytes of a regular file, if there are no more than `most`.
+def read_regular(path: Path, limit: int) -> bytes:
+    """The bytes of a regular file, if there are no more than `limit`.
 
     Raises TooLarge for more, Unfit for all that is no regular file; OSError.
     """
     with open_regular(path) as file:
-        content = file.read(most + 1)
-    if len(content) > most:
-        raise TooLarge(f"is larger than {most / 1e6:g} MB")
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise TooLarge(f"is larger than {limit / 1e6:g} MB")
     return content
 
 
@@ -69,7 +69,7 @@ def whole(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     # Hidden, and independent of the name, which may be as long as names can be.
     half = path.with_name(f".{os.urandom(8).hex()}{HALVES[1:]}")
     try:
-        with open(half, "xb", opener=lambda *how: os.open(*how, mode)) as file:
+        with open(half, "xb", opener=lambda *args: os.open(*args, mode)) as file:
             yield file
         half.replace(path)
     finally:
@@ -106,5 +106,5 @@ def scratch(parent: str | None = None) -> Iterator[Path]:
 def owner(folder: Path) -> int | None:
     """The process whose scratch folder this is, by its number; None if it is none."""
     # No number is longer; anybody may have made a folder that is called so.
-    named = re.match(rf"{SCRATCH}(\d{{1,9}})-", folder.name)
-    return int(named[1]) if named else None
+    match = re.match(rf"{SCRATCH}(\d{{1,9}})-", folder.name)
+    return int(match[1]) if match else None

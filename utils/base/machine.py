@@ -12,12 +12,12 @@ import psutil
 def gpus() -> int:
     """The number of NVIDIA GPUs that CUDA_VISIBLE_DEVICES leaves visible, found
     without importing TensorFlow."""
-    there = len(list(Path("/dev").glob("nvidia[0-9]*"))) or _listed_by_nvidia_smi()
+    installed = len(list(Path("/dev").glob("nvidia[0-9]*"))) or _listed_by_nvidia_smi()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
-        return there
+        return installed
     wanted = [name for name in visible.split(",") if name.strip() not in ("", "-1")]
-    return min(there, len(wanted))
+    return min(installed, len(wanted))
 
 
 def _listed_by_nvidia_smi() -> int:
@@ -44,8 +44,8 @@ def cores() -> int:
 def summary() -> str:
     """This machine in a line: processor, cores, what it computes with, memory, GPUs."""
     name = processor()
-    many = cores()
-    parts = [f"{many} core{'s' if many > 1 else ''} of {name}"]
+    count = cores()
+    parts = [f"{count} core{'s' if count > 1 else ''} of {name}"]
     if sets := _instruction_sets():
         parts.append(sets)
     parts.append(f"{psutil.virtual_memory().total / 2**30:.0f} GiB")
@@ -57,8 +57,8 @@ def summary() -> str:
 
 def processor() -> str:
     """The processor's name, as the system tells it."""
-    said = _cpuinfo("model name") or platform.processor() or platform.machine()
-    return " ".join(said.replace("(R)", "").replace("(TM)", "").split())
+    name = _cpuinfo("model name") or platform.processor() or platform.machine()
+    return " ".join(name.replace("(R)", "").replace("(TM)", "").split())
 
 
 def flags() -> set[str]:
@@ -67,10 +67,10 @@ def flags() -> set[str]:
 
 
 def _instruction_sets() -> str:
-    there = flags()
+    supported = flags()
     names = {"avx2": "AVX2", "avx512f": "AVX-512", "avx512_vnni": "VNNI"}
     names |= {"avx512_bf16": "bfloat16", "amx_bf16": "AMX"}
-    return " ".join(said for flag, said in names.items() if flag in there)
+    return " ".join(label for flag, label in names.items() if flag in supported)
 
 
 def _cpuinfo(key: str) -> str:
@@ -78,5 +78,5 @@ def _cpuinfo(key: str) -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return ""  # macOS has no such file
-    found = (line.partition(":") for line in lines)
-    return next((value.strip() for name, _, value in found if name.strip() == key), "")
+    fields = (line.partition(":") for line in lines)
+    return next((value.strip() for name, _, value in fields if name.strip() == key), "")

@@ -54,7 +54,7 @@ def profile(name: str) -> Settings:
             f"there is no profile {name!r}: choose ci, cpu or gpu "
             "(in COURSE_PROFILE, or with --profile)."
         )
-    found = PROFILES[name]
+    selected = PROFILES[name]
     if name == "gpu":
-        found = replace(found, workers=max(1, gpus()))
-    return found
+        selected = replace(selected, workers=max(1, gpus()))
+    return selected

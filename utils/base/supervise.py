@@ -70,7 +70,7 @@ class Supervisor:
         self.stop_requested = False
         # Where there is no subreaper (macOS), orphans are only known if they were
         # seen while their parent lived.
-        self.seen: set[psutil.Process] = set()
+        self.known: set[psutil.Process] = set()
 
     def run(self) -> int:
         """Run the command to its end and return this process's exit status."""
@@ -107,7 +107,7 @@ class Supervisor:
             if self.stop_requested or self._owner_gone():
                 return STOPPED
             if sys.platform != "linux":
-                self.seen.update(psutil.Process().children(recursive=True))
+                self.known.update(psutil.Process().children(recursive=True))
         code = child.returncode
         return code if code >= 0 else 128 - code
 
@@ -137,9 +137,9 @@ class Supervisor:
 
     def _left(self) -> list[psutil.Process]:
         """The descendants that have not ended yet."""
-        left = set(psutil.Process().children(recursive=True))
-        left |= {process for process in self.seen if process.is_running()}
-        return [process for process in left if _alive(process)]
+        processes = set(psutil.Process().children(recursive=True))
+        processes |= {process for process in self.known if process.is_running()}
+        return [process for process in processes if _alive(process)]
 
 
 @contextlib.contextmanager
@@ -222,10 +222,10 @@ def _scratch_parents() -> list[str]:
 def sweep() -> None:
     """Remove the scratch folders of processes that were killed."""
     for parent in _scratch_parents():
-        for left in Path(parent).glob(f"{files.SCRATCH}*"):
-            owner = files.owner(left)
+        for folder in Path(parent).glob(f"{files.SCRATCH}*"):
+            owner = files.owner(folder)
             if owner is not None and not psutil.pid_exists(owner):
-                shutil.rmtree(left, ignore_errors=True)
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _alive(process: psutil.Process) -> bool:

@@ -122,10 +122,10 @@ def check(
     """
     from IPython.display import DisplayHandle
 
-    shown = DisplayHandle()
-    shown.display("Running your program ...")
+    handle = DisplayHandle()
+    handle.display("Running your program ...")
     report = report_on(step, exercise, script)
-    shown.update(report)
+    handle.update(report)
     wrong = report.wrong
     if report.undecided:
         raise course.CourseError(
@@ -154,19 +154,19 @@ def report_on(
             f"there is no step {step}: the steps of {chosen.name} are "
             f"{chosen.steps[0]} to {chosen.steps[-1]}."
         )
-    own = chosen.program
-    program = Path(script or own)
+    own_program = chosen.program
+    program = Path(script or own_program)
     if not program.is_file():
         raise course.CourseError(f"there is no program {course.shown(program)}.")
     started = time.monotonic()
     wanted = chosen.steps if step is None else (step,)
     verdicts = at_once(program.read_bytes(), chosen, wanted)
-    left = [n for n, v in verdicts.items() if v is None]
-    verdicts |= by_behaviour(program, chosen, left)
+    unjudged = [n for n, v in verdicts.items() if v is None]
+    verdicts |= by_behaviour(program, chosen, unjudged)
     ordered = stop_at_the_first([verdicts[n] for n in wanted])
     hint = diff = ""
     wrong = next((verdict for verdict in ordered if not verdict.ok), None)
-    if program.resolve() == own.resolve():
+    if program.resolve() == own_program.resolve():
         progress.note(chosen.name, ordered)
         if wrong is not None:
             level = max(1, progress.hints_shown(chosen.name, wrong.step))
@@ -196,29 +196,29 @@ def at_once(
         programs.syntax_tree(text, "program")
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
-        told = getattr(error, "msg", None) or str(error)
-        seen = f"It can't be read as Python: {told}{judge.in_line(line)}."
+        reason = getattr(error, "msg", None) or str(error)
+        seen = f"It can't be read as Python: {reason}{judge.in_line(line)}."
         expected = "A Python program in UTF-8."
         return {
             n: Verdict(n, f"step-{n}.syntax", WRONG, expected, seen, line)
             for n in wanted
         }
     todo = work.todo_lines(text)
-    found: dict[int, Verdict | None] = dict.fromkeys(wanted)
+    verdicts: dict[int, Verdict | None] = dict.fromkeys(wanted)
     for n in wanted:
         # What the learner asked for comes first, then what it builds on.
-        left = [step for step in (n, *sorted(todo)) if step in todo and step <= n]
-        if left:
-            line = todo[left[0]][0]
-            found[n] = Verdict(
+        open_steps = [step for step in (n, *sorted(todo)) if step in todo and step <= n]
+        if open_steps:
+            line = todo[open_steps[0]][0]
+            verdicts[n] = Verdict(
                 n,
                 f"step-{n}.todo",
                 WRONG,
                 exercise.expected[n],
-                f"Line {line} still says `TODO: Step {left[0]}`.",
+                f"Line {line} still says `TODO: Step {open_steps[0]}`.",
                 line,
             )
-    return found
+    return verdicts
 
 
 def by_behaviour(

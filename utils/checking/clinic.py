@@ -56,7 +56,7 @@ def diseases() -> dict[str, dict[str, str]]:
 
     Raises CourseError when a disease has other sections.
     """
-    found = {}
+    by_name = {}
     for part in re.split(r"^## ", page().read_text(), flags=re.M)[1:]:
         name, _, rest = part.partition("\n")
         texts = dict(re.findall(r"^### (.+)\n((?:(?!###).*\n?)*)", rest, re.M))
@@ -66,8 +66,8 @@ def diseases() -> dict[str, dict[str, str]]:
                 f"{course.shown(page())}: {name} needs the sections "
                 f"{', '.join(SECTIONS)}; it has {', '.join(texts)}."
             )
-        found[name.strip()] = texts
-    return found
+        by_name[name.strip()] = texts
+    return by_name
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Case:
 @functools.cache
 def cases() -> tuple[Case, ...]:
     """All cases, in the order of their numbers, which begin at 1."""
-    found = []
+    all_cases = []
     table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
     for number, row in enumerate(table["case"], 1):
         text = PATIENT.read_text().partition('"""\n\n')[2]
@@ -105,8 +105,8 @@ def cases() -> tuple[Case, ...]:
         ill = _edited(text, row["fault"], number)
         facts = {key: row[key] for key in ("disease", "complaint")}
         facts |= {key: row.get(key, False) for key in ("server", "gpus")}
-        found.append(Case(number, healthy=healthy, ill=ill, **facts))
-    return tuple(found)
+        all_cases.append(Case(number, healthy=healthy, ill=ill, **facts))
+    return tuple(all_cases)
 
 
 def _edited(text: str, edits: list[list[str]], number: int) -> str:
@@ -130,7 +130,7 @@ def case(number: int) -> Case:
 
 
 @dataclass
-class Seen:
+class Observed:
     """How a program behaved.
 
     stood_still: the stacks when Horovod first warned of a stall. glimpses: stacks while
@@ -154,19 +154,19 @@ class Seen:
     @property
     def trained(self) -> list[fingerprint.Print]:
         """The fingerprints after an epoch; before the first, there is one as well."""
-        return [one for one in self.prints if one.epoch]
+        return [entry for entry in self.prints if entry.epoch]
 
-    def lines(self, most: int = 12) -> list[str]:
+    def lines(self, limit: int = 12) -> list[str]:
         """What a person would look at in the log: no stacks of libraries, no stall
         warning twice, and no end of a long line."""
         text = self.run.log.read_text()
         text = _STAMP.sub("", text)
-        found = []
+        lines = []
         for line in text.splitlines():
             line = _short(_NODE.sub("", line))
-            if not _NOISE.search(line) and line not in found:
-                found.append(line)
-        return found[-most:]
+            if not _NOISE.search(line) and line not in lines:
+                lines.append(line)
+        return lines[-limit:]
 
 
 def _short(line: str) -> str:
@@ -200,12 +200,12 @@ def _server() -> Iterator[str]:
         server.server_close()
 
 
-def observe(script: Path, which: Case) -> Seen:
+def observe(script: Path, patient: Case) -> Observed:
     """Run a program of a case on two workers, and look at it from all sides.
 
     Each worker has a folder of its own, but where they are to share a download.
     """
-    folder = logs.new_folder(f"clinic_{which.number:02}")
+    folder = logs.new_folder(f"clinic_{patient.number:02}")
     glimpses: list[list[stacks.Stack]] = []
     still: list[stacks.Stack] = []
     looked = time.monotonic()
@@ -227,7 +227,7 @@ def observe(script: Path, which: Case) -> Seen:
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(ENDED),
     }
     with contextlib.ExitStack() as stack:
-        if which.server:
+        if patient.server:
             environment["NAMES"] = stack.enter_context(_server())
         else:
             environment["COURSE_HOMES"] = str(folder)
@@ -242,7 +242,7 @@ def observe(script: Path, which: Case) -> Seen:
                 attend=attend,
                 environment=environment,
                 epochs=EPOCHS,
-                log_dir=str(folder / "out") if which.server else "out",
+                log_dir=str(folder / "out") if patient.server else "out",
             )
         except RunFailed as failed:
             error = _short(_NODE.sub("", str(failed).partition("\n")[0]))
@@ -255,8 +255,8 @@ def observe(script: Path, which: Case) -> Seen:
         for home in folder.glob("[0-9]*")
         if any(path.is_file() for path in home.rglob("*"))
     )
-    gpus = _gpus(script) if which.gpus else {}
-    return Seen(run, folder, error, still, glimpses, prints, tuple(writers), gpus)
+    gpus = _gpus(script) if patient.gpus else {}
+    return Observed(run, folder, error, still, glimpses, prints, tuple(writers), gpus)
 
 
 def _all_train(folder: Path) -> bool:
@@ -272,73 +272,73 @@ def _gpus(script: Path) -> dict[int, list[int]]:
         folder = place.resolve()
         lab.perform(folder, [lab.Job(str(script.resolve()), ("two",), ())])
         world = judge.read(folder / "0")["two"]
-        found = {}
+        by_rank = {}
         for rank in world.ranks:
             events = rank.all("devices")
-            found[rank.number] = events[-1]["visible"] if events else []
-    return found
+            by_rank[rank.number] = events[-1]["visible"] if events else []
+    return by_rank
 
 
 # ------------------------------------------------------------ healthy?
 
 
-def _ended(seen: Seen) -> str:
-    return seen.error
+def _ended(observed: Observed) -> str:
+    return observed.error
 
 
-def _of_training(sign: Callable[[Seen], str]) -> Callable[[Seen], str]:
+def _of_training(sign: Callable[[Observed], str]) -> Callable[[Observed], str]:
     """A sign that a program can't give that trains nothing."""
 
     @functools.wraps(sign)
-    def checked(seen: Seen) -> str:
-        return sign(seen) if seen.trained else "it trained no epoch"
+    def checked(observed: Observed) -> str:
+        return sign(observed) if observed.trained else "it trained no epoch"
 
     return checked
 
 
 @_of_training
-def _same_weights(seen: Seen) -> str:
-    epoch = fingerprint.drifted(seen.prints)
+def _same_weights(observed: Observed) -> str:
+    epoch = fingerprint.drifted(observed.prints)
     return f"after epoch {epoch} the workers had different weights" if epoch else ""
 
 
 @_of_training
-def _rate(seen: Seen) -> str:
-    rates = {round(one.rate, 6) for one in seen.trained}
+def _rate(observed: Observed) -> str:
+    rates = {round(entry.rate, 6) for entry in observed.trained}
     right = BASE_LR * WORKERS
     if rates == {right}:
         return ""
-    told = " and ".join(f"{rate:g}" for rate in sorted(rates))
-    return f"the learning rate was {told}, not {right:g}"
+    listing = " and ".join(f"{rate:g}" for rate in sorted(rates))
+    return f"the learning rate was {listing}, not {right:g}"
 
 
 @_of_training
-def _all_images(seen: Seen) -> str:
-    whole = IMAGES // BATCH // WORKERS
-    steps = {one.steps for one in seen.trained}
-    if any(count < whole for count in steps):
-        return f"an epoch had {min(steps)} steps; {whole} are needed for all images"
+def _all_images(observed: Observed) -> str:
+    needed = IMAGES // BATCH // WORKERS
+    steps = {entry.steps for entry in observed.trained}
+    if any(count < needed for count in steps):
+        return f"an epoch had {min(steps)} steps; {needed} are needed for all images"
     return "" if len(steps) == 1 else "the workers made different numbers of steps"
 
 
 @_of_training
-def _own_images(seen: Seen) -> str:
+def _own_images(observed: Observed) -> str:
     for epoch in range(1, EPOCHS + 1):
-        pixels = [one.pixels for one in seen.prints if one.epoch == epoch]
+        pixels = [entry.pixels for entry in observed.prints if entry.epoch == epoch]
         if len(pixels) == WORKERS and len(set(pixels)) == 1:
             return f"in epoch {epoch} all workers had the same images"
     return ""
 
 
-def _one_writer(seen: Seen) -> str:
-    others = [str(rank) for rank in seen.writers if rank]
+def _one_writer(observed: Observed) -> str:
+    others = [str(rank) for rank in observed.writers if rank]
     return f"rank {' and '.join(others)} wrote files, too" if others else ""
 
 
-def _learns(seen: Seen) -> str:
+def _learns(observed: Observed) -> str:
     import pandas
 
-    paths = list(seen.homes.rglob("history.csv"))
+    paths = list(observed.homes.rglob("history.csv"))
     rows = pandas.read_csv(paths[0]) if paths and paths[0].stat().st_size else []
     if len(rows) < EPOCHS or "val_accuracy" not in rows:
         return f"its history has {len(rows)} of {EPOCHS} validated epochs"
@@ -346,25 +346,27 @@ def _learns(seen: Seen) -> str:
     return "" if loss < LEAST_TWICE else f"the loss got down to {loss:.2f} only"
 
 
-def _in_step(seen: Seen) -> str:
+def _in_step(observed: Observed) -> str:
     """Was a worker ever seen in a function of the program's own, called by `fit`?"""
-    for glimpse in seen.glimpses:
-        for one in glimpse:
-            own = one.of_program(seen.script)
-            if own and own.function != "<module>" and one.inside("fit", own):
-                return f"rank {one.rank} was in line {own.line}, while others waited"
+    for glimpse in observed.glimpses:
+        for stack in glimpse:
+            frame = stack.of_program(observed.script)
+            if frame and frame.function != "<module>" and stack.inside("fit", frame):
+                return (
+                    f"rank {stack.rank} was in line {frame.line}, while others waited"
+                )
     return ""
 
 
-def _own_gpu(seen: Seen) -> str:
-    visible = list(seen.gpus.values())
-    if len({tuple(own) for own in visible}) == len(visible):
+def _own_gpu(observed: Observed) -> str:
+    visible = list(observed.gpus.values())
+    if len({tuple(gpus) for gpus in visible}) == len(visible):
         return ""
     shared = " and ".join(map(str, visible[0])) or "no GPU"
     return f"all workers see GPU {shared}"
 
 
-SIGNS: dict[str, Callable[[Seen], str]] = {
+SIGNS: dict[str, Callable[[Observed], str]] = {
     "It ends, and ends well": _ended,
     "All workers have the same weights": _same_weights,
     "The learning rate fits the number of workers": _rate,
@@ -383,62 +385,63 @@ SIGNS: dict[str, Callable[[Seen], str]] = {
 def admit(number: int) -> Page:
     """Put the program of a case into exercises/, if it isn't there yet, and show how it
     behaves. Raises CourseError when there is no such case."""
-    one = case(number)
-    if not one.program.exists():
-        one.program.write_text(one.ill)
-    with _copy(one.ill, one) as script:
-        seen = observe(script, one)
+    patient = case(number)
+    if not patient.program.exists():
+        patient.program.write_text(patient.ill)
+    with _copy(patient.ill, patient) as script:
+        observed = observe(script, patient)
     parts: list[str | Table] = [
-        f"Case {number}, `{course.shown(one.program)}`. {one.complaint}",
-        f"It ran for {seen.run.seconds:.0f} s. {seen.error or 'It ended by itself.'}",
+        f"Case {number}, `{course.shown(patient.program)}`. {patient.complaint}",
+        f"It ran for {observed.run.seconds:.0f} s. "
+        f"{observed.error or 'It ended by itself.'}",
     ]
-    lines = [(line,) for line in seen.lines()]
+    lines = [(line,) for line in observed.lines()]
     parts.append(Table(("the last lines of its log",), lines))
-    if seen.stood_still:
+    if observed.stood_still:
         parts.append("Where its workers were when Horovod warned of a stall:")
-        parts.append(stacks.table(seen.stood_still, seen.script))
-    elif seen.glimpses:
+        parts.append(stacks.table(observed.stood_still, observed.script))
+    elif observed.glimpses:
         parts.append("Where its workers were at a moment of the training:")
-        parts.append(stacks.table(_telling(seen), seen.script))
-    if seen.trained:
-        parts += ["Their fingerprints:", _prints_table(seen.trained)]
-    if seen.gpus:
-        rows = [(str(rank), str(own)) for rank, own in sorted(seen.gpus.items())]
+        parts.append(stacks.table(_telling(observed), observed.script))
+    if observed.trained:
+        parts += ["Their fingerprints:", _prints_table(observed.trained)]
+    if observed.gpus:
+        rows = [(str(rank), str(gpus)) for rank, gpus in sorted(observed.gpus.items())]
         parts.append(Table(("rank", "the GPUs that it sees, of two"), rows))
     return Page(*parts)
 
 
-def _telling(seen: Seen) -> list[stacks.Stack]:
+def _telling(observed: Observed) -> list[stacks.Stack]:
     """The glimpse in which most workers are in functions of the program, or any."""
 
     def inside(glimpse):
-        frames = [one.of_program(seen.script) for one in glimpse]
+        frames = [stack.of_program(observed.script) for stack in glimpse]
         return sum(bool(f and f.function != "<module>") for f in frames)
 
-    return max(seen.glimpses, key=inside)
+    return max(observed.glimpses, key=inside)
 
 
 def _prints_table(prints: list[fingerprint.Print]) -> Table:
     rows = [
         (
-            str(one.epoch),
-            str(one.rank),
-            one.weights,
-            f"{one.pixels:g}",
-            f"{one.rate:g}",
-            str(one.steps),
-            f"{one.seconds:.1f}",
+            str(entry.epoch),
+            str(entry.rank),
+            entry.weights,
+            f"{entry.pixels:g}",
+            f"{entry.rate:g}",
+            str(entry.steps),
+            f"{entry.seconds:.1f}",
         )
-        for one in prints
+        for entry in prints
     ]
     header = ("epoch", "rank", "weights", "pixels", "rate", "steps", "seconds")
     return Table(header, rows)
 
 
 @contextlib.contextmanager
-def _copy(text: str, one: Case) -> Iterator[Path]:
+def _copy(text: str, patient: Case) -> Iterator[Path]:
     with files.scratch() as place:
-        script = place.resolve() / one.program.name
+        script = place.resolve() / patient.program.name
         script.write_text(text)
         yield script
 
@@ -449,7 +452,7 @@ def diagnose(number: int, disease: str = "") -> Page:
     Of a wrong one, what tells it apart is shown; of the right one, all that is known.
     Raises CourseError for a case or a disease that there isn't.
     """
-    one = case(number)
+    patient = case(number)
     if not disease:
         symptoms = [(name, texts["Symptom"]) for name, texts in diseases().items()]
         return Page(Table(("disease", "symptom"), symptoms))
@@ -457,10 +460,10 @@ def diagnose(number: int, disease: str = "") -> Page:
         raise course.CourseError(
             f"there is no disease {disease!r}: `clinic.diagnose({number})` lists them."
         )
-    known = diseases()[disease]
-    if disease != one.disease:
-        return Page(f"It is not that. {disease}: {known['Tell it apart']}")
-    rows = [(title, known[title]) for title in SECTIONS]
+    sections = diseases()[disease]
+    if disease != patient.disease:
+        return Page(f"It is not that. {disease}: {sections['Tell it apart']}")
+    rows = [(title, sections[title]) for title in SECTIONS]
     return Page(f"Yes: {disease}.", Table((disease, ""), rows))
 
 
@@ -470,34 +473,36 @@ def cure(number: int) -> Page:
     and CourseError if it is no Python.
     """
 
-    one = case(number)
-    own = one.program.read_text() if one.program.exists() else one.ill
-    changed = own != one.ill
+    patient = case(number)
+    text = patient.program.read_text() if patient.program.exists() else patient.ill
+    changed = text != patient.ill
     if changed:
-        programs.parse_program(one.program)  # its name in an error, not a copy's
-    with _copy(own if changed else one.healthy, one) as script:
-        signs = examine(script, one)
-    whose = "Your program" if changed else "The course's program, as yours is unchanged"
-    rows = [(name, found or "yes") for name, found in signs.items()]
-    shown = Page(f"{whose}:", Table(("sign of health", "seen"), rows))
+        programs.parse_program(patient.program)  # its name in an error, not a copy's
+    with _copy(text if changed else patient.healthy, patient) as script:
+        signs = examine(script, patient)
+    subject = (
+        "Your program" if changed else "The course's program, as yours is unchanged"
+    )
+    rows = [(name, finding or "yes") for name, finding in signs.items()]
+    result = Page(f"{subject}:", Table(("sign of health", "seen"), rows))
     if not any(signs.values()):
-        return shown
+        return result
     from IPython.display import display
 
-    display(shown)
+    display(result)
     first = next(filter(None, signs.values())).removesuffix(".")
     raise work.StepMissing(f"step {number}, case {number}, is not cured yet: {first}.")
 
 
-def examine(script: Path, one: Case) -> dict[str, str]:
+def examine(script: Path, patient: Case) -> dict[str, str]:
     """Sign of health -> what is wrong with it, "" if nothing is."""
-    return signs_of(observe(script, one), one)
+    return signs_of(observe(script, patient), patient)
 
 
-def signs_of(seen: Seen, one: Case) -> dict[str, str]:
+def signs_of(observed: Observed, patient: Case) -> dict[str, str]:
     """The same, of a program that was observed."""
     return {
-        name: sign(seen)
+        name: sign(observed)
         for name, sign in SIGNS.items()
-        if one.gpus or name != "Every worker has a GPU of its own"
+        if patient.gpus or name != "Every worker has a GPU of its own"
     }

@@ -233,10 +233,8 @@ def _probe() -> dict:
     environment = launchers.clean_environment()  # what runs get
     facts = {}
     if mpirun := _mpirun():
-        together = launchers.mpirun_line(
-            2, program, threads=None if machine.gpus() else 1
-        )
-        facts = _facts_from([mpirun, *together[1:]], environment)
+        line = launchers.mpirun_line(2, program, threads=None if machine.gpus() else 1)
+        facts = _facts_from([mpirun, *line[1:]], environment)
     if "tensorflow" in facts:
         return facts
     return {**facts, **_facts_from(program, environment), "alone": True}
@@ -255,10 +253,10 @@ def _facts_from(command: list[str], environment: dict[str, str]) -> dict:
         if line.startswith(probe.MARK):
             facts |= json.loads(line.removeprefix(probe.MARK))
     # mpirun closes with a paragraph of its own; what a worker said is above it.
-    said = [line.strip() for line in lines if re.search(r"[a-z]", line)]
-    errors = [line for line in said if "error" in line.lower()]
-    if errors or said:
-        facts["last"] = (errors or said)[-1]
+    texts = [line.strip() for line in lines if re.search(r"[a-z]", line)]
+    errors = [line for line in texts if "error" in line.lower()]
+    if errors or texts:
+        facts["last"] = (errors or texts)[-1]
     return facts
 
 
@@ -338,22 +336,23 @@ def _all_reduce_line(facts: dict) -> Line:
 
 
 def _gpu_line(facts: dict) -> Line:
-    there, seen = machine.gpus(), facts.get("gpus", 0)
-    if not there:
+    installed, visible = machine.gpus(), facts.get("gpus", 0)
+    if not installed:
         return Line("gpus", "GPUs", "none, and none needed: a core stands in for each")
-    if seen < there:
+    if visible < installed:
         return Line(
             "gpus",
             "GPUs",
-            f"{there}, of which TensorFlow sees {seen}",
+            f"{installed}, of which TensorFlow sees {visible}",
             LIMITED,
             "everything runs on the cores; `make setup GPU=1` installs what GPUs need",
         )
     cuda = f", CUDA {facts['cuda']}" if facts.get("cuda") else ""
-    if there > 1 and not facts["built"]["NCCL"]:
-        found, fix = f"{there}{cuda}, Horovod without NCCL", "they talk through memory"
+    if installed > 1 and not facts["built"]["NCCL"]:
+        found = f"{installed}{cuda}, Horovod without NCCL"
+        fix = "they talk through memory"
         return Line("gpus", "GPUs", found, LIMITED, fix)
-    return Line("gpus", "GPUs", f"{there}{cuda}, one worker each")
+    return Line("gpus", "GPUs", f"{installed}{cuda}, one worker each")
 
 
 # -------------------------------------------------------------- the notebooks

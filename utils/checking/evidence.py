@@ -220,20 +220,20 @@ def event(line: bytes, kind: str) -> dict:
 # -------------------------------------------------------------- the files
 
 
-def read(path: Path, most: int) -> bytes:
+def read(path: Path, limit: int) -> bytes:
     """The bytes of a file that a worker left. Raises FileNotFoundError, Unreadable;
-    TooLarge for more than `most`.
+    TooLarge for more than `limit`.
 
     path: below a folder that is resolved, so that a link on the way is seen.
     """
-    return _read(path, lambda path: files.read_regular(path, most))
+    return _read(path, lambda path: files.read_regular(path, limit))
 
 
-def _read(path: Path, how: Callable[[Path], bytes]) -> bytes:
+def _read(path: Path, read_file: Callable[[Path], bytes]) -> bytes:
     if os.path.realpath(path.parent) != str(path.parent):
         raise Unreadable(f"{path.name} lies behind a link")
     try:
-        return how(path)
+        return read_file(path)
     except FileNotFoundError:
         raise
     except files.TooLarge as error:

@@ -55,10 +55,10 @@ class World:
     for one device, with which the other is compared. machines: each worker is on a
     machine of its own, with one GPU and a disk (see observers/scaled.py).
     lives: it may be started again (see observers/survive.py): `after` the world so
-    called, with what that has left on the disks, and with `more` options. failing: the
-    update in which a worker seems to die. graphs: rank 0 builds in the end what would
-    have been compiled (see observers/graphs.py). Not `observed`, the program does what
-    it does for a learner: it is compiled, and nothing but its end is known.
+    called, with what that has left on the disks; options: what it is given besides.
+    failing: the update in which a worker seems to die. graphs: rank 0 builds in the end
+    what would have been compiled (see observers/graphs.py). Not `observed`, the program
+    does what it does for a learner: it is compiled, and nothing but its end is known.
     """
 
     size: int
@@ -70,7 +70,7 @@ class World:
     machines: bool = False
     lives: bool = False
     after: str = ""
-    more: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
     failing: int | None = None
     graphs: bool = False
     observed: bool = True
@@ -85,8 +85,8 @@ class World:
         return "scaled" if self.machines else "horovod"
 
 
-def _machines(size: int, **more) -> World:
-    return World(size, local_ranks=(0,) * size, gpus=1, machines=True, **more)
+def _machines(size: int, **facts) -> World:
+    return World(size, local_ranks=(0,) * size, gpus=1, machines=True, **facts)
 
 
 # Two workers of a machine with four GPUs, on which others work, too; and machines
@@ -102,7 +102,9 @@ WORLDS = {
     "two machines": _machines(2, graphs=True),
     "three machines": _machines(3),
     "first life": _machines(2, lives=True, graphs=True),
-    "second life": _machines(2, lives=True, after="first life", more=("--epochs", "4")),
+    "second life": _machines(
+        2, lives=True, after="first life", options=("--epochs", "4")
+    ),
     "shaken": _machines(2, lives=True, failing=8, graphs=True),
     "plain": World(2, observed=False),
     "plain replicas": World(1, replicas=2, observed=False),
@@ -176,7 +178,7 @@ class Lab:
         while self.running:
             self._beat()
 
-    def _busy(self, more: int) -> bool:
+    def _busy(self, workers: int) -> bool:
         """Would more than two workers have to share a core?
 
         Two may: half of the time, a worker waits for mpirun or for another worker. But
@@ -190,12 +192,12 @@ class Lab:
         size = sum(running.world.size for running in self.running.values())
         now = size - sum(ended)
         crowded = os.getloadavg()[0] > 3 * machine.cores()
-        return bool(now) and now + more > (1 if crowded else 2) * machine.cores()
+        return bool(now) and now + workers > (1 if crowded else 2) * machine.cores()
 
     def _start(self, key: str, name: str, folder: Path, job: dict) -> None:
         world = WORLDS[name]
         script = job["reference"] if world.reference else job["script"]
-        options = [*job["options"], *world.more]
+        options = [*job["options"], *world.options]
         if world.replicas:
             options += ["--replicas", str(world.replicas)]
         messenger = [sys.executable, "-I", "-S"]
@@ -204,14 +206,14 @@ class Lab:
         command = launchers.mpirun_line(world.size, messenger, threads=1)
         command[1:1] = ["--oversubscribe"]
         # Of two that make Open MPI's folder in the same place at once, one may fail.
-        own = tempfile.mkdtemp(dir=self.place)
-        environment = dict(os.environ, COURSE_RUN=str(folder), TMPDIR=own)
-        with (folder / "mpirun.txt").open("wb") as said:
+        scratch = tempfile.mkdtemp(dir=self.place)
+        environment = dict(os.environ, COURSE_RUN=str(folder), TMPDIR=scratch)
+        with (folder / "mpirun.txt").open("wb") as output:
             mpirun = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
+                stdout=output,
+                stderr=output,
                 env=environment,
             )
         earlier = Path(job["earlier"] or folder.parent / world.after)
@@ -233,8 +235,8 @@ class Lab:
         """Start the worker that a messenger asks for."""
         messenger.settimeout(START)
         with messenger.makefile("rb") as stream:
-            wanted = json.loads(stream.readline())
-        running = self.running.get(wanted["key"])
+            request = json.loads(stream.readline())
+        running = self.running.get(request["key"])
         if running is None:  # ended while mpirun was still starting workers
             messenger.close()
             return
@@ -250,31 +252,33 @@ class Lab:
                         sibling.messenger.close()
                 self.door.close()
                 messenger.close()
-                status = _work(running, wanted["environment"])
+                status = _work(running, request["environment"])
             except BaseException:
                 traceback.print_exc()
             finally:
                 sys.stderr.flush()
                 os._exit(status)
         messenger.setblocking(False)
-        rank = course.worker_rank(wanted["environment"])
+        rank = course.worker_rank(request["environment"])
         running.workers[rank] = _Worker(pid, messenger)
 
     def _tend(self, running: _Running) -> None:
         """Pass on how workers ended; end those whose messenger was ended."""
-        for one in running.workers.values():
-            if one.status is not None:
+        for process in running.workers.values():
+            if process.status is not None:
                 continue
-            ended, status = os.waitpid(one.pid, os.WNOHANG)
+            ended, status = os.waitpid(process.pid, os.WNOHANG)
             if ended:
-                one.status = os.waitstatus_to_exitcode(status)
+                process.status = os.waitstatus_to_exitcode(status)
                 with contextlib.suppress(OSError):
-                    one.messenger.sendall(json.dumps(one.status).encode() + b"\n")
-                one.messenger.close()
+                    process.messenger.sendall(
+                        json.dumps(process.status).encode() + b"\n"
+                    )
+                process.messenger.close()
                 continue
             with contextlib.suppress(BlockingIOError):
-                if not one.messenger.recv(1):
-                    os.kill(one.pid, signal.SIGKILL)
+                if not process.messenger.recv(1):
+                    os.kill(process.pid, signal.SIGKILL)
 
     def _verdict(self, running: _Running) -> str | None:
         """How the world has ended; None while it goes on."""
@@ -284,7 +288,11 @@ class Lab:
         waits = self._waits(running)
         if len(waits) == running.world.size and set(waits.values()) == {"ended"}:
             return ENDED
-        failed = [one for one in running.workers.values() if one.status is not None]
+        failed = [
+            process
+            for process in running.workers.values()
+            if process.status is not None
+        ]
         if failed or running.mpirun.poll() is not None:
             running.failed = running.failed or now
             # The others may be about to say why they fail, too.
@@ -322,45 +330,49 @@ class Lab:
             return False
         # On a busy machine, a worker gets little of the seconds that pass.
         before, used = running.used, _used(running)
-        most = max((used[r] - before.get(r, 0.0) for r in used), default=0.0)
-        return most > self.silence or quiet > PATIENCE * self.silence
+        busiest = max((used[r] - before.get(r, 0.0) for r in used), default=0.0)
+        return busiest > self.silence or quiet > PATIENCE * self.silence
 
     def _waits(self, running: _Running) -> dict[int, str | None]:
         """What each worker waits for, "ended" if for nothing more; None: it works."""
-        found: dict[int, str | None] = {}
+        waits: dict[int, str | None] = {}
         for rank in running.workers:
             report = running.folder / f"rank.{rank}.jsonl"
             last = last_event(report, running.world.kind)
-            found[rank] = None
+            waits[rank] = None
             if last.get("what") == "enter":
-                found[rank] = f"{last['op']} {last['name']} {last['elements']}"
+                waits[rank] = f"{last['op']} {last['name']} {last['elements']}"
             elif last.get("what") == "ended":
-                found[rank] = "ended"
-        return found
+                waits[rank] = "ended"
+        return waits
 
     def _end(self, running: _Running, outcome: str) -> None:
         """End all processes of a world, and write down how it ended."""
-        alive = [one for one in running.workers.values() if one.status is None]
+        alive = [
+            process for process in running.workers.values() if process.status is None
+        ]
         if outcome in (HUNG, DEADLOCK):
-            for one in alive:  # they write down where they are
+            for process in alive:  # they write down where they are
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(one.pid, signal.SIGUSR1)
+                    os.kill(process.pid, signal.SIGUSR1)
             time.sleep(0.3)
         # Asking mpirun nicely would take a second; the supervisor's scratch folder has
         # its files.
         running.mpirun.kill()
         running.mpirun.wait()
-        for one in alive:
+        for process in alive:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(one.pid, signal.SIGKILL)
-            os.waitpid(one.pid, 0)
-            one.messenger.close()
+                os.kill(process.pid, signal.SIGKILL)
+            os.waitpid(process.pid, 0)
+            process.messenger.close()
         facts = {
             "outcome": outcome,
             "script": running.script,
             "seconds": round(time.monotonic() - running.started, 2),
             "mpirun": running.mpirun.returncode,
-            "statuses": {rank: one.status for rank, one in running.workers.items()},
+            "statuses": {
+                rank: process.status for rank, process in running.workers.items()
+            },
         }
         # Not into what somebody else may have made there, a pipe for example.
         path = running.folder / "outcome.json"
@@ -369,13 +381,13 @@ class Lab:
 
 def _used(running: _Running) -> dict[int, float]:
     """Seconds of processor that each living worker of a world has used so far."""
-    found = {}
-    for rank, one in running.workers.items():
-        if one.status is None:
+    seconds = {}
+    for rank, process in running.workers.items():
+        if process.status is None:
             with contextlib.suppress(psutil.NoSuchProcess):
-                times = psutil.Process(one.pid).cpu_times()
-                found[rank] = times.user + times.system
-    return found
+                times = psutil.Process(process.pid).cpu_times()
+                seconds[rank] = times.user + times.system
+    return seconds
 
 
 def _work(running: _Running, environment: dict[str, str]) -> int:
@@ -405,17 +417,17 @@ def _work(running: _Running, environment: dict[str, str]) -> int:
     sys.path[0] = str(Path(running.script).parent)
     if not world.observed:
         return _run_plainly(running.script)
-    where = (running.folder, rank, running.script)
+    common = (running.folder, rank, running.script)
     if world.kind == "replicas":
-        observer = observe_replicas.ReplicaObserver(*where)
+        observer = observe_replicas.ReplicaObserver(*common)
     elif world.kind == "survive":
         observer = observe_survive.SurviveObserver(
-            *where, local_rank, world.gpus, failing=world.failing
+            *common, local_rank, world.gpus, failing=world.failing
         )
     elif world.kind == "scaled":
-        observer = observe_scaled.ScaledObserver(*where, local_rank, world.gpus)
+        observer = observe_scaled.ScaledObserver(*common, local_rank, world.gpus)
     else:
-        observer = observe.Observer(*where, local_rank, world.gpus, world.count_only)
+        observer = observe.Observer(*common, local_rank, world.gpus, world.count_only)
     observer.event("started", pid=os.getpid())
     graphs = None
     if world.graphs and rank == 0:
@@ -522,9 +534,9 @@ def perform(folder: Path, jobs: list[Job], silence: float = SILENCE) -> None:
     surroundings = {**launchers.clean_environment(), **environment()}
     limit = START + LIMIT * len(jobs)
     with (
-        (folder / "lab.txt").open("wb") as said,
+        (folder / "lab.txt").open("wb") as output,
         supervise.owned(
-            command(folder), limit, env=surroundings, stdout=said, stderr=said
+            command(folder), limit, env=surroundings, stdout=output, stderr=output
         ) as process,
     ):
         process.wait()

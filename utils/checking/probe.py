@@ -36,9 +36,9 @@ def main() -> None:
 
     hvd.init()
     if gpus:
-        mine = gpus[hvd.local_rank() % len(gpus)]
-        tf.config.set_visible_devices(mine, "GPU")
-        tf.config.experimental.set_memory_growth(mine, True)
+        gpu = gpus[hvd.local_rank() % len(gpus)]
+        tf.config.set_visible_devices(gpu, "GPU")
+        tf.config.experimental.set_memory_growth(gpu, True)
     total = hvd.allreduce(tf.constant(hvd.rank() + 1.0), op=hvd.Sum)
     tell(sum=float(total))
 

@@ -69,8 +69,8 @@ class Story:
 
         # An epoch whose end Horovod went back to has been written down twice, and the
         # second time without what is known of its training.
-        whole = pandas.concat(self.run.histories)
-        return whole.groupby("epoch", as_index=False).last()
+        rows = pandas.concat(self.run.histories)
+        return rows.groupby("epoch", as_index=False).last()
 
     @property
     def lost(self) -> int:
@@ -95,7 +95,7 @@ def comes(after: int, host: str = launchers.HOST_NAMES[1]) -> Incident:
     return _incident(COMES, after, host)
 
 
-def _incident(what: str, after: int, host: str) -> Incident:
+def _incident(kind: str, after: int, host: str) -> Incident:
     """Raises CourseError for a host that there isn't, and for what is no number."""
     if not isinstance(after, int) or after < 0:
         raise course.CourseError(
@@ -105,7 +105,7 @@ def _incident(what: str, after: int, host: str) -> Incident:
         raise course.CourseError(
             f"there is no host {host!r}: choose {' or '.join(launchers.HOST_NAMES)}."
         )
-    return Incident(what, after, host)
+    return Incident(kind, after, host)
 
 
 def run(
@@ -126,13 +126,15 @@ def run(
     """
     if isinstance(incidents, Incident):
         incidents = [incidents]
-    director = Director(sorted(incidents, key=lambda one: one.after), workers, figure)
+    director = Director(
+        sorted(incidents, key=lambda incident: incident.after), workers, figure
+    )
     options = {"attend": director.attend, **options}
     result = launch.run(script, *arguments, workers=workers, elastic=True, **options)
     director.show(result.folder)
-    if director.left:
+    if director.pending:
         raise course.CourseError(
-            f"{director.left[0]}: the training was over before, after "
+            f"{director.pending[0]}: the training was over before, after "
             f"{len(journal(result.folder))} batches. Let it be longer, or this earlier."
         )
     return Story(result, director.happened)
@@ -173,7 +175,7 @@ class Director:
         workers: int,
         figure: Callable[..., object] | None = None,
     ):
-        self.left = incidents
+        self.pending = incidents
         self.places = launchers.share_hosts(workers)
         self.happened: list[Happened] = []
         self._make_figure = figure
@@ -182,18 +184,18 @@ class Director:
 
     def attend(self, running: Run) -> None:
         """Do what is due; to be called again and again."""
-        while self.left and batches_done(running.folder) >= self.left[0].after:
-            self._happen(self.left.pop(0), running.folder)
+        while self.pending and batches_done(running.folder) >= self.pending[0].after:
+            self._happen(self.pending.pop(0), running.folder)
         if time.monotonic() - self._shown > REFRESH:
             self.show(running.folder)
 
     def _happen(self, incident: Incident, folder: Path) -> None:
-        there = launchers.read_hosts(folder)
+        hosts = launchers.read_hosts(folder)
         if incident.what == COMES:
-            there[incident.host] = self.places[incident.host]
+            hosts[incident.host] = self.places[incident.host]
         else:
-            there.pop(incident.host, None)
-        launchers.write_hosts(folder, there)
+            hosts.pop(incident.host, None)
+        launchers.write_hosts(folder, hosts)
         if incident.what == DIES:
             for process in workers_on(incident.host, folder):
                 with contextlib.suppress(psutil.NoSuchProcess):
@@ -217,12 +219,15 @@ class Director:
 
 def workers_on(host: str, folder: Path) -> list[psutil.Process]:
     """The living workers of an elastic run that are on a host."""
-    found = []
+    workers = []
     for process in psutil.process_iter(["environ"]):
-        own = process.info["environ"] or {}
-        if own.get("COURSE_RUN") == str(folder) and own.get("HOROVOD_HOSTNAME") == host:
-            found.append(process)
-    return found
+        environment = process.info["environ"] or {}
+        if (
+            environment.get("COURSE_RUN") == str(folder)
+            and environment.get("HOROVOD_HOSTNAME") == host
+        ):
+            workers.append(process)
+    return workers
 
 
 def batches_done(folder: Path) -> int:
@@ -241,8 +246,8 @@ def journal(folder: Path):
     paths = [p for p in folder.glob("journal*.csv") if p.stat().st_size]
     if not paths:
         raise course.CourseError("the run has no journal: did it train at all?")
-    whole = pandas.concat([pandas.read_csv(path) for path in paths])
-    return whole.sort_values("time", ignore_index=True)
+    rows = pandas.concat([pandas.read_csv(path) for path in paths])
+    return rows.sort_values("time", ignore_index=True)
 
 
 # ------------------------------------------------------------ how often to save

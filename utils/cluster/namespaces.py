@@ -79,7 +79,7 @@ def _rights() -> tuple[list[str] | None, str]:
         return None, f"no {', '.join(missing)}: install util-linux and iproute2"
     trial = "ip link add name one type veth peer name two"
     trial += " && ip link add name switch type bridge"
-    said = ""
+    answer = ""
     for options in ([], ["--user", "--map-root-user"]):
         tried = subprocess.run(
             ["unshare", *options, *_APART, "sh", "-c", trial],
@@ -88,8 +88,8 @@ def _rights() -> tuple[list[str] | None, str]:
         )
         if tried.returncode == 0:
             return options, ""
-        said = tried.stderr.strip().splitlines()[-1:] or ["no reason given"]
-    return None, f"this system does not permit them ({said[0]})"
+        answer = tried.stderr.strip().splitlines()[-1:] or ["no reason given"]
+    return None, f"this system does not permit them ({answer[0]})"
 
 
 def why_not() -> str:
@@ -112,8 +112,8 @@ def _start_agent() -> str:
     """How processes are started on other hosts here, if nobody says otherwise."""
     # Without root's rights, sshd can't change to the user that logs in.
     rights, _ = _rights()
-    there = all(shutil.which(name, path=_SBIN) for name in ("sshd", "ssh-keygen"))
-    return SSHD if there and not rights and shutil.which("ssh") else ENTER
+    has_sshd = all(shutil.which(name, path=_SBIN) for name in ("sshd", "ssh-keygen"))
+    return SSHD if has_sshd and not rights and shutil.which("ssh") else ENTER
 
 
 _SBIN = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
@@ -160,8 +160,8 @@ class Lan:
         """The command that runs `command` on a host; 0 is the switch."""
         user = ["--user", "--preserve-credentials"] if _rights()[0] else []
         room = ["nsenter", "--target", str(self.switch), *user, "--mount", "--pid"]
-        here = ["env", f"--chdir={Path.cwd()}"]
-        return [*room, *_enter(self.pids[number]), *here, *command]
+        chdir = ["env", f"--chdir={Path.cwd()}"]
+        return [*room, *_enter(self.pids[number]), *chdir, *command]
 
     def do(self, number: int, *command: str) -> str:
         """Run a short command on a host and return what it prints.
@@ -252,10 +252,10 @@ class Lan:
         volume = 200e6 if self.mbit is None else max(2e6, self.mbit * 1e6 / 8 / 2)
         python = [sys.executable, "-S", "-c"]
         receiver = self.inside(2, [*python, RECEIVE, address(2)])
-        with supervise.owned(receiver, READY_SECONDS, **supervise.READ_LINES) as there:
-            there.stdout.readline()  # it listens
+        with supervise.owned(receiver, READY_SECONDS, **supervise.READ_LINES) as server:
+            server.stdout.readline()  # it listens
             self.do(1, *python, SEND, address(2), str(round(volume)))
-            received, seconds = map(float, there.stdout.readline().split())
+            received, seconds = map(float, server.stdout.readline().split())
         return 8e-6 * received / seconds
 
     # -------------------------------------------------------------- programs
@@ -545,18 +545,18 @@ def hosts(
     room = ["unshare", *_rights()[0], *_APART, sys.executable]
     room += ["-m", "utils.cluster.namespaces", str(count), agent]
     with supervise.owned(room, launch.TIME_LIMIT, **supervise.READ_LINES) as process:
-        said = []
+        output = []
         for line in process.stdout:
             if line.startswith("{"):
                 break
-            said.append(line)
+            output.append(line)
         else:
-            raise course.CourseError(f"the hosts did not come up:\n{''.join(said)}")
-        told = json.loads(line)
+            raise course.CourseError(f"the hosts did not come up:\n{''.join(output)}")
+        facts = json.loads(line)
         (unshare,) = psutil.Process(process.pid).children()
         (switch,) = unshare.children()
         try:
-            lan = Lan(switch.pid, told["pids"], agent, Path(told["folder"]))
+            lan = Lan(switch.pid, facts["pids"], agent, Path(facts["folder"]))
             for number in lan.numbers:
                 lan.reach(number)
             if mbit is not None or ms is not None:
@@ -620,8 +620,8 @@ def _build(count: int, agent: str) -> dict:
 def _stand_in(folder: Path, pids: list[int]) -> str:
     """A script for `ssh [OPTIONS] HOST [OPTIONS] COMMAND` that needs no sshd."""
     for number, pid in enumerate(pids[1:], 1):
-        for called in (name(number), address(number)):
-            (folder / called).write_text(str(pid))
+        for host_name in (name(number), address(number)):
+            (folder / host_name).write_text(str(pid))
     skip = "OPTIND=1; while getopts nqTtxo:p:i: option; do :; done\n"
     skip += "shift $((OPTIND - 1))\n"
     return (

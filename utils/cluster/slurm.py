@@ -83,8 +83,8 @@ def missing() -> str:
 
 def _path() -> str:
     """PATH with the folders of daemons, which only root has there."""
-    found = launchers.clean_environment()["PATH"]
-    return os.pathsep.join([found, "/usr/sbin", "/usr/local/sbin"])
+    path = launchers.clean_environment()["PATH"]
+    return os.pathsep.join([path, "/usr/sbin", "/usr/local/sbin"])
 
 
 def _which(name: str) -> str | None:
@@ -123,14 +123,16 @@ class Cluster:
         arguments: the script's own. options: sbatch's; `ntasks_per_node=2` becomes
             `--ntasks-per-node=2`. Relative to the working directory, as for sbatch.
         """
-        chosen = [f"--{name.replace('_', '-')}={v}" for name, v in options.items()]
-        said = self.command("sbatch", "--parsable", *chosen, script, *arguments)
-        return int(said.split(";")[0])
+        option_words = [
+            f"--{name.replace('_', '-')}={v}" for name, v in options.items()
+        ]
+        answer = self.command("sbatch", "--parsable", *option_words, script, *arguments)
+        return int(answer.split(";")[0])
 
     def facts(self, job: int) -> dict[str, str]:
         """What Slurm knows of a job, such as JobState, ExitCode, Restarts, NodeList."""
-        said = self.command("scontrol", "--oneliner", "show", "job", job)
-        return dict(word.split("=", 1) for word in said.split() if "=" in word)
+        answer = self.command("scontrol", "--oneliner", "show", "job", job)
+        return dict(word.split("=", 1) for word in answer.split() if "=" in word)
 
     def wait(self, job: int, time_limit: float = 120.0) -> dict[str, str]:
         """Wait until a job has ended, and return its facts; a job that goes back to
@@ -178,19 +180,19 @@ def cluster(
             "SLURM_CONF": str(folder / "slurm.conf"),
             "VENV": sys.prefix,  # the scripts activate the environment in use
         }
-        here = Cluster(folder, environment)
+        running = Cluster(folder, environment)
         with (
-            (folder / "daemons.txt").open("wb") as said,
+            (folder / "daemons.txt").open("wb") as output,
             supervise.owned(
                 ["sh", str(folder / "start.sh")],
                 time_limit,
-                env=here.environment,
-                stdout=said,
-                stderr=said,
+                env=running.environment,
+                stdout=output,
+                stderr=output,
             ) as process,
         ):
-            _wait_for_nodes(here, nodes, process)
-            yield here
+            _wait_for_nodes(running, nodes, process)
+            yield running
 
 
 def _write(folder: Path, nodes: int, cpus: int) -> None:
@@ -211,11 +213,11 @@ def _write(folder: Path, nodes: int, cpus: int) -> None:
     key = folder / "munge.key"
     key.touch(0o600)
     key.write_bytes(os.urandom(128))
-    own = {"socket": "munge.socket", "key-file": "munge.key", "pid-file": "munge.pid"}
-    own |= {"log-file": "munge.log", "seed-file": "munge.seed"}
+    paths = {"socket": "munge.socket", "key-file": "munge.key", "pid-file": "munge.pid"}
+    paths |= {"log-file": "munge.log", "seed-file": "munge.seed"}
     # Forced: it dislikes a folder within one that nobody else may enter.
     munged = ["munged", "--foreground", "--force", "--num-threads=2"]
-    munged += [f"--{option}={folder / name}" for option, name in own.items()]
+    munged += [f"--{option}={folder / name}" for option, name in paths.items()]
     daemons = [["slurmctld", "-D", "-c"]]
     daemons += [["slurmd", "-D", "-N", name] for name in names]
     lines = [f"{shlex.join(munged)} 2>/dev/null &"]  # its log says it all again
@@ -227,22 +229,22 @@ def _free_ports(count: int) -> list[int]:
     """Ports that nobody listens on at the moment."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+        for sock in sockets:
+            sock.bind(("127.0.0.1", 0))
+        return [sock.getsockname()[1] for sock in sockets]
 
 
-def _wait_for_nodes(here: Cluster, nodes: int, process: subprocess.Popen) -> None:
+def _wait_for_nodes(slurm: Cluster, nodes: int, process: subprocess.Popen) -> None:
     """Return when all nodes are idle; raise CourseError with what the daemons said."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
         with contextlib.suppress(CourseError):  # the controller is not up yet
-            states = here.command("sinfo", "--noheader", "-N", "-o", "%T").split()
+            states = slurm.command("sinfo", "--noheader", "-N", "-o", "%T").split()
             if states.count("idle") == nodes:
                 return
         time.sleep(0.1)
-    said = (here.folder / "daemons.txt").read_text(errors="replace").splitlines()
+    log = (slurm.folder / "daemons.txt").read_text(errors="replace").splitlines()
     raise CourseError(
         f"the nodes of the Slurm cluster were not idle after {START_SECONDS:g} s. "
-        "Its last words:\n" + "\n".join(said[-10:])
+        "Its last words:\n" + "\n".join(log[-10:])
     )

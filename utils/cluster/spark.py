@@ -49,14 +49,14 @@ def java_version() -> int | None:
     if java is None:
         return None
     try:
-        said = subprocess.run(
+        answer = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=60
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
     # macOS has a `java` that only says where to get one.
-    number = re.search(r'version "(?:1\.)?(\d+)', said.stderr)
-    return int(number[1]) if number and said.returncode == 0 else None
+    number = re.search(r'version "(?:1\.)?(\d+)', answer.stderr)
+    return int(number[1]) if number and answer.returncode == 0 else None
 
 
 @contextlib.contextmanager
@@ -129,29 +129,29 @@ def train(folder: Path | str, workers: int, time_limit: float, **options) -> lis
     threads = max(1, machine.cores() // workers)
     environment = launchers.clean_environment() | launchers.thread_variables(threads)
     with (
-        log.open("wb") as said,
+        log.open("wb") as file,
         supervise.owned(
-            command, time_limit, env=environment, stdout=said, stderr=said
+            command, time_limit, env=environment, stdout=file, stderr=file
         ) as process,
     ):
         process.wait()
     if process.returncode == 0:
         return json.loads(result.read_text())
-    said = log.read_text(errors="replace")
+    output = log.read_text(errors="replace")
     if process.returncode == supervise.TIMED_OUT:
         why = f"was stopped after its time limit of {time_limit:g} s"
     else:
-        last = "\n".join(said.splitlines()[-10:])
-        why = _why(said) or f"failed with status {process.returncode}:\n{last}"
+        last = "\n".join(output.splitlines()[-10:])
+        why = _why(output) or f"failed with status {process.returncode}:\n{last}"
     where = f"The whole log: {course.shown(log)}"
     raise course.CourseError(f"{PROGRAM.name} {why}\n{where}")
 
 
-def _why(said: str) -> str | None:
+def _why(output: str) -> str | None:
     """The last word of the worker that failed first, below Spark's own many words."""
-    first = re.search(r"^Process name: (\d+)$", said, re.MULTILINE)
+    first = re.search(r"^Process name: (\d+)$", output, re.MULTILINE)
     if first is None:
         return None
     rank = first[1]
-    own = re.findall(rf"^\[{rank}\]<stderr>:(.+)$", said, re.MULTILINE)
-    return f"failed on rank {rank}: {own[-1] if own else 'it said nothing'}"
+    errors = re.findall(rf"^\[{rank}\]<stderr>:(.+)$", output, re.MULTILINE)
+    return f"failed on rank {rank}: {errors[-1] if errors else 'it said nothing'}"

@@ -35,8 +35,8 @@ def rates(base: float, workers: int, warmup_epochs: int, steps: int) -> Figure:
         "once an epoch": line(updates // steps * steps),
     }
     figure, axis = subplots()
-    for dashes, (label, way) in zip(("-", "--", "-."), ways.items(), strict=True):
-        axis.step(updates, way, dashes, where="post", label=label)
+    for dashes, (label, series) in zip(("-", "--", "-."), ways.items(), strict=True):
+        axis.step(updates, series, dashes, where="post", label=label)
     axis.axhline(full, color=GREY, linewidth=0.8)
     axis.annotate(f"base rate x {workers}", (0, full), (0, -12), **_POINTS)
     axis.set(xlabel="update", ylabel="learning rate", ylim=(0, full * 1.1))
@@ -48,12 +48,12 @@ _POINTS = {"textcoords": "offset points", "fontsize": 9}
 _LEFT = _POINTS | {"ha": "right"}
 
 
-def noise(found: Mapping[str, Mapping[int, float]]) -> Figure:
+def noise(by_label: Mapping[str, Mapping[int, float]]) -> Figure:
     """Deviations of the gradients of batches (see global_batch.deviations) at several
     times: label -> batch -> deviation. With the line that falls as the square root of
     the batch grows, to the noise scale, where it meets 1."""
     figure, axis = subplots()
-    for label, deviations in found.items():
+    for label, deviations in by_label.items():
         scale = global_batch.noise_scale(deviations)
         batches = np.array(list(deviations))
         (marks,) = axis.plot(batches, deviations.values(), ls="", label=label)
@@ -84,10 +84,10 @@ def needed(steps: Mapping[int, int]) -> Figure:
     return figure
 
 
-def _doubling(axis: Axes, numbers: Sequence[int], what: str) -> None:
-    """The x axis is for these numbers of `what`, each twice the one before."""
+def _doubling(axis: Axes, numbers: Sequence[int], label: str) -> None:
+    """The x axis is for these numbers of `label`, each twice the one before."""
     axis.set_xscale("log", base=2)
-    axis.set_xlabel(what)
+    axis.set_xlabel(label)
     only_ticks(axis.xaxis, numbers)
 
 
@@ -115,9 +115,9 @@ def accuracy_by_workers(record: Record) -> Figure:
         places = np.array(workers) * 1.04 ** (number - 1)  # or marks would hide others
         means = [np.mean(values) for values in last]
         (line,) = axis.plot(places, means, ms=9, label=recipe)
-        look = {"color": line.get_color(), "marker": line.get_marker(), "ls": ""}
+        style = {"color": line.get_color(), "marker": line.get_marker(), "ls": ""}
         for place, values in zip(places, last, strict=True):
-            axis.plot([place] * len(values), values, alpha=0.5, **look)
+            axis.plot([place] * len(values), values, alpha=0.5, **style)
     _doubling(axis, workers, "workers")
     axis.set(ylabel=f"accuracy after {record.results['epochs']} epochs")
     axis.yaxis.set_major_formatter(PercentFormatter(1))
@@ -132,16 +132,16 @@ def time_to_accuracy(record: Record, target: float) -> Figure:
     figure, axis = subplots(figsize=(8, 3.8))
     groups = global_batch.grouped(record.results["runs"])
     for number, (recipe, by_workers) in enumerate(groups.items()):
-        found = {
+        seconds = {
             n: [global_batch.seconds_to(run, target) for run in by_workers[n]]
             for n in sorted(by_workers)
         }
-        found = {n: values for n, values in found.items() if None not in values}
-        means = np.array([np.mean(values) for values in found.values()])
-        low = means - [min(values) for values in found.values()]
-        high = [max(values) for values in found.values()] - means
-        label = recipe if found else f"{recipe}: never"
-        places = [n * 1.04 ** (number - 1) for n in found]
+        seconds = {n: values for n, values in seconds.items() if None not in values}
+        means = np.array([np.mean(values) for values in seconds.values()])
+        low = means - [min(values) for values in seconds.values()]
+        high = [max(values) for values in seconds.values()] - means
+        label = recipe if seconds else f"{recipe}: never"
+        places = [n * 1.04 ** (number - 1) for n in seconds]
         axis.errorbar(places, means, np.array([low, high]), capsize=3, label=label)
     _doubling(axis, sorted(by_workers), "workers")
     axis.set(ylabel=f"seconds of training to {target:.0%}")
@@ -155,17 +155,21 @@ def pareto(attempts: Sequence[Attempt]) -> Figure:
     goal."""
     figure, axis = subplots(figsize=(8, 3.8))
     best = global_batch.front(list(attempts))
-    steps = zip(*((one.seconds, one.accuracy) for one in best), strict=True)
+    steps = zip(*((attempt.seconds, attempt.accuracy) for attempt in best), strict=True)
     axis.step(*steps, "-", where="post", color=GREEN, label="the front")
-    for one in attempts:
-        mark, colour = ("^", GREEN) if one in best else ("s", ORANGE)
-        axis.plot(one.seconds, one.accuracy, mark, color=colour, ms=9)
-        words = f"{one.name}\n({one.workers} worker{'s' * (one.workers > 1)})"
-        axis.annotate(words, (one.seconds, one.accuracy), (8, -6), va="top", **_POINTS)
+    for attempt in attempts:
+        mark, colour = ("^", GREEN) if attempt in best else ("s", ORANGE)
+        axis.plot(attempt.seconds, attempt.accuracy, mark, color=colour, ms=9)
+        words = (
+            f"{attempt.name}\n({attempt.workers} worker{'s' * (attempt.workers > 1)})"
+        )
+        axis.annotate(
+            words, (attempt.seconds, attempt.accuracy), (8, -6), va="top", **_POINTS
+        )
     axis.axhline(global_batch.GOAL, color=VERMILION, linestyle="--", label="the goal")
     axis.set(xlabel="seconds from start to end", ylim=(0, 1))
     axis.set_ylabel("accuracy of the kept weights")
-    axis.set_xlim(0, 1.35 * max(one.seconds for one in attempts))
+    axis.set_xlim(0, 1.35 * max(attempt.seconds for attempt in attempts))
     axis.yaxis.set_major_formatter(PercentFormatter(1))
     axis.legend(loc="lower left")
     return figure

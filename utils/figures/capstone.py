@@ -9,14 +9,16 @@ from utils.running.result import Run
 from utils.training import doodles, leaderboard
 
 
-def strokes_and_pixels(name: str, found: Mapping[str, list[doodles.Drawing]]) -> Figure:
+def strokes_and_pixels(
+    name: str, by_class: Mapping[str, list[doodles.Drawing]]
+) -> Figure:
     """One doodle of each class: its strokes, numbered by colour and mark in the order
     in which they were drawn, above the pixels that a network sees.
 
-    `name` and `found` are what utils.training.doodles.drawings returns.
+    `name` and `by_class` are what utils.training.doodles.drawings returns.
     """
-    figure, axes = subplots(2, len(found), figsize=(1.15 * len(found), 2.9))
-    for (word, drawings), (above, below) in zip(found.items(), axes.T, strict=True):
+    figure, axes = subplots(2, len(by_class), figsize=(1.15 * len(by_class), 2.9))
+    for (word, drawings), (above, below) in zip(by_class.items(), axes.T, strict=True):
         for x, y in drawings[0]:
             above.plot(x, y, markersize=3, markevery=[0], linewidth=1.2)
         above.invert_yaxis()

@@ -108,14 +108,14 @@ def staleness(runs: Mapping[str, Run]) -> Figure:
     """How many steps came by how many updates too late, in several runs."""
     figure, axis = subplots()
     tables = {label: steps(run)["stale"] for label, run in runs.items()}
-    most = max(stale.max() for stale in tables.values())
+    stalest = max(stale.max() for stale in tables.values())
     width = 0.8 / len(runs)
     for number, (label, stale) in enumerate(tables.items()):
-        counted = np.bincount(stale, minlength=most + 1)
-        places = np.arange(most + 1) + number * width
+        counted = np.bincount(stale, minlength=stalest + 1)
+        places = np.arange(stalest + 1) + number * width
         bars = axis.bar(places, counted, width, label=label)
         axis.bar_label(bars, fontsize=9)
-    axis.set_xticks(np.arange(most + 1) + 0.4 - width / 2, range(most + 1))
+    axis.set_xticks(np.arange(stalest + 1) + 0.4 - width / 2, range(stalest + 1))
     axis.set(xlabel="updates by others between reading and writing", ylabel="steps")
     axis.legend()
     return figure.with_notices(*runs.values())
@@ -153,41 +153,42 @@ def picture(lan: Lan) -> Figure:
     return figure
 
 
-def speeds(found: Mapping[str, Speed], origin: str = "") -> Figure:
+def speeds(measured: Mapping[str, Speed], origin: str = "") -> Figure:
     """Speed-up of two hosts against one, by bandwidth: measured, and as predicted.
 
-    found: of measure/network_speed.py. The band lies between the cost model with no
+    measured: of measure/network_speed.py. The band lies between the cost model with no
     byte hidden behind computing, and with all hidden that can be. origin: a line to
     stand below.
     """
     figure, axis = subplots(figsize=(8, 4))
-    one = found[network_speed.ONE_HOST].images_per_second
-    two = [row for row in found.values() if row.hosts > 1]
-    hosts = two[0].hosts
+    one_host = measured[network_speed.ONE_HOST].images_per_second
+    two_hosts = [row for row in measured.values() if row.hosts > 1]
+    hosts = two_hosts[0].hosts
     for shaped, mark, colour, label in (
         (True, "o", BLUE, "measured"),
         (False, "^", GREEN, "measured, as fast as this machine can"),
     ):
-        rows = [row for row in two if row.shaped == shaped]
+        rows = [row for row in two_hosts if row.shaped == shaped]
         if rows:
             x = [row.throughput for row in rows]
-            y = [row.images_per_second / one for row in rows]
+            y = [row.images_per_second / one_host for row in rows]
             axis.plot(x, y, mark, ms=8, color=colour, label=label, zorder=3)
-    reach = [row.throughput for row in two]
+    reach = [row.throughput for row in two_hosts]
     across = np.geomspace(min(reach) / 2, max(reach) * 2, 200)
-    silent = float(np.median([row.silent for row in two]))
-    network, batch = cost_model.wide_resnet(1), two[0].batch
+    silent = float(np.median([row.silent for row in two_hosts]))
+    network, batch = cost_model.wide_resnet(1), two_hosts[0].batch
     bounds = [
         [
-            network_speed.predicted(silent, hosts, batch, network, mbit, hidden) / one
+            network_speed.predicted(silent, hosts, batch, network, mbit, hidden)
+            / one_host
             for mbit in across
         ]
         for hidden in (False, True)
     ]
     label = "predicted: nothing to all hidden behind computing"
     axis.fill_between(across, *bounds, color=ORANGE, alpha=0.3, label=label)
-    for way, dashes in zip(bounds, ("-", "--"), strict=True):
-        axis.plot(across, way, dashes, color=ORANGE)
+    for bound, dashes in zip(bounds, ("-", "--"), strict=True):
+        axis.plot(across, bound, dashes, color=ORANGE)
     axis.axhline(1, color=GREY, lw=1, ls=":")
     axis.annotate("one host alone", (across[-1], 1), va="bottom", ha="right")
     axis.set(xscale="log", ylim=(0, 1.15 * hosts))

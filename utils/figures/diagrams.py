@@ -33,9 +33,9 @@ class Diagram(Figure):
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> tuple[dict, dict]:
         """What Jupyter shows: the picture, with `words` as its alternative text."""
-        data, shown = super()._repr_mimebundle_()
-        shown["image/png"]["alt"] = self.words
-        return data, shown
+        data, metadata = super()._repr_mimebundle_()
+        metadata["image/png"]["alt"] = self.words
+        return data, metadata
 
 
 def model_and_data_parallel() -> Diagram:
@@ -152,12 +152,12 @@ def staleness(
         for worker, step in enumerate(seconds_per_step)
         for turn in range(1, int(seconds / step + 1e-9) + 1)
     )
-    made = [[] for _ in seconds_per_step]
+    by_worker = [[] for _ in seconds_per_step]
     fetched = [0 for _ in seconds_per_step]  # the version of the weights in use
     for version, (time, worker) in enumerate(updates):
-        made[worker].append((time, version - fetched[worker]))
+        by_worker[worker].append((time, version - fetched[worker]))
         fetched[worker] = version + 1
-    return made
+    return by_worker
 
 
 def descent(paths: Mapping[int, Sequence[float]]) -> Diagram:
@@ -265,13 +265,13 @@ def ring_in_steps(workers: int) -> Diagram:
         ("Scatter-reduce: the receiver adds", range(steps + 1)),
         ("All-gather: the receiver overwrites", range(steps, 2 * steps + 1)),
     ]
-    for row, (title, shown) in enumerate(rows):
+    for row, (title, columns) in enumerate(rows):
         y = corner(0, row, -1, 0)[1]
         draw_text(ax, 0.1, y + 0.52, title, size=11, align="left", weight="bold")
         for worker in range(workers):
             below = corner(0, row, worker, 0)[1] + high / 2
             draw_text(ax, left - 0.1, below, f"worker {worker}", align="right")
-        for column, step in enumerate(shown):
+        for column, step in enumerate(columns):
             x = corner(column, row, 0, 0)[0] + panel / 2
             draw_text(ax, x, y + 0.17, f"after step {step}" if step else "start")
             for (worker, chunk), value in np.ndenumerate(states[step]):
@@ -290,15 +290,15 @@ def ring_states(workers: int) -> list[np.ndarray]:
     """The (worker, chunk) numbers of a ring all-reduce at the start and after each of
     its 2(N - 1) steps, when worker w starts with 10**w in all of its chunks.
     """
-    who = np.arange(workers)
-    states = [np.repeat(10**who, workers).reshape(workers, workers)]
+    ranks = np.arange(workers)
+    states = [np.repeat(10**ranks, workers).reshape(workers, workers)]
     for step in range(2 * (workers - 1)):
         before, after = states[-1], states[-1].copy()
-        chunk = (who - 1 - step) % workers  # the one that arrives at each worker
+        chunk = (ranks - 1 - step) % workers  # the one that arrives at each worker
         if step < workers - 1:
-            after[who, chunk] += before[who - 1, chunk]
+            after[ranks, chunk] += before[ranks - 1, chunk]
         else:
-            after[who, chunk] = before[who - 1, chunk]
+            after[ranks, chunk] = before[ranks - 1, chunk]
         states.append(after)
     return states
 
@@ -328,14 +328,14 @@ def busiest_wire(
     ax = diagram.subplots()
     diagram.subplots_adjust(left=0.11, right=0.66, top=0.95, bottom=0.14)
     for name, size in sizes.items():
-        for cost, who, colour, dashes in (
+        for cost, kind, colour, dashes in (
             (server, "server", ORANGE, "-"),
             (ring, "ring", BLUE, "--"),
         ):
             line = [cost(n, size) for n in workers]
             ax.plot(workers, line, color=colour, ls=dashes, lw=2.5)
             ax.annotate(
-                f"{who}, {name}: {human_bytes(line[-1])}",
+                f"{kind}, {name}: {human_bytes(line[-1])}",
                 (64, line[-1]),
                 xytext=(8, 0),
                 textcoords="offset points",
@@ -360,9 +360,9 @@ def human_bytes(size: float) -> str:
     return f"{size:.3g} {units[0]}"
 
 
-def _must_fit(workers: int, most: int) -> None:
-    if not 2 <= workers <= most:
-        raise ValueError(f"this drawing is for 2 to {most} workers, not {workers}")
+def _must_fit(workers: int, maximum: int) -> None:
+    if not 2 <= workers <= maximum:
+        raise ValueError(f"this drawing is for 2 to {maximum} workers, not {workers}")
 
 
 def paper(width: float, height: float, words: str) -> tuple[Diagram, Axes]:
@@ -434,8 +434,8 @@ def _cell(ax, corner, width, height, value, complete):
     fill = BLUE if complete else SHADES[str(value).count("1")]
     ax.add_patch(Rectangle(corner, width, height, facecolor=fill, edgecolor=GREY))
     middle = corner[0] + width / 2, corner[1] + height / 2
-    look = {"weight": "bold", "colour": "white"} if complete else {}
-    draw_text(ax, *middle, str(value), **look)
+    style = {"weight": "bold", "colour": "white"} if complete else {}
+    draw_text(ax, *middle, str(value), **style)
 
 
 def _frame(ax, corner, width, height):
@@ -456,8 +456,8 @@ LAST = "MultiWorkerMirroredStrategy\nor Horovod"
 
 def decision_chart() -> Diagram:
     """Four questions, from the top to the bottom; the first yes decides."""
-    asked = [f"{question} Yes: {where}." for question, where in QUESTIONS.items()]
-    words = ["Questions in order; the first yes decides.", *asked, f"All no: {LAST}."]
+    lines = [f"{question} Yes: {where}." for question, where in QUESTIONS.items()]
+    words = ["Questions in order; the first yes decides.", *lines, f"All no: {LAST}."]
     row, box = 0.95, 0.6  # inches
     height = row * (len(QUESTIONS) + 1) + 0.1
     diagram, ax = paper(7.5, height, " ".join(" ".join(words).split()))

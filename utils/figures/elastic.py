@@ -37,12 +37,12 @@ def workers_and_loss(journal, happened: Sequence[Happened] = ()) -> Figure:
         )
     below.set_title("epoch", loc="right", fontsize=10, pad=14)
     below.set(xlabel="seconds", ylabel="loss since the last change")
-    for one in happened:
+    for event in happened:
         for axis in (above, below):
-            axis.axvline(one.time - start, color=WARNING, lw=1, ls=":")
+            axis.axvline(event.time - start, color=WARNING, lw=1, ls=":")
         above.annotate(
-            one.incident.what,
-            (one.time - start, 0.02),
+            event.incident.what,
+            (event.time - start, 0.02),
             xycoords=("data", "axes fraction"),
             color=WARNING,
             rotation=90,

@@ -13,23 +13,23 @@ def show_machine(report: Report) -> Diagram:
     """
     workers, kind = report.profile.workers, "GPU" if gpus() else "core"
     shares = share_out(workers, gpus() or cores(), bool(gpus()))
-    shown = min(workers, 4)
+    drawn = min(workers, 4)
     diagram, ax = paper(8, 2.2, in_words(shares, kind))
     gap = 1.1
-    width = (7.6 - gap * (shown - 1)) / shown
-    for rank, colour in zip(range(shown), (BLUE, ORANGE, GREEN, INK), strict=False):
+    width = (7.6 - gap * (drawn - 1)) / drawn
+    for rank, colour in zip(range(drawn), (BLUE, ORANGE, GREEN, INK), strict=False):
         left = 0.2 + rank * (width + gap)
         middle = left + width / 2
         draw_box(ax, left, 0.4, width, 1.6, "", edge=colour)
         draw_text(ax, middle, 1.75, f"worker {rank}", size=12, weight="bold")
-        mine = shares[rank]
-        some = mine[:2]
-        each = (width - 0.2) / len(some)
-        for place, device in enumerate(some):
-            x, words = left + 0.15 + place * each, f"{kind} {device}"
-            draw_box(ax, x, 0.75, each - 0.1, 0.7, words, PALE)
-        if len(mine) > len(some):
-            draw_text(ax, middle, 0.56, f"and {len(mine) - len(some)} more {kind}s")
+        devices = shares[rank]
+        boxes = devices[:2]
+        box_width = (width - 0.2) / len(boxes)
+        for place, device in enumerate(boxes):
+            x, words = left + 0.15 + place * box_width, f"{kind} {device}"
+            draw_box(ax, x, 0.75, box_width - 0.1, 0.7, words, PALE)
+        if len(devices) > len(boxes):
+            draw_text(ax, middle, 0.56, f"and {len(devices) - len(boxes)} more {kind}s")
         if rank:
             draw_arrow(ax, (left - gap + 0.1, 1.1), (left - 0.1, 1.1), both=True)
             draw_text(ax, left - gap / 2, 1.35, "gradients")
@@ -42,8 +42,8 @@ def share_out(workers: int, devices: int, one_each: bool) -> list[list[int]]:
     devices than workers, they are shared in turns."""
     if workers >= devices:
         return [[rank % devices] for rank in range(workers)]
-    each = 1 if one_each else devices // workers
-    return [list(range(rank * each, (rank + 1) * each)) for rank in range(workers)]
+    share = 1 if one_each else devices // workers
+    return [list(range(rank * share, (rank + 1) * share)) for rank in range(workers)]
 
 
 def in_words(shares: list[list[int]], kind: str) -> str:
@@ -51,8 +51,8 @@ def in_words(shares: list[list[int]], kind: str) -> str:
     workers, devices = len(shares), len({d for share in shares for d in share})
     if devices < workers:
         return f"{workers} workers take turns on {devices} {kind}{'s' * (devices > 1)}."
-    each = len(shares[0])
-    share = f"{each} {kind}s each" if each > 1 else f"one {kind} each"
-    many = "s" * (workers > 1)
+    count = len(shares[0])
+    share = f"{count} {kind}s each" if count > 1 else f"one {kind} each"
+    plural = "s" * (workers > 1)
     system = "; the operating system picks which" if kind == "core" else ""
-    return f"{workers} worker{many}, {share}{system}."
+    return f"{workers} worker{plural}, {share}{system}."

@@ -106,18 +106,18 @@ def throughputs(speed: Mapping[str, float], origin: str = "") -> Figure:
     return figure.with_origin(origin)
 
 
-def step(told: timeline.Timeline, number: int | None = None) -> Figure:
+def step(trace: timeline.Timeline, number: int | None = None) -> Figure:
     """One step of a timeline: above what happened altogether, below by tensor.
 
     number: of the step; by default the regular one of the middle length.
     """
-    steps = told.steps
+    steps = trace.steps
     if number is None:
         regular = steps[steps["regular"]]
         lengths = (regular["end"] - regular["start"]).sort_values()
         number = lengths.index[len(lengths) // 2]
     begin, end = steps.loc[number, ["start", "end"]]
-    spans = told.spans[told.spans["tensor"].isin(told.gradients)]
+    spans = trace.spans[trace.spans["tensor"].isin(trace.gradients)]
     spans = spans[(spans["end"] > begin) & (spans["start"] < end)]
     order = spans.groupby("tensor")["start"].min().sort_values().index
     rows = {tensor: row for row, tensor in enumerate(order)}
@@ -130,7 +130,7 @@ def step(told: timeline.Timeline, number: int | None = None) -> Figure:
         start, stop = (1000 * (np.clip(t, begin, end) - begin) for t in (start, stop))
         axis.barh(row, stop - start, 0.9, start, **LOOK[phase])
 
-    for piece in told.strip(begin, end).itertuples():
+    for piece in trace.strip(begin, end).itertuples():
         bar(above, 0, piece.start, piece.end, piece.phase)
     # Whole operations first: what they consist of is drawn over them.
     spans = spans.sort_values("phase", key=lambda phase: phase != "processing")
@@ -156,21 +156,24 @@ def step(told: timeline.Timeline, number: int | None = None) -> Figure:
     return figure
 
 
-def fusion(told: Mapping[str, timeline.Timeline]) -> Figure:
+def fusion(traces: Mapping[str, timeline.Timeline]) -> Figure:
     """Messages in a step, and where a step's time goes, in several runs: label ->
     timeline."""
     figure, (left, right) = subplots(
-        1, 2, figsize=(10, 1.6 + 0.45 * len(told)), sharey=True
+        1, 2, figsize=(10, 1.6 + 0.45 * len(traces)), sharey=True
     )
-    counts = {label: one.collectives_per_step for label, one in told.items()}
+    counts = {label: trace.collectives_per_step for label, trace in traces.items()}
     bars(left, counts, "{:.1f}", color=BLUE)
     left.set(xlabel="all-reduces in a step")
-    offset = np.zeros(len(told))
+    offset = np.zeros(len(traces))
     for phase, look in LOOK.items():
         means = 1000 * np.array(
-            [one.steps.loc[one.steps["regular"], phase].mean() for one in told.values()]
+            [
+                trace.steps.loc[trace.steps["regular"], phase].mean()
+                for trace in traces.values()
+            ]
         )
-        right.barh(range(len(told)), means, 0.6, offset, label=phase, **look)
+        right.barh(range(len(traces)), means, 0.6, offset, label=phase, **look)
         offset += means
     right.set(xlabel="milliseconds of a step")
     for axis in (left, right):
@@ -190,17 +193,19 @@ def predicted(
     that hold 90 % of the draws, one for each fit's law, and measured steps."""
     figsize = (min(10, 5 * len(networks)), 3.8)
     figure, axes = subplots(1, len(networks), figsize=figsize, squeeze=False)
-    many = np.unique(np.geomspace(1, max(workers), 60))
+    curve_workers = np.unique(np.geomspace(1, max(workers), 60))
     for axis, network in zip(axes.flat, networks, strict=True):
         for number, fit in enumerate(fits):
             low, middle, high = np.array(
-                [fit.efficiency(n, batch, network) for n in many]
+                [fit.efficiency(n, batch, network) for n in curve_workers]
             ).T
-            at = [fit.model.efficiency(n, batch, network) for n in workers]
-            (marks,) = axis.plot(workers, at, ls="", label=f"if {fit.model.law}")
+            efficiencies = [fit.model.efficiency(n, batch, network) for n in workers]
+            (marks,) = axis.plot(
+                workers, efficiencies, ls="", label=f"if {fit.model.law}"
+            )
             colour = marks.get_color()
-            axis.fill_between(many, low, high, color=colour, alpha=0.2)
-            axis.plot(many, middle, ("-", "--")[number % 2], color=colour)
+            axis.fill_between(curve_workers, low, high, color=colour, alpha=0.2)
+            axis.plot(curve_workers, middle, ("-", "--")[number % 2], color=colour)
         axis.set(title=network.name, xlabel="workers", xscale="log", ylim=(0, 1.25))
         only_ticks(axis.xaxis, [1, *workers])
         axis.tick_params(axis="x", labelsize=8)
@@ -240,11 +245,12 @@ def reported(rows: Sequence[cost_model.Reported]) -> Figure:
 def amdahl(serial: float, speed: Mapping[int, float], most: int = 1000) -> Figure:
     """Amdahl's and Gustafson's laws for a serial share, and what was measured."""
     figure, axis = subplots(figsize=(8, 3.6))
-    many = np.geomspace(1, most, 100)
-    grows, stays = cost_model.gustafson(many, serial), cost_model.amdahl(many, serial)
-    axis.plot(many, many, "--", color=GREY, label="ideal")
-    axis.plot(many, grows, "-.", color=ORANGE, label="Gustafson: the work grows")
-    axis.plot(many, stays, "-", color=BLUE, label="Amdahl: it stays")
+    workers = np.geomspace(1, most, 100)
+    grows = cost_model.gustafson(workers, serial)
+    stays = cost_model.amdahl(workers, serial)
+    axis.plot(workers, workers, "--", color=GREY, label="ideal")
+    axis.plot(workers, grows, "-.", color=ORANGE, label="Gustafson: the work grows")
+    axis.plot(workers, stays, "-", color=BLUE, label="Amdahl: it stays")
     counts = sorted(speed)
     measured = [speed[count] / speed[1] for count in counts]
     axis.plot(counts, measured, "^", color=VERMILION, ms=9, label="measured")

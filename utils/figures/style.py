@@ -40,8 +40,8 @@ class Figure(matplotlib.figure.Figure):
         width, height = (
             round(DOTS_PER_INCH * inches) for inches in self.get_size_inches()
         )
-        shown = {"width": width, "height": height}
-        return {"image/png": picture, "text/plain": repr(self)}, {"image/png": shown}
+        metadata = {"width": width, "height": height}
+        return {"image/png": picture, "text/plain": repr(self)}, {"image/png": metadata}
 
     def with_notices(self, *runs: Run) -> Self:
         """Put under it what the user must know of the runs that it shows."""

@@ -38,10 +38,10 @@ def augmented(dataset: Dataset, versions: int = 8) -> Figure:
     random = np.random.default_rng(1)
     figure, axes = subplots(3, 1, figsize=(9, 3.6))
     for axis, original in zip(axes, originals, strict=True):
-        same = tf.repeat(original[None], versions, axis=0)
+        copies = tf.repeat(original[None], versions, axis=0)
         flips = tf.constant(random.random(versions) < 0.5)
         moves = random.integers(-SHIFT, SHIFT + 1, (versions, 2), dtype=np.int32)
-        changed = flip_and_shift(same, flips, tf.constant(moves)).numpy()
+        changed = flip_and_shift(copies, flips, tf.constant(moves)).numpy()
         row = [original, np.full((28, 6), 255), *changed]
         axis.imshow(np.hstack(row), cmap="gray")
         axis.axis("off")
@@ -166,7 +166,7 @@ def paths(runs: Mapping[str, Run]) -> Figure:
     figure, axes = subplots(1, len(runs), figsize=figsize, squeeze=False)
     for axis, (label, run) in zip(axes.flat, runs.items(), strict=True):
         weights = [run.recording(rank).weights[1:] for rank in range(run.workers)]
-        moves = np.concatenate([own - own[0] for own in weights])
+        moves = np.concatenate([series - series[0] for series in weights])
         moves /= np.linalg.norm(weights[0][0])
         # The few moves' inner products hold what the SVD of the long vectors would.
         values, vectors = np.linalg.eigh(moves @ moves.T)
@@ -209,15 +209,17 @@ def lines_by_rank(run: Run) -> dict[int, int]:
 
 def voices(runs: Mapping[str, Run]) -> Figure:
     """How many lines each worker printed in several runs: label -> run."""
-    most = max(run.workers for run in runs.values())
-    figure, axis = subplots(figsize=(8, 0.9 + 0.35 * most * len(runs)))
+    max_workers = max(run.workers for run in runs.values())
+    figure, axis = subplots(figsize=(8, 0.9 + 0.35 * max_workers * len(runs)))
     for number, (label, run) in enumerate(runs.items()):
         counted = lines_by_rank(run)
         places = [rank + 0.8 * number / len(runs) for rank in counted]
         lines = axis.barh(places, counted.values(), 0.7 / len(runs), label=label)
         axis.bar_label(lines, padding=3)
     offset = 0.4 * (len(runs) - 1) / len(runs)
-    axis.set_yticks(np.arange(most) + offset, [f"rank {rank}" for rank in range(most)])
+    axis.set_yticks(
+        np.arange(max_workers) + offset, [f"rank {rank}" for rank in range(max_workers)]
+    )
     axis.invert_yaxis()
     axis.set(xlabel="lines printed")
     axis.legend()
@@ -236,8 +238,8 @@ def epoch_times(runs: Mapping[str, Run]) -> Figure:
 def losses(runs: Mapping[str, Run]) -> Figure:
     """Training and validation loss by epoch of several runs: label -> run."""
     figure, axes = subplots(1, 2, figsize=(10, 3.4))
-    shown = {"loss": "training loss", "val_loss": "validation loss"}
-    for axis, (column, name) in zip(axes, shown.items(), strict=True):
+    columns = {"loss": "training loss", "val_loss": "validation loss"}
+    for axis, (column, name) in zip(axes, columns.items(), strict=True):
         for number, (label, run) in enumerate(runs.items()):
             epochs = range(1, len(run.history) + 1)
             size = 11 - 5 * (number % 2)  # lines that coincide are still seen
@@ -258,9 +260,9 @@ def accuracies(runs: Mapping[str, Run]) -> Figure:
     figure, axes = subplots(1, len(runs), figsize=(5 * len(runs), 3.4), squeeze=False)
     for axis, (label, run) in zip(axes.flat, runs.items(), strict=True):
         for rank in range(run.workers):
-            seen = [m["val_accuracy"] for m in run.recording(rank).metrics_after]
+            values = [m["val_accuracy"] for m in run.recording(rank).metrics_after]
             size = 11 - 5 * (rank % 2)
-            axis.plot(range(1, len(seen) + 1), seen, ms=size, label=f"rank {rank}")
+            axis.plot(range(1, len(values) + 1), values, ms=size, label=f"rank {rank}")
         axis.set(title=label, xlabel="epoch", ylabel="validation accuracy")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.legend()

@@ -64,12 +64,12 @@ def examine(
     Raises CourseError if the sandbox or the lab can't be used on this machine.
     """
     isolation = sandbox.probe()
-    told = (f"Isolation: {isolation.how}.", *isolation.describe())
+    isolation_notes = (f"Isolation: {isolation.how}.", *isolation.describe())
     content, exercise = program.read_bytes(), exercises.find(script=program)
-    known = checks.at_once(content, exercise, steps or exercise.steps)
-    wanted = [step for step, verdict in known.items() if verdict is None]
+    verdicts = checks.at_once(content, exercise, steps or exercise.steps)
+    wanted = [step for step, verdict in verdicts.items() if verdict is None]
     if not wanted:
-        return _result(known, told, "", 0.0)
+        return _result(verdicts, isolation_notes, "", 0.0)
     with files.scratch() as place, contextlib.ExitStack() as stack:
         folder = place.resolve()
         stack.callback(sandbox.remove, folder)
@@ -90,14 +90,16 @@ def examine(
         if not stopped:
             try:
                 with np.errstate(all="ignore"):  # forged numbers may be of any size
-                    known |= {step: exercise.judge(step, observed) for step in wanted}
+                    verdicts |= {
+                        step: exercise.judge(step, observed) for step in wanted
+                    }
             except _NO_TRAINING as error:
                 # Each record is what a worker reports; together they are no training.
                 kind = type(error).__name__
                 stopped = (REFUSED, f"what it reported does not fit together ({kind})")
         if stopped:
-            known |= {step: _stopped(exercise, step, *stopped) for step in wanted}
-        return _result(known, told, log, seconds, stopped)
+            verdicts |= {step: _stopped(exercise, step, *stopped) for step in wanted}
+        return _result(verdicts, isolation_notes, log, seconds, stopped)
 
 
 def _perform(
@@ -122,7 +124,7 @@ def _perform(
     job = exercise.job(script, (name,), place)
     readable = [course.PACKAGE / name for name in SHOWN]
     if world.after:
-        earlier = _left(folder, world.after)
+        earlier = _reports_of(folder, world.after)
         job = replace(job, earlier=str(earlier))
         readable.append(earlier)
     lab.prepare(place, [job], silence)
@@ -134,7 +136,7 @@ def _perform(
         limits=limits,
         isolation=isolation,
     )
-    observed = judge.read(_left(folder, name).parent)
+    observed = judge.read(_reports_of(folder, name).parent)
     if ended.breach:
         status, reason = _BREACHES[ended.breach]
         return observed, ended, (status, f"{reason.format(limits)}, and was ended")
@@ -143,8 +145,8 @@ def _perform(
     if ended.status or name not in observed or observed[name].statuses == {}:
         stopped = (REFUSED, "it ended the processes that watch over it")
         return observed, ended, stopped
-    left = _left(folder, name)
-    if os.path.realpath(left) != str(left):
+    reports = _reports_of(folder, name)
+    if os.path.realpath(reports) != str(reports):
         # A later life would be shown what the link leads to.
         return observed, ended, (REFUSED, "it moved the folder of its reports")
     return observed, ended, None
@@ -155,7 +157,7 @@ def _place(folder: Path, world: str) -> Path:
     return folder / world.replace(" ", "-")
 
 
-def _left(folder: Path, world: str) -> Path:
+def _reports_of(folder: Path, world: str) -> Path:
     """Where in there the lab and the workers leave what they report."""
     return _place(folder, world) / "0" / world
 
@@ -191,8 +193,8 @@ def _result(
     verdicts = tuple(known.values())
     if stopped:
         return Examined(verdicts, stopped[0], isolation, log, seconds, stopped[1])
-    found = [v for v in verdicts if not v.ok]
-    endings = {v.id.partition(".")[2]: v for v in reversed(found)}
+    failures = [v for v in verdicts if not v.ok]
+    endings = {v.id.partition(".")[2]: v for v in reversed(failures)}
     for name, status in (
         (judge.TAMPERED, REFUSED),
         (judge.FLOOD, REFUSED),
@@ -203,7 +205,7 @@ def _result(
         if name in endings:
             seen = endings[name].seen
             return Examined(verdicts, status, isolation, log, seconds, seen)
-    if any(v.state == UNDECIDED for v in found):
-        reason = next(v.seen for v in found if v.state == UNDECIDED)
+    if any(v.state == UNDECIDED for v in failures):
+        reason = next(v.seen for v in failures if v.state == UNDECIDED)
         return Examined(verdicts, GRADER_ERROR, isolation, log, seconds, reason)
-    return Examined(verdicts, WRONG if found else OK, isolation, log, seconds)
+    return Examined(verdicts, WRONG if failures else OK, isolation, log, seconds)

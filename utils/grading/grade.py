@@ -80,7 +80,7 @@ def grade(
     handed_in = _collect(submissions, out, exercise)
     _prepare(out, {"exercise": exercise, "anonymous": anonymous})
 
-    names = {one.learner: one.learner for one in handed_in}
+    names = {submission.learner: submission.learner for submission in handed_in}
     if anonymous:
         with FileLock(out / CACHE / "lock"):  # another grading may draw ids as well
             ids = gradebook.ids(names, out / LEARNERS)
@@ -91,10 +91,12 @@ def grade(
 
     examined = _examine_all(handed_in, out / CACHE, exercise, len(worth), jobs, examine)
     grades = []
-    for one in handed_in:
-        name = names[one.learner]
-        found = examined.get(one.program)
-        grades.append(_grade(one, found, name, slug[name], worth, anonymous))
+    for submission in handed_in:
+        name = names[submission.learner]
+        examination = examined.get(submission.program)
+        grades.append(
+            _grade(submission, examination, name, slug[name], worth, anonymous)
+        )
     # In the order of the ids, which tells nothing of the names, when anonymous.
     grades.sort(key=lambda grade: (grade.learner.casefold(), grade.learner))
     return _write_all(grades, out, exercise)
@@ -123,9 +125,9 @@ def _collect(folder: Path, out: Path, exercise: str) -> list[Submission]:
 
 def _prepare(out: Path, facts: dict) -> None:
     """Make `out` the folder of a grading, unless it is somebody else's."""
-    shown = course.shown(out)
+    folder = course.shown(out)
     if out.exists() and not out.is_dir():
-        raise course.CourseError(f"{shown} is a file. Name a folder for the results.")
+        raise course.CourseError(f"{folder} is a file. Name a folder for the results.")
     marker = out / MARKER
     if marker.exists():
         try:
@@ -134,13 +136,13 @@ def _prepare(out: Path, facts: dict) -> None:
             former = None
         if former != facts:
             raise course.CourseError(
-                f"{shown} holds another grading: of another exercise, or one with "
+                f"{folder} holds another grading: of another exercise, or one with "
                 "names where this is anonymous, or without. Name another folder."
             )
         return
     if out.exists() and any(path.name != CACHE for path in out.iterdir()):
         raise course.CourseError(
-            f"{shown} holds files that are no grading; none of them was touched. "
+            f"{folder} holds files that are no grading; none of them was touched. "
             "Name a new folder, or an empty one."
         )
     marker.parent.mkdir(parents=True, exist_ok=True)
@@ -165,27 +167,29 @@ def _examine_all(
 
     known: dict[bytes, Examined] = {}
     new: list[bytes] = []
-    for one in handed_in:
+    for submission in handed_in:
         if (
-            one.program is not None
-            and one.program not in known
-            and one.program not in new
+            submission.program is not None
+            and submission.program not in known
+            and submission.program not in new
         ):
-            found = _recall(_cached(cache, one.program, exercise), step_count)
-            if found:
-                known[one.program] = found
+            examination = _recall(
+                _cached(cache, submission.program, exercise), step_count
+            )
+            if examination:
+                known[submission.program] = examination
             else:
-                new.append(one.program)
+                new.append(submission.program)
 
     with _progress(len(new), len(known)) as advance, supervise.pool(jobs) as run:
-        for program, found in run(examine_one, new):
+        for program, examination in run(examine_one, new):
             # Here, not in the thread: a Ctrl-C may have ended the program that another
             # thread examines, and nothing is kept from then on.
-            if found.settled:
-                kept = _cached(cache, program, exercise)
-                files.write_whole(kept, json.dumps(asdict(found)))
-            known[program] = found
-            advance(found.status)
+            if examination.settled:
+                cache_file = _cached(cache, program, exercise)
+                files.write_whole(cache_file, json.dumps(asdict(examination)))
+            known[program] = examination
+            advance(examination.status)
     return known
 
 
@@ -195,24 +199,24 @@ def _examine_one(program: bytes, exercise: str, step_count: int, examine) -> Exa
         path = folder / f"{exercise}.py"
         path.write_bytes(program)
         try:
-            found = examine(path)
-            if problem := _breach(found, step_count):
+            examination = examine(path)
+            if problem := _breach(examination, step_count):
                 raise ValueError(f"the examination gave {problem}")
             # One is kept and read back, the other is not: let both be the same.
-            kept = asdict(found) | {"log": report.cut(found.log)}
-            return _from_json(json.loads(json.dumps(kept)))
+            facts = asdict(examination) | {"log": report.cut(examination.log)}
+            return _from_json(json.loads(json.dumps(facts)))
         except Exception as error:  # whatever it is, the others are to be graded
             message = f"{type(error).__name__}: {error}".replace(str(folder), ".")
             reason = f"The grader failed, not the program: {message}"
             return Examined((), GRADER_ERROR, (), "", 0.0, reason)
 
 
-def _breach(found: Examined, step_count: int) -> str | None:
-    """What keeps `found` from being an examination that can be graded."""
-    numbers = [verdict.step for verdict in found.verdicts]
-    if found.status not in STATUSES:
-        return f"the unknown status {found.status!r}"
-    if not numbers and found.status in WITHOUT_VERDICTS:
+def _breach(examination: Examined, step_count: int) -> str | None:
+    """What keeps `examination` from being an examination that can be graded."""
+    numbers = [verdict.step for verdict in examination.verdicts]
+    if examination.status not in STATUSES:
+        return f"the unknown status {examination.status!r}"
+    if not numbers and examination.status in WITHOUT_VERDICTS:
         return None
     if numbers != list(range(1, step_count + 1)):
         return f"verdicts on the steps {numbers}, of {step_count}"
@@ -228,10 +232,10 @@ def _cached(cache: Path, program: bytes, exercise: str) -> Path:
 def _recall(path: Path, step_count: int) -> Examined | None:
     """What was kept, if it was and is whole."""
     try:
-        found = _from_json(json.loads(path.read_text(encoding="utf-8")))
+        examination = _from_json(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
-    return None if _breach(found, step_count) else found
+    return None if _breach(examination, step_count) else examination
 
 
 def _from_json(data: dict) -> Examined:
@@ -294,29 +298,30 @@ def _progress(count: int, known: int) -> Iterator[Callable[[str], None]]:
 
 
 def _grade(
-    one: Submission,
-    found: Examined | None,
+    submission: Submission,
+    examination: Examined | None,
     name: str,
     slug: str,
     worth: tuple[float, ...],
     anonymous: bool,
 ) -> Grade:
-    if found is None:
+    if examination is None:
         # The names of files may be those of learners.
-        shown = () if anonymous else one.files
-        return Grade(name, slug, one.status, worth, reason=one.problem, files=shown)
-    failed = found.status == GRADER_ERROR
+        names = () if anonymous else submission.files
+        status, reason = submission.status, submission.problem
+        return Grade(name, slug, status, worth, reason=reason, files=names)
+    failed = examination.status == GRADER_ERROR
     return Grade(
         name,
         slug,
-        found.status,
+        examination.status,
         worth,
-        verdicts=found.verdicts,
-        reason=found.reason,
-        program=one.program.decode("utf-8"),
-        isolation=found.isolation,
-        log=found.log,
-        seconds=None if failed else found.seconds,
+        verdicts=examination.verdicts,
+        reason=examination.reason,
+        program=submission.program.decode("utf-8"),
+        isolation=examination.isolation,
+        log=examination.log,
+        seconds=None if failed else examination.seconds,
     )
 
 
@@ -342,17 +347,17 @@ def _write_all(grades: list[Grade], out: Path, exercise: str) -> list[Grade]:
     texts["nbgrader.csv"] = gradebook.nbgrader(grades, exercise)
     texts["gradebook.csv"] = gradebook.gradebook(grades, VERSION)
     (out / "reports").mkdir(exist_ok=True)
-    with contextlib.ExitStack() as together:
+    with contextlib.ExitStack() as stack:
         for path, text in reversed(texts.items()):  # they are left in reverse again
             # Closed at once: there may be more of them than can be open.
-            with together.enter_context(files.whole(out / path)) as file:
+            with stack.enter_context(files.whole(out / path)) as file:
                 file.write(text.encode())
 
     pages = (out / "reports").glob("[!.]*")
-    left = {path.name for path in pages if f"reports/{path.name}" not in texts}
-    if left:
+    former_pages = {path.name for path in pages if f"reports/{path.name}" not in texts}
+    if former_pages:
         course.notice(
             f"nobody in this grading has these pages of a former one, which were left "
-            f"in {course.shown(out / 'reports')}: {', '.join(sorted(left))}"
+            f"in {course.shown(out / 'reports')}: {', '.join(sorted(former_pages))}"
         )
     return grades

@@ -81,8 +81,8 @@ class Grade:
             return (None,) * len(self.worth)
         if not self.verdicts:
             return (0,) * len(self.worth)
-        known = {RIGHT: 1, UNDECIDED: None}
-        shares = [known.get(verdict.state, 0) for verdict in self.verdicts]
+        by_state = {RIGHT: 1, UNDECIDED: None}
+        shares = [by_state.get(verdict.state, 0) for verdict in self.verdicts]
         return tuple(
             None if share is None else share * worth
             for share, worth in zip(shares, self.worth, strict=True)
@@ -101,8 +101,10 @@ class Grade:
     @property
     def findings(self) -> tuple[str, ...]:
         """The ids of what is wrong or could not be checked."""
-        told = (WRONG, UNDECIDED)
-        return tuple(verdict.id for verdict in self.verdicts if verdict.state in told)
+        reported = (WRONG, UNDECIDED)
+        return tuple(
+            verdict.id for verdict in self.verdicts if verdict.state in reported
+        )
 
     def as_json(self) -> dict:
         """What the gradebook says, as plain values, and the learner's page."""
@@ -127,9 +129,9 @@ def number(value: float) -> float:
 def gradebook(grades: Sequence[Grade], version: str) -> str:
     """The text of `gradebook.csv`."""
     steps = [f"step_{n}" for n in range(1, len(grades[0].worth) + 1)]
-    last = ["total", "max", "status", "findings", "checker_version", "duration_s"]
+    others = ["total", "max", "status", "findings", "checker_version", "duration_s"]
     return _csv(
-        ["learner", *steps, *last],
+        ["learner", *steps, *others],
         (
             [
                 grade.learner,
@@ -164,10 +166,10 @@ def nbgrader(grades: Sequence[Grade], exercise: str) -> str:
                 total,
                 0,
                 total,
-                most,
+                maximum,
             ]
             for grade in grades
-            for total, most in [(grade.total, grade.max)]
+            for total, maximum in [(grade.total, grade.max)]
         ),
     )
 

@@ -65,7 +65,7 @@ class PageError(Exception):
 def pages(grades: Sequence[Grade], exercise: str, version: str) -> dict[str, str]:
     """All pages: path below the folder of the grading -> text. Raises PageError."""
     nudges = hints.of(exercise)
-    ours = solution(exercise)
+    course_text = solution(exercise)
     style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     html = Environment(
@@ -97,23 +97,25 @@ def pages(grades: Sequence[Grade], exercise: str, version: str) -> dict[str, str
     }
     page = html.get_template("report.html")
 
-    made = {"index.html": html.get_template("index.html").render(_class(grades))}
+    texts = {"index.html": html.get_template("index.html").render(_class(grades))}
     for grade in grades:
         try:
-            made[f"reports/{grade.slug}.html"] = page.render(_facts(grade, ours))
+            texts[f"reports/{grade.slug}.html"] = page.render(
+                _facts(grade, course_text)
+            )
         except Exception as error:
             raise PageError(grade, error) from error
-    return made
+    return texts
 
 
-def _facts(grade: Grade, ours: str) -> dict:
+def _facts(grade: Grade, course_text: str) -> dict:
     """What the page of a learner shows."""
-    theirs = None if grade.program is None else _text(grade.program)
-    comparable = theirs is not None and _comparable(theirs)
+    handed_in = None if grade.program is None else _text(grade.program)
+    comparable = handed_in is not None and _comparable(handed_in)
     return {
         "grade": grade,
-        "line": lambda n: _line(theirs, n),
-        "rows": compare(theirs, ours) if comparable else None,
+        "line": lambda n: _line(handed_in, n),
+        "rows": compare(handed_in, course_text) if comparable else None,
     }
 
 
@@ -152,9 +154,9 @@ def compare(left: str, right: str, context: int = 3) -> list[Row]:
                     what = "only the course's"
                 else:
                     what = "only handed in" if j is None else "changed"
-                mine = (None, "") if i is None else (i + 1, _short(a[i]))
-                yours = (None, "") if j is None else (j + 1, _short(b[j]))
-                rows.append(Row(what, *mine, *yours))
+                left_cell = (None, "") if i is None else (i + 1, _short(a[i]))
+                right_cell = (None, "") if j is None else (j + 1, _short(b[j]))
+                rows.append(Row(what, *left_cell, *right_cell))
     return rows
 
 
@@ -165,17 +167,19 @@ def _class(grades: Sequence[Grade]) -> dict:
     right = Counter(
         verdict.step for grade in grades for verdict in grade.verdicts if verdict.ok
     )
-    who: dict[str, list[Grade]] = {}
+    grades_by_finding: dict[str, list[Grade]] = {}
     for grade in grades:
         for finding in dict.fromkeys(grade.findings):
-            who.setdefault(finding, []).append(grade)
+            grades_by_finding.setdefault(finding, []).append(grade)
     return {
         "grades": grades,
         "steps": numbers,
         "short": _SHORT,
         "counts": [(s, statuses[s]) for s in gradebook.STATUSES if statuses[s]],
         "right": right,
-        "findings": sorted(who.items(), key=lambda item: (-len(item[1]), item[0])),
+        "findings": sorted(
+            grades_by_finding.items(), key=lambda item: (-len(item[1]), item[0])
+        ),
     }
 
 

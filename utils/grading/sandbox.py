@@ -113,7 +113,10 @@ class Isolation:
             ),
         )
         return (
-            *(yes if kept else f"NOT isolated: {no}" for kept, yes, no in sentences),
+            *(
+                yes if in_force else f"NOT isolated: {no}"
+                for in_force, yes, no in sentences
+            ),
             "Time, memory, processes, files and output are watched; whoever exceeds a "
             "limit is ended with all processes.",
             "NOT isolated: it shares the kernel and the processor cores with the rest.",
@@ -174,17 +177,18 @@ def run(
         watcher = _Watcher(supervisor, folder, limits)
         breach = watcher.watch()
     _take_back(folder)
-    if not breach and not watcher.said.ready:
+    if not breach and not watcher.output.ready:
         raise course.CourseError(
             f"the sandbox ({isolation.how}) could not be set up, so nothing was run: "
-            f"{watcher.said.text().strip()}\nCall sandbox.probe() for what works here."
+            f"{watcher.output.text().strip()}\n"
+            "Call sandbox.probe() for what works here."
         )
     statuses = {None: supervisor.returncode, "time": supervise.TIMED_OUT}
     return Ended(
         statuses.get(breach, supervise.STOPPED),
         breach,
         time.monotonic() - started,
-        watcher.said.text(),
+        watcher.output.text(),
     )
 
 
@@ -204,13 +208,13 @@ def _specification(folder, readable, environment, limits, isolation) -> str:
         "LANG": "C.UTF-8",
     }
     # What is reached through links is shown where it really is, too.
-    shown = [Path(path) for path in (sys.prefix, sys.base_prefix, *readable)]
+    visible = [Path(path) for path in (sys.prefix, sys.base_prefix, *readable)]
     specification = {
         "isolation": asdict(isolation),
         "uid": UNPRIVILEGED,
         "folder": str(folder),
         "readable": [
-            str(p) for path in shown for p in (path.absolute(), path.resolve())
+            str(p) for path in visible for p in (path.absolute(), path.resolve())
         ],
         "environment": variables | (environment or {}),
         "limits": kernel_limits,
@@ -239,7 +243,7 @@ def _take_back(folder: Path) -> None:
     subprocess.run(["chmod", "-R", "u+rwX,go-w", "--", folder], stderr=_NOWHERE)
 
 
-class _Said:
+class _Output:
     """The first and the last part of an output, and how long it was."""
 
     def __init__(self):
@@ -260,8 +264,8 @@ class _Said:
     def text(self) -> str:
         left_out = self.length - len(self.first) - len(self.last)
         gap = f"\n[... {left_out} bytes ...]\n".encode() if left_out else b""
-        said = self.first.removeprefix(READY) + gap + self.last
-        return said.decode(errors="replace")
+        content = self.first.removeprefix(READY) + gap + self.last
+        return content.decode(errors="replace")
 
 
 class _Watcher:
@@ -273,7 +277,7 @@ class _Watcher:
         self.pipe = supervisor.stdout.fileno()
         self.folder = folder
         self.limits = limits
-        self.said = _Said()
+        self.output = _Output()
         self.deadline = time.monotonic() + limits.seconds
         self.files_in_memory = _files_in_memory()
         self.free_disk = shutil.disk_usage(folder).free
@@ -287,8 +291,8 @@ class _Watcher:
                 data = os.read(self.pipe, 1 << 16)
                 if not data:  # the supervisor has ended, so all others have
                     return "files" if self._files() else None
-                self.said.add(data)
-            breach = "output" if self.said.length > self.limits.output_bytes else None
+                self.output.add(data)
+            breach = "output" if self.output.length > self.limits.output_bytes else None
             if not breach and time.monotonic() >= next_look:
                 before = time.thread_time()
                 breach = self._look()
@@ -312,11 +316,11 @@ class _Watcher:
         return "time" if time.monotonic() > self.deadline else None
 
     def _family(self) -> list[psutil.Process]:
-        found = self.supervisor.children(recursive=True)
-        if not found:  # has the command ended, or has it killed its supervisor?
-            found = [process for process in self.family if process.is_running()]
-        self.family = found
-        return found
+        processes = self.supervisor.children(recursive=True)
+        if not processes:  # has the command ended, or has it killed its supervisor?
+            processes = [process for process in self.family if process.is_running()]
+        self.family = processes
+        return processes
 
     def _memory(self, family: list[psutil.Process]) -> bool:
         """Do they use too much, or has the machine too little left?"""
@@ -394,20 +398,20 @@ def probe() -> Isolation:
     if sys.platform != "linux":
         return NONE
     root = os.geteuid() == 0
-    way = f"user {UNPRIVILEGED}" if root else "a user namespace"
-    candidates = [Isolation(True, True, True, True, f"namespaces and {way}")]
+    as_user = f"user {UNPRIVILEGED}" if root else "a user namespace"
+    candidates = [Isolation(True, True, True, True, f"namespaces and {as_user}")]
     if root:
-        candidates.append(Isolation(True, False, False, False, f"{way} only"))
+        candidates.append(Isolation(True, False, False, False, f"{as_user} only"))
     problems = []
     for candidate in candidates:
         try:
-            found = _observed(candidate)
+            observed = _observed(candidate)
         except course.CourseError as error:
             problems.append(str(error).splitlines()[0])
             continue
-        if found == candidate:
+        if observed == candidate:
             return candidate
-        problems.append(f"{candidate.how}: only {found}")
+        problems.append(f"{candidate.how}: only {observed}")
     return replace(NONE, how=f"{NONE.how} ({'; '.join(problems)})")
 
 
@@ -419,18 +423,18 @@ def _observed(wanted: Isolation) -> Isolation:
         folder.mkdir()
         outside.chmod(0o777)  # nothing but the isolation keeps it out
         secret.chmod(0o666)
-        look = [sys.executable, "-I", "-S", "-c", _EVIDENCE, str(secret)]
-        ended = run(look, folder, limits=Limits(seconds=10), isolation=wanted)
+        command = [sys.executable, "-I", "-S", "-c", _EVIDENCE, str(secret)]
+        ended = run(command, folder, limits=Limits(seconds=10), isolation=wanted)
         wrote = Path(f"{secret}.new").exists()
     try:
-        found = json.loads(ended.output)
+        evidence = json.loads(ended.output)
     except ValueError:
         raise course.CourseError(f"the probe failed: {ended.output}") from None
     own_user = [os.getuid(), os.readlink("/proc/self/ns/user")]
     return Isolation(
-        user=found["bare"] and found["user"] != own_user,
-        network=found["network"] != os.readlink("/proc/self/ns/net"),
-        processes=found["processes"] != os.readlink("/proc/self/ns/pid"),
-        files=not found["sees"] and not wrote,
+        user=evidence["bare"] and evidence["user"] != own_user,
+        network=evidence["network"] != os.readlink("/proc/self/ns/net"),
+        processes=evidence["processes"] != os.readlink("/proc/self/ns/pid"),
+        files=not evidence["sees"] and not wrote,
         how=wanted.how,
     )

@@ -117,8 +117,8 @@ def _arrange_files(specification: dict) -> None:
     """A new root in memory, with nothing in it but what the command may see."""
     folder, uid = specification["folder"], specification["uid"]
     readable = {*_SYSTEM, *specification["readable"]} - {folder}
-    shown = {path: (os.path.realpath(path), _READ_ONLY_TREE) for path in readable}
-    shown[folder] = (folder, _NOSUID | _NODEV)
+    mounts = {path: (os.path.realpath(path), _READ_ONLY_TREE) for path in readable}
+    mounts[folder] = (folder, _NOSUID | _NODEV)
 
     _call("mount", None, "/", None, _RECURSIVE | _PRIVATE, None)
     # The new root covers the folder only until it has become the root.
@@ -151,7 +151,7 @@ def _arrange_files(specification: dict) -> None:
         with open(f"/etc/{name}", "w") as file:
             file.write(text)
     # In this order whatever lies within another place is shown after it.
-    for path, (real_path, attributes) in sorted(shown.items()):
+    for path, (real_path, attributes) in sorted(mounts.items()):
         if os.path.exists(_OLD + real_path):
             _show(path, real_path, attributes)
 

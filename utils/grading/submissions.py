@@ -105,19 +105,19 @@ def collect(folder: Path, exercise: str = "fashion_mnist") -> list[Submission]:
             f"there is no folder {course.shown(folder)}. Name the folder that holds "
             "the submissions: NAME.py, NAME.zip or a folder NAME for each learner."
         )
-    found: dict[str, list[Submission]] = {}
+    by_learner: dict[str, list[Submission]] = {}
     for entry in sorted(folder.iterdir()):
         if not _ignored(entry.name):
-            one = _submission(entry, exercise)
-            found.setdefault(one.learner, []).append(one)
-    if not found:
+            submission = _submission(entry, exercise)
+            by_learner.setdefault(submission.learner, []).append(submission)
+    if not by_learner:
         raise course.CourseError(
             f"there are no submissions in {course.shown(folder)}. It holds NAME.py, "
             "NAME.zip or a folder NAME for each learner."
         )
     return [
-        _alone(found[learner])
-        for learner in sorted(found, key=lambda name: (name.casefold(), name))
+        _alone(by_learner[learner])
+        for learner in sorted(by_learner, key=lambda name: (name.casefold(), name))
     ]
 
 
@@ -158,17 +158,17 @@ def _ignored(path: str) -> bool:
     )
 
 
-def _alone(ones: list[Submission]) -> Submission:
+def _alone(submissions: list[Submission]) -> Submission:
     """The only submission of a learner; which of several counts, nobody knows."""
-    if len(ones) == 1:
-        return ones[0]
+    if len(submissions) == 1:
+        return submissions[0]
     return Submission(
-        ones[0].learner,
-        ones[0].source,
+        submissions[0].learner,
+        submissions[0].source,
         None,
-        f"there are {len(ones)} submissions of this learner",
+        f"there are {len(submissions)} submissions of this learner",
         REFUSED,
-        tuple(visible(one.source.name) for one in ones),
+        tuple(visible(submission.source.name) for submission in submissions),
     )
 
 
@@ -213,10 +213,10 @@ def _check(program: bytes) -> None:
         raise _Problem(MISSING, "the program is empty")
 
 
-def _read(path: Path, most: int) -> bytes:
-    """The bytes of a regular file, if there are no more than `most`."""
+def _read(path: Path, limit: int) -> bytes:
+    """The bytes of a regular file, if there are no more than `limit`."""
     try:
-        return files.read_regular(path, most)
+        return files.read_regular(path, limit)
     except files.Unfit as error:
         raise _Problem(REFUSED, f"it {error}") from None
 
@@ -238,12 +238,12 @@ def _choose(paths: list[str], exercise: str) -> str:
 
 def _from_folder(folder: Path, exercise: str) -> bytes:
     files: list[str] = []
-    seen, folders = 0, [folder]
+    count, folders = 0, [folder]
     while folders:
         with os.scandir(folders.pop()) as entries:
             for entry in entries:
-                seen += 1
-                if seen > MOST_FILES:
+                count += 1
+                if count > MOST_FILES:
                     raise _Problem(REFUSED, f"it holds more than {MOST_FILES} files")
                 if _ignored(entry.name):
                     continue

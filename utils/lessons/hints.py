@@ -31,14 +31,14 @@ def of(exercise: str = "fashion_mnist") -> dict[int, list[str]]:
     """
     path = _file()
     parts = re.split(r"^# (\w+)\.py$", path.read_text(), flags=re.MULTILINE)
-    known = dict(zip(parts[1::2], parts[2::2], strict=True))
-    if exercise not in known:
+    by_exercise = dict(zip(parts[1::2], parts[2::2], strict=True))
+    if exercise not in by_exercise:
         raise course.CourseError(
             f"{course.shown(path)} has no hints for {exercise!r}, but for "
-            f"{', '.join(known)}."
+            f"{', '.join(by_exercise)}."
         )
-    found: dict[int, list[str]] = {}
-    for section in re.split(r"^## ", known[exercise], flags=re.MULTILINE)[1:]:
+    hints: dict[int, list[str]] = {}
+    for section in re.split(r"^## ", by_exercise[exercise], flags=re.MULTILINE)[1:]:
         title, *levels = re.split(r"^### ", section, flags=re.MULTILINE)
         heading = re.match(r"Step (\d+)\b", title)
         names = tuple(level.partition("\n")[0].strip() for level in levels)
@@ -48,5 +48,5 @@ def of(exercise: str = "fashion_mnist") -> dict[int, list[str]]:
                 f"with the sections {', '.join(LEVELS)}; it has {names}."
             )
         texts = [level.partition("\n")[2].strip() for level in levels]
-        found[int(heading[1])] = texts
-    return found
+        hints[int(heading[1])] = texts
+    return hints

@@ -33,7 +33,7 @@ class LearnerEngine(Engine):
 
 
 class Learner(PapermillNotebookClient):
-    def execute_cell(self, cell, cell_index, *more, **options):
+    def execute_cell(self, cell, cell_index, *arguments, **options):
         """Run a cell, and after each step that it has missed, run it again."""
         notebook = Path(self.nb.metadata.papermill["input_path"])
         name = outline.exercise_of(notebook.stem)
@@ -42,7 +42,7 @@ class Learner(PapermillNotebookClient):
         done = 0
         while True:
             try:
-                return super().execute_cell(cell, cell_index, *more, **options)
+                return super().execute_cell(cell, cell_index, *arguments, **options)
             except CellExecutionError as error:
                 step = notebook_rules.missing_step(error)
                 if step <= done or step > markup.count(source.read_text()):

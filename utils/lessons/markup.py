@@ -43,17 +43,17 @@ class _Paragraph:
 
     def render(self, done: bool) -> list[str]:
         todo = "" if done else "TODO: "
-        first, *more = self.text
+        first, *rest = self.text
         lines = [f"{self.indent}# {todo}Step {self.number}: {first}"]
-        lines += [f"{self.indent}# {line}" for line in more]
+        lines += [f"{self.indent}# {line}" for line in rest]
         return lines + (self.code if done else self.was)
 
 
 def _parse(source: str, name: str) -> list[str | _Paragraph]:
     """Split into plain lines and step paragraphs. Raises MarkupError."""
 
-    def wrong(line: int, what: str) -> MarkupError:
-        return MarkupError(f"{name}, line {line}: {what}")
+    def wrong(line: int, message: str) -> MarkupError:
+        return MarkupError(f"{name}, line {line}: {message}")
 
     parts: list[str | _Paragraph] = []
     current: _Paragraph | None = None
@@ -170,10 +170,10 @@ def exercise_of(source: Path) -> Path:
 def program(source: Path, n: int, path: Path) -> str:
     """The program after step `n` of an annotated source, for a file `path`: its first
     lines say how that is started, in the course folder."""
-    itself, root = f"solutions/{source.name}", source.parent.parent
-    called = path.relative_to(root) if path.is_relative_to(root) else path
+    solution, root = f"solutions/{source.name}", source.parent.parent
+    target = path.relative_to(root) if path.is_relative_to(root) else path
     text = source.read_text(encoding="utf-8")
-    return render(text, n, itself).replace(itself, called.as_posix())
+    return render(text, n, solution).replace(solution, target.as_posix())
 
 
 def stages(source: Path, folder: Path) -> dict[Path, str]:

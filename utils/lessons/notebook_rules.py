@@ -73,18 +73,18 @@ def missing_step(error) -> int:
 
     error: with `ename` and `evalue`, as Jupyter has them.
     """
-    named = re.search(r"\bstep (\d+)", error.evalue)
-    return int(named[1]) if named and error.ename == work.StepMissing.__name__ else 0
+    match = re.search(r"\bstep (\d+)", error.evalue)
+    return int(match[1]) if match and error.ename == work.StepMissing.__name__ else 0
 
 
 def steps_asked_for(executed: NotebookNode) -> int:
     """Up to which step a notebook has stopped for one that was missing."""
-    asked = (
+    steps = (
         missing_step(outputs[-1])
         for _, cell in cells_of(executed, "code")
         for outputs in _stops(cell)
     )
-    return max(asked, default=0)
+    return max(steps, default=0)
 
 
 def every_cell_ran_in_order(notebook: NotebookNode) -> Iterator[str]:
@@ -117,33 +117,33 @@ def stops_are_kind(notebook: NotebookNode) -> Iterator[str]:
     or below the table of a check; see utils.lessons.learner."""
     for place, cell in cells_of(notebook, "code"):
         for outputs in _stops(cell):
-            *shown, error = outputs
+            *earlier, error = outputs
             if "\n".join(error.traceback) != f"{error.ename}: {error.evalue}":
                 yield f"{place} stops with a stack trace: show the message alone"
-            if len(shown) > 1 or any(o.output_type == "stream" for o in shown):
+            if len(earlier) > 1 or any(o.output_type == "stream" for o in earlier):
                 yield f"{place} stops, and shows more than the message: split it"
 
 
 def figures_are_there(notebook: NotebookNode) -> Iterator[str]:
     for place, cell in _cells_that_ran(notebook):
-        shown = any(
+        has_figure = any(
             kind.startswith("image/")
             for output in cell.outputs
             for kind in output.get("data", {})
         )
-        if tagged(cell, "figure") and not shown:
+        if tagged(cell, "figure") and not has_figure:
             yield f"{place} shows no figure: return or display it, or drop its tag"
-        if shown and not tagged(cell, "figure"):
+        if has_figure and not tagged(cell, "figure"):
             yield f"{place} shows a figure: tag it `figure`, so that a loss is seen"
 
 
 def claims_hold(notebook: NotebookNode) -> Iterator[str]:
     for place, cell in _cells_that_ran(notebook):
-        shown = [text.strip() for text in _texts(cell)]
-        if tagged(cell, "claim") and shown != ["True"]:
+        texts = [text.strip() for text in _texts(cell)]
+        if tagged(cell, "claim") and texts != ["True"]:
             yield (
                 f"{place} should show True and nothing else, not "
-                f"{' '.join(shown)[:100] or 'nothing'}: correct the text or the code"
+                f"{' '.join(texts)[:100] or 'nothing'}: correct the text or the code"
             )
 
 
@@ -180,8 +180,8 @@ FRIGHTENING = re.compile(
 def nothing_frightens(notebook: NotebookNode) -> Iterator[str]:
     for place, cell in cells_of(notebook, "code"):
         for text in _texts(cell):
-            if found := FRIGHTENING.search(text):
-                line = text[found.start() :].splitlines()[0]
+            if match := FRIGHTENING.search(text):
+                line = text[match.start() :].splitlines()[0]
                 yield f"{place} shows a warning: mend its cause: {line[:120]}"
 
 
@@ -192,10 +192,10 @@ def _no_private_places(
         stopped = [error.evalue for *_, error in _stops(cell)]
         for text in [*_texts(cell), *stopped]:
             names = [name for name in private if name in text]
-            found = ABSOLUTE_PATH.search(text)
-            if names or found:
-                seen = names[0] if names else found[0]
-                yield f"{place} shows a place on this machine: use shown(): {seen}"
+            match = ABSOLUTE_PATH.search(text)
+            if names or match:
+                leak = names[0] if names else match[0]
+                yield f"{place} shows a place on this machine: use shown(): {leak}"
 
 
 AUDIT: tuple[Rule, ...] = (
@@ -251,12 +251,12 @@ def lint(path: Path) -> list[str]:
     breaches = [breach for rule in LINT for breach in rule(notebook)]
     breaches += (outputs_are_kept if keeps else outputs_are_cleared)(notebook)
     breaches += links_lead_somewhere(notebook, path.parent)
-    kilobytes, most = (
+    kilobytes, limit = (
         path.stat().st_size / 1000,
         MAX_KEPT_KB if keeps else MAX_SOURCE_KB,
     )
-    if kilobytes > most:
-        breaches.append(f"it has {kilobytes:.0f} kB: at most {most} kB, split it")
+    if kilobytes > limit:
+        breaches.append(f"it has {kilobytes:.0f} kB: at most {limit} kB, split it")
     return breaches
 
 
@@ -266,8 +266,8 @@ def is_valid(notebook: NotebookNode) -> Iterator[str]:
         yield "it is not nbformat 4.5: save it with a current JupyterLab"
         return
     ids = [cell.get("id") for cell in notebook.cells]
-    for twice in {i for i in ids if ids.count(i) > 1}:
-        yield f"the cell id {twice} is used twice: rename one"
+    for cell_id in {i for i in ids if ids.count(i) > 1}:
+        yield f"the cell id {cell_id} is used twice: rename one"
         return
     try:
         nbformat.validate(notebook)
@@ -399,15 +399,15 @@ ABSOLUTE_PATH = re.compile(r"(?<![\w.:/~])/(home|root|Users|tmp|opt|mnt|var)/[\w
 
 def no_absolute_path(notebook: NotebookNode) -> Iterator[str]:
     for number, cell in enumerate(notebook.cells, 1):
-        if found := ABSOLUTE_PATH.search(cell.source):
-            yield f"cell {number} holds an absolute path, {found[0]}: drop it"
+        if match := ABSOLUTE_PATH.search(cell.source):
+            yield f"cell {number} holds an absolute path, {match[0]}: drop it"
 
 
 def links_lead_somewhere(notebook: NotebookNode, folder: Path) -> Iterator[str]:
     for place, cell in cells_of(notebook, "markdown"):
         prose = re.sub(r"```.*?```|`[^`]*`", "", cell.source, flags=re.S)
         targets = re.findall(r"\]\(([^)\s]+)|(?:src|href)=\"([^\"]+)\"", prose)
-        for target in (one or other for one, other in targets):
+        for target in (markdown or html for markdown, html in targets):
             file = target.partition("#")[0]
             if file and ":" not in file and not (folder / file).exists():
                 yield f"{place} links to {target}, which is not there: mend the link"

@@ -61,23 +61,23 @@ def discover(numbers: Iterable[str] = ()) -> list[Path]:
     Raises CourseError for a number that no notebook has, or if there are none at all.
     """
     folder = course.root() / "notebooks"
-    there = sorted(folder.glob("[0-9][0-9]_*.ipynb"))
-    if not there:
+    paths = sorted(folder.glob("[0-9][0-9]_*.ipynb"))
+    if not paths:
         raise course.CourseError(f"there are no notebooks in {course.shown(folder)}.")
     wanted = {number.zfill(2) for number in numbers}
-    known = {path.name[:2] for path in there}
+    known = {path.name[:2] for path in paths}
     if unknown := sorted(wanted - known):
         raise course.CourseError(
             f"there is no notebook {', '.join(unknown)}: "
             f"choose from {', '.join(sorted(known))}."
         )
-    return [path for path in there if not wanted or path.name[:2] in wanted]
+    return [path for path in paths if not wanted or path.name[:2] in wanted]
 
 
 def step_of(notebook: Path) -> int:
     """The step that `notebook` teaches (`NN_step_K_...`), 0 if it teaches none."""
-    named = re.match(r"\d\d_step_(\d+)", notebook.name)
-    return int(named[1]) if named else 0
+    match = re.match(r"\d\d_step_(\d+)", notebook.name)
+    return int(match[1]) if match else 0
 
 
 def steps_needed(notebook: Path) -> int:
@@ -109,22 +109,22 @@ def prove(
     time_limit: seconds, after which all its processes are ended.
     """
     folder = course.root() / "executed" / profile
-    kept, html = folder / notebook.name, (folder / notebook.name).with_suffix(".html")
+    ipynb, html = folder / notebook.name, (folder / notebook.name).with_suffix(".html")
 
     contents = scratch_files(notebook)
     proof = fingerprint(notebook, contents, profile)
-    if not force and kept.exists() and html.exists():
-        facts = notebook_rules.read(kept).metadata.get("proof", {})
+    if not force and ipynb.exists() and html.exists():
+        facts = notebook_rules.read(ipynb).metadata.get("proof", {})
         if facts.get("of") == proof and facts.get("data") == _data_in_use():
-            result = _judge(kept, html)
+            result = _judge(ipynb, html)
             if result.ok:
                 return replace(result, cached=True)
 
     executed = _execute(notebook, contents, profile, time_limit, on_cell)
     # What it trained on is known afterwards: it may have fetched the data itself.
     executed.metadata["proof"] |= {"of": proof, "data": _data_in_use()}
-    _keep(executed, kept, html, notebook.parent)
-    return _judge(kept, html)
+    _keep(executed, ipynb, html, notebook.parent)
+    return _judge(ipynb, html)
 
 
 def scratch_files(notebook: Path) -> dict[str, bytes]:
@@ -175,8 +175,8 @@ def _data_in_use() -> list[str]:
     """The files of the real data that are at hand, each with its size."""
     folder = os.environ.get("COURSE_DATA") or fetch.cache_folder()
     kinds = (".gz", ".npz", ".ndjson")
-    there = sorted(p for p in Path(folder).rglob("*") if p.suffix in kinds)
-    return [f"{path.name} {path.stat().st_size}" for path in there]
+    paths = sorted(p for p in Path(folder).rglob("*") if p.suffix in kinds)
+    return [f"{path.name} {path.stat().st_size}" for path in paths]
 
 
 # -------------------------------------------------------------- execution
@@ -339,19 +339,19 @@ def _judge(ipynb: Path, html: Path) -> Result:
     """Audit an executed copy."""
     executed = notebook_rules.read(ipynb)
     facts = executed.metadata["proof"]
-    found = notebook_rules.audit(executed, _private())
+    findings = notebook_rules.audit(executed, _private())
     source = course.root() / "notebooks" / ipynb.name
-    if asks_for_steps(source) and not found:
+    if asks_for_steps(source) and not findings:
         asked, needed = notebook_rules.steps_asked_for(executed), steps_needed(source)
         if asked != needed:
-            found = [
+            findings = [
                 f"it asks for {asked} of {needed} steps: call need_steps or check, "
                 "which stop it when they are not done"
             ]
     return Result(
         notebook=ipynb.stem,
         seconds=facts["seconds"],
-        findings=(*facts["findings"], *found),
+        findings=(*facts["findings"], *findings),
         cached=False,
         ipynb=ipynb,
         html=html,
@@ -439,11 +439,11 @@ def table(results: list[Result]):
         verdict = "[green]ok" if result.ok else "[red]failed"
         when = "before, nothing changed" if result.cached else "now"
         grid.add_row(result.notebook, f"{result.seconds / 60:.1f}", verdict, when)
-    found = [
+    findings = [
         f"[red]{result.notebook}[/]: {escape(finding)}"
         for result in results
         for finding in result.findings
     ]
     folders = {course.shown(result.html.parent) for result in results}
     where = [f"Executed copies: {escape(folder)}/" for folder in sorted(folders)]
-    return Group(grid, *found, *where)
+    return Group(grid, *findings, *where)

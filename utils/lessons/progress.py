@@ -31,8 +31,8 @@ def load() -> dict:
     try:
         return _read()
     except _UNREADABLE:
-        with _changing() as found:
-            return found
+        with _changing() as record:
+            return record
 
 
 _UNREADABLE = (ValueError, KeyError, TypeError, OSError)
@@ -41,10 +41,10 @@ _UNREADABLE = (ValueError, KeyError, TypeError, OSError)
 def _read() -> dict:
     """What the file holds; nothing where there is none. Raises one of _UNREADABLE."""
     try:
-        found = json.loads(path().read_text(encoding="utf-8"))
+        content = json.loads(path().read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {"checks": {}, "hints": {}}
-    return {"checks": dict(found["checks"]), "hints": dict(found["hints"])}
+    return {"checks": dict(content["checks"]), "hints": dict(content["hints"])}
 
 
 @contextlib.contextmanager
@@ -56,18 +56,18 @@ def _changing() -> Iterator[dict]:
     """
     with FileLock(path().with_suffix(".lock")):
         try:
-            found = _read()
+            record = _read()
         except _UNREADABLE as error:
             name = time.strftime("progress_kept_%Y-%m-%d_%H-%M-%S.json")
             path().rename(path().with_name(name))
             course.notice(
                 f"progress.json can't be read ({error}); it is kept as {name}."
             )
-            found = {"checks": {}, "hints": {}}
-        before = json.dumps(found)
-        yield found
-        if json.dumps(found) != before:
-            files.write_whole(path(), json.dumps(found, indent=2) + "\n")
+            record = {"checks": {}, "hints": {}}
+        before = json.dumps(record)
+        yield record
+        if json.dumps(record) != before:
+            files.write_whole(path(), json.dumps(record, indent=2) + "\n")
 
 
 def _key(exercise: str, step: int) -> str:
@@ -76,12 +76,12 @@ def _key(exercise: str, step: int) -> str:
 
 def note(exercise: str, verdicts: list[Verdict]) -> None:
     """Keep the results of a check."""
-    with _changing() as found:
+    with _changing() as record:
         for verdict in verdicts:
             if verdict.state not in (NOT_CHECKED, UNDECIDED):
                 when = time.strftime("%Y-%m-%d %H:%M")
                 facts = {"state": verdict.state, "id": verdict.id, "when": when}
-                found["checks"][_key(exercise, verdict.step)] = facts
+                record["checks"][_key(exercise, verdict.step)] = facts
 
 
 def hints_shown(exercise: str, step: int) -> int:
@@ -91,16 +91,16 @@ def hints_shown(exercise: str, step: int) -> int:
 
 def show_hint(exercise: str, step: int, level: int) -> None:
     """Note that hints up to `level` were shown."""
-    with _changing() as found:
+    with _changing() as record:
         key = _key(exercise, step)
-        found["hints"][key] = max(level, int(found["hints"].get(key, 0)))
+        record["hints"][key] = max(level, int(record["hints"].get(key, 0)))
 
 
 class Progress(Page):
     """The steps and how they were found in the last check; shows itself as a table."""
 
     def __init__(self):
-        self.found = load()
+        self.record = load()
         self.steps = [
             (name, step)
             for name, exercise in outline.read().exercises.items()
@@ -116,8 +116,8 @@ class Progress(Page):
         """Program, step, state, when it was checked, hints shown."""
         result = []
         for name, step in self.steps:
-            check = self.found["checks"].get(_key(name, step), {})
-            shown = self.found["hints"].get(_key(name, step), 0)
+            check = self.record["checks"].get(_key(name, step), {})
+            shown = self.record["hints"].get(_key(name, step), 0)
             state = check.get("state", NOT_CHECKED)
             result.append(
                 (
@@ -132,7 +132,7 @@ class Progress(Page):
 
     def as_json(self) -> dict:
         """The same as plain values."""
-        return {"done": self.done, "of": len(self.steps), **self.found}
+        return {"done": self.done, "of": len(self.steps), **self.record}
 
     @property
     def parts(self) -> tuple[Table, str]:
@@ -151,14 +151,14 @@ def hint(n: int, exercise: str = "fashion_mnist", level: int | None = None):
     """
     from IPython.display import Markdown
 
-    known = hints.of(exercise)
-    texts = known.get(n, [])
+    by_step = hints.of(exercise)
+    texts = by_step.get(n, [])
     if level is None:
         level = min(hints_shown(exercise, n) + 1, len(hints.LEVELS))
     if not 1 <= level <= len(texts):
         raise course.CourseError(
             f"there is no hint {level} for step {n} of {exercise}: steps 1 to "
-            f"{len(known)} have hints 1 to {len(hints.LEVELS)}."
+            f"{len(by_step)} have hints 1 to {len(hints.LEVELS)}."
         )
     show_hint(exercise, n, level)
     more = f"\n\n*More: `{hints.call(n, exercise)}`*" if level < len(texts) else ""

@@ -11,9 +11,9 @@ STATES = (RIGHT, WRONG, NOT_CHECKED, UNDECIDED)
 MOST_SEEN, MOST_EVIDENCE, MOST_EVIDENCE_LINE = 2_000, 20, 300
 
 
-def cut(text: str, most: int) -> str:
+def cut(text: str, limit: int) -> str:
     """`text`, with its end left out where it has more than so many characters."""
-    return text if len(text) <= most else f"{text[: most - 6]} [...]"
+    return text if len(text) <= limit else f"{text[: limit - 6]} [...]"
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,13 @@ class Verdict:
 
     def __post_init__(self):
         texts = (self.id, self.expected, self.seen, *self.evidence)
-        whole = type(self.step) is int and self.step > 0
-        line = self.line is None or (type(self.line) is int and self.line >= 0)
-        if not whole or not line or not all(isinstance(text, str) for text in texts):
+        step_fits = type(self.step) is int and self.step > 0
+        line_fits = self.line is None or (type(self.line) is int and self.line >= 0)
+        if (
+            not step_fits
+            or not line_fits
+            or not all(isinstance(text, str) for text in texts)
+        ):
             raise ValueError(f"no verdict: {self!r:.500}")
         if self.state not in STATES:
             raise ValueError(f"no verdict has the state {self.state!r:.100}")

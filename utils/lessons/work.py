@@ -86,12 +86,12 @@ def _keep_work(exercise: Path, source: Path, start_over: bool) -> None:
     course.notice(f"your {exercise.name} is kept as {course.shown(kept)}")
 
 
-def _own(exercise: str) -> Path:
+def _program_of(exercise: str) -> Path:
     return course.root() / "exercises" / f"{exercise}.py"
 
 
 def _exercise(script: str | os.PathLike | None) -> Path:
-    return Path(script or _own("fashion_mnist"))
+    return Path(script or _program_of("fashion_mnist"))
 
 
 def missing_steps(script: str | os.PathLike | None = None) -> dict[int, list[int]]:
@@ -107,12 +107,12 @@ def missing_steps(script: str | os.PathLike | None = None) -> dict[int, list[int
 
 def todo_lines(text: str) -> dict[int, list[int]]:
     """Steps marked `TODO: Step N` in a program's text: step -> its line numbers."""
-    found: dict[int, list[int]] = {}
+    lines_of: dict[int, list[int]] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         todo = markup.TODO.match(line)
         if todo:
-            found.setdefault(int(todo[1]), []).append(number)
-    return dict(sorted(found.items()))
+            lines_of.setdefault(int(todo[1]), []).append(number)
+    return dict(sorted(lines_of.items()))
 
 
 def need_steps(n: int, script: str | os.PathLike | None = None) -> None:
@@ -143,7 +143,7 @@ def yours_and_ours(
     exercise: which of the course's programs; default, the one with the same name.
     Raises CourseError when there is no such step or program.
     """
-    path = _exercise(script) if script or not exercise else _own(exercise)
+    path = _exercise(script) if script or not exercise else _program_of(exercise)
     parse_program(path)
     source = markup.source_of(exercise or path.stem)
     steps = markup.count(source.read_text())

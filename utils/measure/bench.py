@@ -54,12 +54,12 @@ def _start(command: list[str], folder: Path, environment: dict, limit: float) ->
     """
     output = folder / "output.txt"
     with (
-        output.open("wb") as said,
+        output.open("wb") as file,
         supervise.owned(
             command,
             limit,
             env=launchers.clean_environment() | environment,
-            stdout=said,
+            stdout=file,
             stderr=subprocess.STDOUT,
         ) as process,
     ):
@@ -122,8 +122,10 @@ def _speed(reports: list[dict], case: str, images: int) -> list[float]:
 
     images: of a worker and step.
     """
-    each = (report["step_seconds"][case] for report in reports)
-    return [sum(images / s for s in seconds) for seconds in zip(*each, strict=True)]
+    by_worker = (report["step_seconds"][case] for report in reports)
+    return [
+        sum(images / s for s in seconds) for seconds in zip(*by_worker, strict=True)
+    ]
 
 
 def _in_turn(
@@ -142,12 +144,12 @@ def _in_turn(
         shift = turn % len(names)
         for name in names[shift:] + names[:shift]:
             tell(f"round {turn + 1} of {rounds}: {name}")
-            made = makers[name]()
+            result = makers[name]()
             for row, value in (
-                made if isinstance(made, dict) else {name: made}
+                result if isinstance(result, dict) else {name: result}
             ).items():
                 values.setdefault(row, []).append(value)
-    return [Row(name, found, unit) for name, found in values.items()]
+    return [Row(name, series, unit) for name, series in values.items()]
 
 
 # ------------------------------------------------------------------ the sections
@@ -199,9 +201,9 @@ def launching(plan: Plan, tell: Callable[[str], None]) -> Section:
     alone, together = (f"{w}:{plan.batch}x{plan.width}" for w in (ALONE, TOGETHER))
     common = ("--steps", plan.steps, *plan.dataset)
 
-    def horovod(**how):
+    def horovod(**settings):
         options = ("--with", "horovod", "--cases", together, *common)
-        return sum(_speed(_timed(*options, workers=n, **how), together, images))
+        return sum(_speed(_timed(*options, workers=n, **settings), together, images))
 
     def course_and_limit():
         # In the same processes, a third of the steps at a time: the share of the limit
@@ -278,9 +280,9 @@ def pipeline(plan: Plan, tell: Callable[[str], None]) -> Section:
         command += ["--seconds", plan.seconds, "--batch-size", plan.batch]
         command = [str(word) for word in [*command, "--data", plan.data]]
         _start(command, folder, launchers.thread_variables(1), TIME_LIMIT)
-        said = (folder / "output.txt").read_text(errors="replace").splitlines()
-    found = next(json.loads(line) for line in reversed(said) if line.startswith("{"))
-    rows = [Row(titles[name], values, IMAGES) for name, values in found.items()]
+        lines = (folder / "output.txt").read_text(errors="replace").splitlines()
+    speeds = next(json.loads(line) for line in reversed(lines) if line.startswith("{"))
+    rows = [Row(titles[name], values, IMAGES) for name, values in speeds.items()]
     section = Section("pipeline", rows)
     section.compare(titles["keras_generator"])
     return section
@@ -333,12 +335,12 @@ def profile(plan: Plan, tell: Callable[[str], None]) -> Section:
         (report,) = _timed(*options, "--profile", workers=1, threads=1)
         (step,) = report["step_seconds"][case]
         (operations,) = report["operation_seconds"][case]
-        left = step
+        remaining = step
         for part, begin in PARTS.items():
-            found = [s for kind, s in operations.items() if kind.startswith(begin)]
-            values[part].append(1000 * sum(found))
-            left -= sum(found)
-        values[rest].append(1000 * left)
+            matching = [s for kind, s in operations.items() if kind.startswith(begin)]
+            values[part].append(1000 * sum(matching))
+            remaining -= sum(matching)
+        values[rest].append(1000 * remaining)
         values[whole].append(1000 * step)
     section = Section("profile", [Row(name, v, "ms") for name, v in values.items()])
     section.compare(whole)
@@ -350,9 +352,9 @@ def precision(plan: Plan, tell: Callable[[str], None]) -> Section:
     case, flags = f"{ALONE}:{plan.batch}x{plan.width}", machine.flags()
     base = ("--cases", case, "--steps", plan.steps, *plan.dataset)
 
-    def speed(*more, **environment):
+    def speed(*options, **environment):
         reports = _timed(
-            *base, *more, workers=1, threads=1, environment=environment or None
+            *base, *options, workers=1, threads=1, environment=environment or None
         )
         return sum(_speed(reports, case, plan.batch))
 
@@ -376,22 +378,22 @@ def precision(plan: Plan, tell: Callable[[str], None]) -> Section:
 
 def accuracy(plan: Plan, tell: Callable[[str], None]) -> Section:
     """The time from the command to TARGET, in two epochs running, by both recipes."""
-    ours, plain = "the course's recipe", "the plain recipe"
-    found: dict[str, list[float]] = {ours: [], plain: []}
-    epochs: dict[str, list] = {ours: [], plain: []}
+    course_recipe, plain_recipe = "the course's recipe", "the plain recipe"
+    seconds: dict[str, list[float]] = {course_recipe: [], plain_recipe: []}
+    epochs: dict[str, list] = {course_recipe: [], plain_recipe: []}
     ended, notes = False, []
     size = [*plan.dataset, "--width", str(plan.width)]
     for turn in range(plan.rounds):
-        tell(f"round {turn + 1} of {plan.rounds}: {ours}")
+        tell(f"round {turn + 1} of {plan.rounds}: {course_recipe}")
         run = launch.run(
             RACE, *size, workers=plan.workers, quiet=True, epochs=plan.epochs
         )
         notes += run.notices
-        _reached(run.history, ours)
+        _reached(run.history, course_recipe)
         # What is trained ends with the second epoch above the target.
-        found[ours].append(run.seconds)
-        epochs[ours].append(len(run.history))
-        tell(f"round {turn + 1} of {plan.rounds}: {plain}")
+        seconds[course_recipe].append(run.seconds)
+        epochs[course_recipe].append(len(run.history))
+        tell(f"round {turn + 1} of {plan.rounds}: {plain_recipe}")
         with files.scratch() as folder:
             command = [sys.executable, str(RACE), "--plain", "--log-dir", str(folder)]
             command = _own_mpirun([*command, *size], plan.workers)
@@ -406,15 +408,15 @@ def accuracy(plan: Plan, tell: Callable[[str], None]) -> Section:
                     f"The plain recipe was ended after {PATIENCE:g} times the "
                     "course's time; it had not got there."
                 )
-            found[plain].append(time.monotonic() - started)
-            epochs[plain].append(_epochs(folder / "history.csv"))
+            seconds[plain_recipe].append(time.monotonic() - started)
+            epochs[plain_recipe].append(_epochs(folder / "history.csv"))
     rows = [
         Row(name, v, SECONDS, facts={"epochs": epochs[name]})
-        for name, v in found.items()
+        for name, v in seconds.items()
     ]
     rows[1].at_least = ended
     section = Section("accuracy", rows, list(dict.fromkeys(notes)))
-    section.compare(ours)
+    section.compare(course_recipe)
     return section
 
 

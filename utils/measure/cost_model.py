@@ -199,26 +199,26 @@ def fit(points: Iterable[Point], law: str = "ring", draws: int = 200) -> Fit:
             "two batch sizes, two widths, and both widths on two workers that talk."
         )
     measured = np.array([point.seconds for point in points])
-    found = _least_squares(rows, size, measured)
-    expected = rows @ found
+    numbers = _least_squares(rows, size, measured)
+    expected = rows @ numbers
     errors = measured / expected - 1
     # Five numbers bend towards as many points: the errors look smaller than they are.
     errors *= np.sqrt(len(points) / max(1, len(points) - 5))
     random = np.random.default_rng(0)
-    again = []
+    refits = []
     for _ in range(draws):
         wrong = expected * np.maximum(0.05, 1 + random.choice(errors, len(points)))
-        again.append(CostModel(*_least_squares(rows, size, wrong), law))
+        refits.append(CostModel(*_least_squares(rows, size, wrong), law))
     spread = float(np.sqrt(np.mean(errors**2)))
-    return Fit(CostModel(*found, law), tuple(again), spread, points)
+    return Fit(CostModel(*numbers, law), tuple(refits), spread, points)
 
 
 def _least_squares(
     rows: np.ndarray, size: np.ndarray, measured: np.ndarray
 ) -> np.ndarray:
     relative = rows / measured[:, None]
-    found = lsq_linear(relative / size, np.ones(len(rows)), (0, np.inf), tol=1e-12)
-    return found.x / size
+    solution = lsq_linear(relative / size, np.ones(len(rows)), (0, np.inf), tol=1e-12)
+    return solution.x / size
 
 
 def amdahl(workers: int | np.ndarray, serial: float) -> float | np.ndarray:

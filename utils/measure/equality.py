@@ -162,13 +162,13 @@ def compare(
     start from the same weights, or ten steps did not move them, as then a comparison
     would say nothing; and RunFailed as `launch.run` does.
     """
-    together: dict[tuple, list[Case]] = {}
+    groups: dict[tuple, list[Case]] = {}
     for case in dict.fromkeys([c.alone() for c in cases] + list(cases)):
-        together.setdefault(case.processes(), []).append(case)
+        groups.setdefault(case.processes(), []).append(case)
     trained: dict[Case, list[dict]] = {}
-    for same in together.values():
-        tell(f"{_network(same[0])}: {', '.join(map(str, same))} ({same[0].workers})")
-        trained |= train(same)
+    for group in groups.values():
+        tell(f"{_network(group[0])}: {', '.join(map(str, group))} ({group[0].workers})")
+        trained |= train(group)
     return Comparison([_row(c, trained[c], *trained[c.alone()]) for c in cases])
 
 
@@ -191,11 +191,11 @@ def train(cases: Sequence[Case]) -> dict[Case, list[dict[str, np.ndarray]]]:
         time_limit=TIME_LIMIT,
         quiet=True,
     )
-    kept = {}
+    arrays = {}
     for case in cases:
         paths = [run.folder / f"{case.way}-{rank}.npz" for rank in range(processes)]
-        kept[case] = [dict(np.load(path)) for path in paths]
-    return kept
+        arrays[case] = [dict(np.load(path)) for path in paths]
+    return arrays
 
 
 def _network(case: Case) -> str:
@@ -204,7 +204,7 @@ def _network(case: Case) -> str:
 
 
 def _row(case: Case, workers: list[dict], alone: dict) -> Row:
-    if any(not np.array_equal(one["start"], alone["start"]) for one in workers):
+    if any(not np.array_equal(worker["start"], alone["start"]) for worker in workers):
         raise course.CourseError(
             f"{case} did not start from the single device's weights."
         )
@@ -214,10 +214,12 @@ def _row(case: Case, workers: list[dict], alone: dict) -> Row:
             f"ten steps on one device moved no weight further than {moved:.1e}: that "
             "all ways end there would say nothing."
         )
-    averages = [one["moving"] for one in workers] if alone["moving"].size else None
+    averages = (
+        [worker["moving"] for worker in workers] if alone["moving"].size else None
+    )
     return Row(
         case,
-        weights=_furthest([one["end"] for one in workers], alone["end"]),
+        weights=_furthest([worker["end"] for worker in workers], alone["end"]),
         moving=_furthest(averages, alone["moving"]) if averages else None,
         apart=_furthest(averages, averages[0]) if averages else None,
         moved=moved,

@@ -44,21 +44,21 @@ def measure(
     seeds: tuple[int, ...] = SEEDS,
     epochs: int = EPOCHS,
     images: int = IMAGES,
-    kept: Path | None = None,
+    saved: Path | None = None,
 ) -> list[dict]:
     """Train on each number of workers by each recipe from each seed.
 
-    kept: file with the runs that are done, to go on from. Returns, for each run, its
+    saved: file with the runs that are done, to go on from. Returns, for each run, its
     workers, recipe and seed, and after each epoch the validation accuracy and the
     seconds of training so far. Raises RunFailed as `launch.run` does.
     """
-    done = json.loads(kept.read_text()) if kept and kept.exists() else []
+    done = json.loads(saved.read_text()) if saved and saved.exists() else []
     for n in workers:
         for recipe, options in RECIPES.items():
             for seed in seeds:
-                which = {"workers": n, "recipe": recipe, "seed": seed}
-                which |= {"epochs": epochs, "images": images}
-                if any(which.items() <= one.items() for one in done):
+                setting = {"workers": n, "recipe": recipe, "seed": seed}
+                setting |= {"epochs": epochs, "images": images}
+                if any(setting.items() <= run.items() for run in done):
                     continue
                 # With one worker there is nothing to scale.
                 if n == 1 and recipe != next(iter(RECIPES)):
@@ -81,11 +81,11 @@ def measure(
                     "seconds": [round(s, 1) for s in run.history["seconds"]],
                     "notices": [text for text in run.notices if "sample" in text],
                 }
-                done.append(which | facts)
+                done.append(setting | facts)
                 reached = f"{facts['accuracy'][-1]:.4f} after {run.seconds:.0f} s"
                 print(f"{n} workers, {recipe}, seed {seed}: {reached}")
-                if kept:
-                    files.write_whole(kept, json.dumps(done))
+                if saved:
+                    files.write_whole(saved, json.dumps(done))
     return done
 
 
@@ -94,11 +94,11 @@ def grouped(runs: list[dict]) -> dict[str, dict[int, list[dict]]]:
 
     Those of one worker, where the recipes are the same, are in all of them.
     """
-    found: dict[str, dict[int, list[dict]]] = {recipe: {} for recipe in RECIPES}
+    by_recipe: dict[str, dict[int, list[dict]]] = {recipe: {} for recipe in RECIPES}
     for run in runs:
         for recipe in RECIPES if run["workers"] == 1 else [run["recipe"]]:
-            found[recipe].setdefault(run["workers"], []).append(run)
-    return found
+            by_recipe[recipe].setdefault(run["workers"], []).append(run)
+    return by_recipe
 
 
 def seconds_to(run: dict, accuracy: float) -> float | None:
@@ -136,8 +136,8 @@ class OneLayer:
 
     def loss(self) -> float:
         """Mean cross-entropy of all images."""
-        own = (self._guess(self.x) * self.y).sum(axis=1)
-        return float(-np.log(np.maximum(own, 1e-12)).mean())
+        probabilities = (self._guess(self.x) * self.y).sum(axis=1)
+        return float(-np.log(np.maximum(probabilities, 1e-12)).mean())
 
     def gradient(self, chosen: np.ndarray | slice = slice(None)) -> np.ndarray:
         """The gradient of these images' mean loss, by default of all images'."""
@@ -158,26 +158,26 @@ def deviations(
     """How far the gradient of a batch is from that of all images: batch -> the root
     mean square of the distance, over the length of the gradient of all images."""
     random = np.random.default_rng(seed)
-    whole = model.gradient()
-    found = {}
+    full = model.gradient()
+    by_batch = {}
     for batch in batches:
         squares = [
             np.sum(
-                (model.gradient(random.integers(len(model.x), size=batch)) - whole) ** 2
+                (model.gradient(random.integers(len(model.x), size=batch)) - full) ** 2
             )
             for _ in range(repeats)
         ]
-        found[batch] = float(np.sqrt(np.mean(squares)) / np.linalg.norm(whole))
-    return found
+        by_batch[batch] = float(np.sqrt(np.mean(squares)) / np.linalg.norm(full))
+    return by_batch
 
 
-def noise_scale(found: dict[int, float]) -> float:
+def noise_scale(by_batch: dict[int, float]) -> float:
     """The batch whose gradient is as much noise as signal, from `deviations`.
 
     Noise falls with the square root of the batch: so each batch times its squared
     deviation is an estimate (McCandlish et al., 2018, arXiv:1812.06162).
     """
-    return float(np.mean([batch * value**2 for batch, value in found.items()]))
+    return float(np.mean([batch * value**2 for batch, value in by_batch.items()]))
 
 
 def steps_needed(
@@ -185,16 +185,16 @@ def steps_needed(
     batches: tuple[int, ...],
     loss: float = 0.7,
     rates: tuple[float, ...] = (0.0005, 0.001, 0.002, 0.004, 0.008),
-    most: int = 600,
+    limit: int = 600,
     seed: int = 1,
 ) -> dict[int, int]:
     """Batch -> the steps until the loss of all images is reached, with the best of the
-    rates. It is looked at after 5, 10, 15 ... steps; batches that take more than `most`
-    are left out."""
-    found: dict[int, int] = {}
+    rates. It is looked at after 5, 10, 15 ... steps; batches that take more than
+    `limit` are left out."""
+    steps: dict[int, int] = {}
     model = OneLayer(dataset)
     for batch in batches:
-        best = most
+        best = limit
         for rate in rates:
             model.weights[:] = 0
             random = np.random.default_rng(seed)
@@ -202,9 +202,9 @@ def steps_needed(
                 model.train(batch, rate, 5, random)
                 if model.loss() <= loss:
                     best = done
-                    found[batch] = done
+                    steps[batch] = done
                     break
-    return found
+    return steps
 
 
 # ------------------------------------------------------------ validation
@@ -219,11 +219,11 @@ def three_rounds(
     pass by pass, on its own, and the mean is taken. Returns float (repeats,).
     """
     random = np.random.default_rng(seed)
-    each = 3 * len(right) // workers
+    draws = 3 * len(right) // workers
 
     def one_worker() -> float:
-        passes = [random.permutation(right) for _ in range(-(-each // len(right)))]
-        return float(np.concatenate(passes)[:each].mean())
+        passes = [random.permutation(right) for _ in range(-(-draws // len(right)))]
+        return float(np.concatenate(passes)[:draws].mean())
 
     return np.array(
         [np.mean([one_worker() for _ in range(workers)]) for _ in range(repeats)]
@@ -251,8 +251,8 @@ class Attempt:
 
     def beats(self, other: "Attempt") -> bool:
         """At least as good in both, and better in one?"""
-        mine, its = (self.accuracy, -self.seconds), (other.accuracy, -other.seconds)
-        return mine != its and all(a >= b for a, b in zip(mine, its, strict=True))
+        ours, theirs = (self.accuracy, -self.seconds), (other.accuracy, -other.seconds)
+        return ours != theirs and all(a >= b for a, b in zip(ours, theirs, strict=True))
 
 
 def attempt(
@@ -291,8 +291,8 @@ def score(folder: Path, dataset: data.Dataset, width: int = 1) -> float:
     # Of another network it would list every single weight.
     tf.get_logger().setLevel("ERROR")
     try:
-        kept = tf.train.Checkpoint(model=model).restore(newest)
-        kept.assert_existing_objects_matched().expect_partial()
+        status = tf.train.Checkpoint(model=model).restore(newest)
+        status.assert_existing_objects_matched().expect_partial()
     except (AssertionError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise course.CourseError(
@@ -300,15 +300,15 @@ def score(folder: Path, dataset: data.Dataset, width: int = 1) -> float:
         ) from None
     right = 0
     for images, labels in data.test_batches(dataset, 200).as_numpy_iterator():
-        found = model(images, training=False).numpy()
-        right += int((found.argmax(1) == labels.argmax(1)).sum())
+        outputs = model(images, training=False).numpy()
+        right += int((outputs.argmax(1) == labels.argmax(1)).sum())
     return right / len(dataset.x_test)
 
 
 def front(attempts: list[Attempt]) -> list[Attempt]:
     """The Pareto front: those that none beats, the fastest first."""
     best = [a for a in attempts if not any(b.beats(a) for b in attempts)]
-    return sorted(best, key=lambda one: one.seconds)
+    return sorted(best, key=lambda candidate: candidate.seconds)
 
 
 # ------------------------------------------------------------ the command
@@ -321,16 +321,16 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--train-images", type=int, default=IMAGES)
     args = parser.parse_args()
-    kept = course.root() / "logs" / "global_batch.json"
-    kept.parent.mkdir(exist_ok=True)
+    saved = course.root() / "logs" / "global_batch.json"
+    saved.parent.mkdir(exist_ok=True)
     runs = measure(
-        tuple(args.workers), tuple(args.seeds), args.epochs, args.train_images, kept
+        tuple(args.workers), tuple(args.seeds), args.epochs, args.train_images, saved
     )
     wanted = {"epochs": args.epochs, "images": args.train_images}
-    runs = [one for one in runs if wanted.items() <= one.items()]
-    runs = [one for one in runs if one["workers"] in args.workers]
-    runs = [one for one in runs if one["seed"] in args.seeds]
-    notices = list(dict.fromkeys(text for one in runs for text in one["notices"]))
+    runs = [run for run in runs if wanted.items() <= run.items()]
+    runs = [run for run in runs if run["workers"] in args.workers]
+    runs = [run for run in runs if run["seed"] in args.seeds]
+    notices = list(dict.fromkeys(text for run in runs for text in run["notices"]))
     defaults = [
         ("--workers", args.workers, [1, 2, 4]),
         ("--seeds", args.seeds, [*SEEDS]),
@@ -346,7 +346,7 @@ def main() -> None:
     results = {"runs": runs, "batch": BATCH, "base_lr": BASE_LR, "target": target(runs)}
     results |= {"epochs": args.epochs, "images": args.train_images}
     records.save("global_batch", results, command, tuple(notices))
-    kept.unlink()
+    saved.unlink()
 
 
 if __name__ == "__main__":

@@ -119,33 +119,35 @@ def speeds(
         check_positive(mbit, "Mbit/s")
     with hosts(2) as lan:
         tell(ONE_HOST)
-        found = {ONE_HOST: speed(lan, 1, **options)}
+        measured = {ONE_HOST: speed(lan, 1, **options)}
         for mbit in bandwidths:
             two = f"2 hosts, {title(mbit)}"
             tell(two)
-            found[two] = speed(lan, 2, mbit, **options)
-    return found
+            measured[two] = speed(lan, 2, mbit, **options)
+    return measured
 
 
 ONE_HOST = "1 host"
 
 
-def table(found: Mapping[str, Speed]):
+def table(measured: Mapping[str, Speed]):
     """pandas DataFrame, a row a measurement: images/s, speed-up against one host as
     measured and as predicted, throughput, and megabytes that host 1 sent."""
     import pandas
 
-    one = found[ONE_HOST].images_per_second
+    one_host = measured[ONE_HOST].images_per_second
     rows = {
         key: {
             "images/s": f"{row.images_per_second:,.0f}",
-            "speed-up": f"{row.images_per_second / one:.2f}",
-            "predicted": " to ".join(f"{p / one:.2f}" for p in row.predicted or ()),
+            "speed-up": f"{row.images_per_second / one_host:.2f}",
+            "predicted": " to ".join(
+                f"{p / one_host:.2f}" for p in row.predicted or ()
+            ),
             "Mbit/s": f"{row.throughput:,.0f}" if row.throughput else "",
             "MB sent": f"{row.sent / 1e6:.1f}" if row.hosts > 1 else "",
             "gradients": f"{row.gradients / 1e6:.1f}" if row.hosts > 1 else "",
         }
-        for key, row in found.items()
+        for key, row in measured.items()
     }
     return pandas.DataFrame(rows).T
 
@@ -169,9 +171,9 @@ def of_bench(plan, tell: Callable[[str], None]):
         )
     rows = []
     for key in rounds[0]:
-        taken = [found[key] for found in rounds]
-        values = [one.images_per_second for one in taken]
-        facts = {"rounds": [asdict(one) for one in taken]}
+        repeats = [measured[key] for measured in rounds]
+        values = [repeat.images_per_second for repeat in repeats]
+        facts = {"rounds": [asdict(repeat) for repeat in repeats]}
         rows.append(Row(key, values, IMAGES, facts=facts))
     section = Section("network", rows)
     section.compare(ONE_HOST)
@@ -190,8 +192,10 @@ def recorded() -> tuple[dict[str, Speed], str]:
 
 def from_bench(section) -> dict[str, Speed]:
     """The Speeds of the middle round of a section of `course bench`, or of a record."""
-    found = {}
+    measured = {}
     for row in section.rows:
-        taken = sorted(row.facts["rounds"], key=lambda one: one["images_per_second"])
-        found[row.name] = Speed(**taken[len(taken) // 2])
-    return found
+        repeats = sorted(
+            row.facts["rounds"], key=lambda repeat: repeat["images_per_second"]
+        )
+        measured[row.name] = Speed(**repeats[len(repeats) // 2])
+    return measured

@@ -43,7 +43,7 @@ def save(
 
     folder: where; by default where `load` looks.
     """
-    kept = {
+    record = {
         "machine": machine.summary(),
         "command": command,
         "date": time.strftime("%Y-%m-%d"),
@@ -53,7 +53,7 @@ def save(
     folder = folder or FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
-    files.write_whole(path, json.dumps(kept, indent=1) + "\n")
+    files.write_whole(path, json.dumps(record, indent=1) + "\n")
     return path
 
 
@@ -61,9 +61,9 @@ def load(name: str, folder: Path | None = None) -> Record:
     """The record called `name`. Raises CourseError if there is none, or half of one."""
     path = (folder or FOLDER) / f"{name}.json"
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        kept["notes"] = tuple(kept["notes"])
-        return Record(**kept)
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        facts["notes"] = tuple(facts["notes"])
+        return Record(**facts)
     except FileNotFoundError:
         raise course.CourseError(
             f"there is no record {course.shown(path)}: was it ever measured?"

@@ -86,7 +86,7 @@ def table(speed: dict[int, float], most: float | None = None) -> pandas.DataFram
     """
     if 1 not in speed:
         raise course.CourseError("a speed-up is against one worker: measure that, too.")
-    found = pandas.DataFrame(
+    frame = pandas.DataFrame(
         {
             "images/s": {count: round(value) for count, value in speed.items()},
             "speed-up": {n: round(value / speed[1], 2) for n, value in speed.items()},
@@ -97,9 +97,9 @@ def table(speed: dict[int, float], most: float | None = None) -> pandas.DataFram
     ).rename_axis("workers")
     if most is not None:
         last = max(speed)
-        found["of the limit"] = ""
-        found.loc[last, "of the limit"] = f"{speed[last] / most:.0%}"
-    return found
+        frame["of the limit"] = ""
+        frame.loc[last, "of the limit"] = f"{speed[last] / most:.0%}"
+    return frame
 
 
 def step_times(
@@ -132,21 +132,21 @@ def points(run: Run) -> list[cost_model.Point]:
     """The points that a run of timed_steps.py measured; of each step the slowest
     worker's time. Raises CourseError where it measured nothing."""
     paths = sorted(run.folder.glob("timed-*.json"))
-    told = [json.loads(path.read_text())["step_seconds"] for path in paths]
-    if not told:
+    reports = [json.loads(path.read_text())["step_seconds"] for path in paths]
+    if not reports:
         raise course.CourseError(f"{run.script} measured no step; see its log.")
-    found = []
-    for case in told[0]:
+    all_points = []
+    for case in reports[0]:
         way, size = case.split(":")
         batch, width = map(int, size.split("x"))
         network = cost_model.wide_resnet(width)
-        for seconds in zip(*(one[case] for one in told), strict=True):
-            found.append(
+        for seconds in zip(*(report[case] for report in reports), strict=True):
+            all_points.append(
                 cost_model.Point(
                     run.workers, batch, network, max(seconds), way == "together"
                 )
             )
-    return found
+    return all_points
 
 
 def tuned(log: Path | str) -> pandas.DataFrame:
@@ -155,13 +155,13 @@ def tuned(log: Path | str) -> pandas.DataFrame:
 
     Raises CourseError for a log without a try: the program ended too soon.
     """
-    found = pandas.read_csv(log)
-    if found.empty:
+    tries = pandas.read_csv(log)
+    if tries.empty:
         raise course.CourseError(
             f"{course.shown(log)} holds no try: let the program train for more steps."
         )
     names = {"cycle_time_ms": "cycle", "tensor_fusion_threshold": "fusion"}
-    return found.rename(columns=names)[["cycle", "fusion", "score"]].round(2)
+    return tries.rename(columns=names)[["cycle", "fusion", "score"]].round(2)
 
 
 # Enough to tell the cost model's five numbers apart, and to see the strong and the weak
@@ -178,17 +178,19 @@ def record(short: bool = False) -> Path:
     often = {"rounds": 1, "steps": 2} if short else {"rounds": 2, "steps": 4}
     cores = machine.cores()
     counts = sorted({1, *(2**n for n in range(1, 10) if 2**n <= cores), cores})
-    sizes = [f"{batch}x{width}" for width, some in batches.items() for batch in some]
+    sizes = [
+        f"{batch}x{width}" for width, numbers in batches.items() for batch in numbers
+    ]
     shares = {count: f"{STEP // count}x1" for count in [*counts, cores + 1]}
-    found = []
+    measured = []
     for count, share in shares.items():
         ways = ["alone"] if count == 1 else ["alone", "together"]
         # All sizes where the cores are full, for the fit; else those of the curves.
         cases = sizes if count in (1, cores) else [f"{STEP}x1"]
         cases = [f"{way}:{case}" for way in ways for case in cases]
         cases += [f"{ways[-1]}:{share}"] * (f"{ways[-1]}:{share}" not in cases)
-        found += step_times(count, cases, **often)
-    whole = launch.run(
+        measured += step_times(count, cases, **often)
+    whole_run = launch.run(
         course.shown(STOPWATCH),
         "--cases",
         f"alone:{STEP}x1",
@@ -210,8 +212,11 @@ def record(short: bool = False) -> Path:
         )
         tries = tuned(log).to_dict("records")
     results = {
-        "points": [as_plain(point) for point in found],
-        "all_cores": {"cores": cores, "points": [as_plain(p) for p in points(whole)]},
+        "points": [as_plain(point) for point in measured],
+        "all_cores": {
+            "cores": cores,
+            "points": [as_plain(p) for p in points(whole_run)],
+        },
         "autotune": tries,
     }
     notes = (f"One core a worker; the {cores + 1} workers share {cores} cores.",)

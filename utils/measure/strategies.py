@@ -137,7 +137,7 @@ def try_out(*names: str, ways: Sequence[str] = tuple(WAYS)) -> dict[str, list[di
             raise course.CourseError(
                 f"there is no strategy {name!r}: choose from {', '.join(NAMES)}."
             )
-    found = {}
+    outcomes = {}
     for group in TOGETHER:
         chosen = [name for name in group if name in (names or NAMES)]
         if not chosen:
@@ -151,38 +151,42 @@ def try_out(*names: str, ways: Sequence[str] = tuple(WAYS)) -> dict[str, list[di
             time_limit=TIME_LIMIT,
             quiet=True,
         )
-        said = [json.loads(p.read_text()) for p in run.folder.glob("tried*.json")]
-        if len(said) != processes:
+        reports = [json.loads(p.read_text()) for p in run.folder.glob("tried*.json")]
+        if len(reports) != processes:
             raise course.CourseError(
-                f"{len(said)} of {processes} processes wrote down what happened. "
+                f"{len(reports)} of {processes} processes wrote down what happened. "
                 f"See {course.shown(run.log)}."
             )
-        found |= {name: [one[name] for one in said] for name in chosen}
-    return found
+        outcomes |= {name: [report[name] for report in reports] for name in chosen}
+    return outcomes
 
 
-def tried(found: dict[str, list[dict]]) -> Table:
+def tried(outcomes: dict[str, list[dict]]) -> Table:
     """What `try_out` found, in the form of `table`."""
 
     def cell(processes: list[dict], way: str) -> str:
         if processes[0]["start"]:
             return "not run"
-        return "works" if all(one[way] is None for one in processes) else "no"
+        return "works" if all(process[way] is None for process in processes) else "no"
 
-    ways = [way for way in WAYS if any(way in all_[0] for all_ in found.values())]
+    ways = [
+        way
+        for way in WAYS
+        if any(way in processes[0] for processes in outcomes.values())
+    ]
     rows = [
-        (kind.title, *(cell(found[kind.name], way) for way in ways))
+        (kind.title, *(cell(outcomes[kind.name], way) for way in ways))
         for kind in KINDS
-        if kind.name in found
+        if kind.name in outcomes
     ]
     return Table(("Strategy", *(WAYS[way] for way in ways)), rows)
 
 
-def surprises(found: dict[str, list[dict]]) -> list[str]:
+def surprises(outcomes: dict[str, list[dict]]) -> list[str]:
     """A sentence for each difference between what `try_out` found and `KINDS`."""
     sentences = []
     for kind in KINDS:
-        for process, happened in enumerate(found.get(kind.name, [])):
+        for process, happened in enumerate(outcomes.get(kind.name, [])):
             for way, error in happened.items():
                 if way == "replicas":
                     continue
@@ -229,12 +233,12 @@ def main() -> int:
     """Try everything out, show it. Returns 0 if it is as `KINDS` says, else 1."""
     from rich.console import Console
 
-    found = try_out()
+    outcomes = try_out()
     console = Console()
-    console.print(tried(found))
-    for sentence in surprises(found):
+    console.print(tried(outcomes))
+    for sentence in surprises(outcomes):
         console.print(sentence)
-    return int(bool(surprises(found)))
+    return int(bool(surprises(outcomes)))
 
 
 if __name__ == "__main__":

@@ -34,8 +34,8 @@ class Row:
     @property
     def spread(self) -> float:
         """How far apart the rounds are: largest less smallest, over the median."""
-        found = self.ratios or self.values
-        return (max(found) - min(found)) / statistics.median(found)
+        numbers = self.ratios or self.values
+        return (max(numbers) - min(numbers)) / statistics.median(numbers)
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Section:
             if row.name != base and (not names or row.name in names):
                 pairs = zip(row.values, by_name[base].values, strict=True)
                 row.base = base
-                row.ratios = [value / other for value, other in pairs]
+                row.ratios = [value / base_value for value, base_value in pairs]
 
     def warnings(self) -> list[str]:
         """A sentence for each row whose rounds disagree."""

@@ -59,8 +59,8 @@ class Timeline:
     def collectives(self) -> pandas.DataFrame:
         """A row for each message that the workers exchanged together: operation,
         tensors (how many it held), bytes, start, end."""
-        whole = self.spans[self.spans["name"] == self.spans["operation"]]
-        return whole.groupby("collective").agg(
+        operations = self.spans[self.spans["name"] == self.spans["operation"]]
+        return operations.groupby("collective").agg(
             operation=("operation", "first"),
             tensors=("tensor", "size"),
             bytes=("bytes", "sum"),
@@ -110,16 +110,16 @@ class Timeline:
         rows = rows.assign(step=rows.groupby("tensor").cumcount())
         complete = rows["tensor"].value_counts().min()
         ends = rows[rows["step"] < complete].groupby("step")["end"].max().to_numpy()
-        found = pandas.DataFrame({"start": ends[:-1], "end": ends[1:]})
-        lengths = found["end"] - found["start"]
+        steps = pandas.DataFrame({"start": ends[:-1], "end": ends[1:]})
+        lengths = steps["end"] - steps["start"]
         starts = np.sort(rows.groupby("collective")["start"].min())
         edges = np.searchsorted(starts, ends)
-        found["collectives"] = np.diff(edges)
-        found["regular"] = lengths <= REGULAR * lengths.median()
-        strips = [self.strip(step.start, step.end) for step in found.itertuples()]
+        steps["collectives"] = np.diff(edges)
+        steps["regular"] = lengths <= REGULAR * lengths.median()
+        strips = [self.strip(step.start, step.end) for step in steps.itertuples()]
         for phase in (*PHASES, IDLE):
-            found[phase] = [_seconds(strip, phase) for strip in strips]
-        return found
+            steps[phase] = [_seconds(strip, phase) for strip in strips]
+        return steps
 
     def strip(self, start: float, end: float) -> pandas.DataFrame:
         """What Horovod did from start to end (seconds), moment by moment: rows of
@@ -130,11 +130,15 @@ class Timeline:
         )
         phase = np.full(len(edges) - 1, IDLE, dtype=object)
         for name in reversed(PHASES):
-            there = np.zeros(len(edges), int)
-            of_it = rows[rows["phase"] == name]
-            np.add.at(there, np.searchsorted(edges, of_it["start"].clip(start, end)), 1)
-            np.add.at(there, np.searchsorted(edges, of_it["end"].clip(start, end)), -1)
-            phase[np.cumsum(there)[:-1] > 0] = name
+            changes = np.zeros(len(edges), int)
+            spans = rows[rows["phase"] == name]
+            np.add.at(
+                changes, np.searchsorted(edges, spans["start"].clip(start, end)), 1
+            )
+            np.add.at(
+                changes, np.searchsorted(edges, spans["end"].clip(start, end)), -1
+            )
+            phase[np.cumsum(changes)[:-1] > 0] = name
         first = np.flatnonzero(np.append(True, phase[1:] != phase[:-1]))
         return pandas.DataFrame(
             {
@@ -174,10 +178,10 @@ class Timeline:
         Only negotiations with ticks count. Raises CourseError if there are none but
         the first step's, where workers come as they get done building their graphs.
         """
-        own = self.arrivals[self.arrivals["tensor"].isin(self.gradients)]
+        arrivals = self.arrivals[self.arrivals["tensor"].isin(self.gradients)]
         rows = []
         first_step = self.steps["start"].iloc[0]
-        for _, ticks in own.groupby("negotiation"):
+        for _, ticks in arrivals.groupby("negotiation"):
             begun, ended = ticks["time"].iloc[0], ticks["time"].iloc[-1]
             if begun > first_step:
                 late = ended - begun > tie
@@ -188,8 +192,8 @@ class Timeline:
                 "the timeline doesn't say who came last: Horovod's cache answered. "
                 'Run it with environment={"HOROVOD_CACHE_CAPACITY": "0"}.'
             )
-        found = pandas.DataFrame(rows, columns=["last to come", "seconds"])
-        return found.groupby("last to come")["seconds"].agg(times="size", seconds="sum")
+        frame = pandas.DataFrame(rows, columns=["last to come", "seconds"])
+        return frame.groupby("last to come")["seconds"].agg(times="size", seconds="sum")
 
     @property
     def _reduced(self) -> pandas.DataFrame:
@@ -306,12 +310,12 @@ def _phase(name: str, within: bool) -> str:
     return "transfer" if within and not waiting else "processing"
 
 
-def _bytes(said: dict) -> int:
+def _bytes(facts: dict) -> int:
     """Of {"dtype": "float32", "shape": "[3, 3, 16, 16]"}; 0 if nothing is said."""
-    if "shape" not in said:
+    if "shape" not in facts:
         return 0
-    size = 2 if said["dtype"] == "bfloat16" else np.dtype(said["dtype"]).itemsize
-    return size * math.prod(json.loads(said["shape"]))
+    size = 2 if facts["dtype"] == "bfloat16" else np.dtype(facts["dtype"]).itemsize
+    return size * math.prod(json.loads(facts["shape"]))
 
 
 def _seconds(strip: pandas.DataFrame, phase: str) -> float:

@@ -94,8 +94,8 @@ def start() -> None:
 
     def noting_fit(*args, **kwargs):
         call = signature.bind(*args, **kwargs)
-        own = call.arguments.get("callbacks") or []
-        call.arguments["callbacks"] = [*own, Noting()]
+        callbacks = call.arguments.get("callbacks") or []
+        call.arguments["callbacks"] = [*callbacks, Noting()]
         return fit(*call.args, **call.kwargs)
 
     tf.keras.Model.fit, tf.keras.Model.train_step = noting_fit, noting_step
@@ -106,10 +106,10 @@ def _path(folder: Path, rank: int) -> Path:
 
 
 def _digest(arrays) -> str:
-    made = hashlib.blake2b()
+    digest = hashlib.blake2b()
     for array in arrays:
-        made.update(array.tobytes())
-    return made.hexdigest()[:LENGTH]
+        digest.update(array.tobytes())
+    return digest.hexdigest()[:LENGTH]
 
 
 def of_run(folder: Path) -> list[Print]:
@@ -117,17 +117,17 @@ def of_run(folder: Path) -> list[Print]:
 
     Raises CourseError if it was started without.
     """
-    found = [
+    prints = [
         Print(**json.loads(line))
         for path in folder.glob("workers/*.prints")
         for line in path.read_text().splitlines()
     ]
-    if not found:
+    if not prints:
         raise course.CourseError(
             "the run has no fingerprints: start it with --fingerprint "
             "(fingerprint=True), and let it train."
         )
-    return sorted(found, key=lambda one: (one.epoch, one.rank))
+    return sorted(prints, key=lambda entry: (entry.epoch, entry.rank))
 
 
 def drifted(prints: Sequence[Print]) -> int | None:
@@ -135,23 +135,25 @@ def drifted(prints: Sequence[Print]) -> int | None:
 
     Before the first epoch they may: they are made the same in its first batch.
     """
-    for epoch in sorted({one.epoch for one in prints if one.epoch}):
-        if len({one.weights for one in prints if one.epoch == epoch}) > 1:
+    for epoch in sorted({entry.epoch for entry in prints if entry.epoch}):
+        if len({entry.weights for entry in prints if entry.epoch == epoch}) > 1:
             return epoch
     return None
 
 
 def table(prints: Sequence[Print]) -> Table:
     """A row for each epoch, with the weights' digest on each rank."""
-    ranks = sorted({one.rank for one in prints})
+    ranks = sorted({entry.rank for entry in prints})
     rows = []
-    for epoch in sorted({one.epoch for one in prints}):
-        own = {one.rank: one.weights for one in prints if one.epoch == epoch}
-        same = len(set(own.values())) == 1 and len(own) == len(ranks)
+    for epoch in sorted({entry.epoch for entry in prints}):
+        digests = {
+            entry.rank: entry.weights for entry in prints if entry.epoch == epoch
+        }
+        same = len(set(digests.values())) == 1 and len(digests) == len(ranks)
         rows.append(
             (
                 str(epoch) if epoch else "before",
-                *(own.get(rank, "not there yet") for rank in ranks),
+                *(digests.get(rank, "not there yet") for rank in ranks),
                 "the same" if same else "different",
             )
         )

@@ -48,9 +48,13 @@ def follow(
     ):
         try:
             with (
-                (result.folder / "launcher.txt").open("wb") as said,
+                (result.folder / "launcher.txt").open("wb") as output_file,
                 supervise.owned(
-                    line, time_limit, env=environment, stdout=said, stderr=said
+                    line,
+                    time_limit,
+                    env=environment,
+                    stdout=output_file,
+                    stderr=output_file,
                 ) as process,
             ):
                 while process.poll() is None:
@@ -196,26 +200,25 @@ def _why(result: Run, time_limit: float) -> str:
         )
     if result.status == supervise.STOPPED:
         return f"{result.script} was stopped, and all its workers were ended. {where}"
-    said = (result.folder / "launcher.txt").read_text(errors="replace")
-    task = re.search(r"^rank (\d+), (\w+ \d+), failed: (.*)$", said, re.M)
+    output = (result.folder / "launcher.txt").read_text(errors="replace")
+    task = re.search(r"^rank (\d+), (\w+ \d+), failed: (.*)$", output, re.M)
     if task:
-        rank, who = int(task[1]), task[2]
-        what = _own_word(result.folder / "workers" / f"{rank}.json") or task[3]
+        rank, culprit = int(task[1]), task[2]
+        reason = _error_of(result.folder / "workers" / f"{rank}.json") or task[3]
     else:
-        rank, what = _culprit(result, said)
-        who = f"rank {rank} of {result.workers}"
+        rank, reason = _culprit(result, output)
+        culprit = f"rank {rank} of {result.workers}"
     if rank is None:
-        return (
-            f"the launcher ended with status {result.status}:\n{said.strip()}\n{where}"
-        )
-    own = [
+        message = f"the launcher ended with status {result.status}"
+        return f"{message}:\n{output.strip()}\n{where}"
+    own_lines = [
         line
         for line in result.log.read_text().splitlines()
         if line.startswith(f"[{rank}] ")
     ]
-    tail = "\n".join(own[-10:])
+    tail = "\n".join(own_lines[-10:])
     return (
-        f"{who} failed: {what}. All workers were ended.\n"
+        f"{culprit} failed: {reason}. All workers were ended.\n"
         f"Its last lines:\n{tail}\n{where}"
     )
 
@@ -224,20 +227,20 @@ def _culprit(result: Run, mpirun: str) -> tuple[int | None, str]:
     """The rank that failed first, and how: its own word for it, else mpirun's."""
     reports = sorted(result.folder.glob("workers/*.json"), key=os.path.getmtime)
     for path in reports:
-        if error := _own_word(path):
+        if error := _error_of(path):
             return int(path.stem), error
     killed = re.search(
         r"process rank (\d+) .*? on signal (\d+) \(([^)]*)\)", mpirun, re.S
     )
     if killed:
         return int(killed[1]), f"it was ended by signal {killed[2]}, {killed[3]}"
-    left = re.search(r"process rank (\d+) with .*? exiting improperly", mpirun, re.S)
-    if left:
-        return int(left[1]), "it ended without finishing its work with the others"
+    exited = re.search(r"process rank (\d+) with .*? exiting improperly", mpirun, re.S)
+    if exited:
+        return int(exited[1]), "it ended without finishing its work with the others"
     return None, ""
 
 
-def _own_word(path: Path) -> str | None:
+def _error_of(path: Path) -> str | None:
     """What a worker reports to have failed of, and in which line."""
     report = json.loads(path.read_text()) if path.exists() else {}
     if "error" not in report:
@@ -330,8 +333,8 @@ class Display:
         run = self.run
         parts = [run.tail(TAIL_LINES)] if run.status == 0 else []
         parts += [f"NOTICE: {text}" for text in run.notices]
-        many = "s" * (run.workers > 1)
-        summary = f"{run.workers} worker{many}, {run.seconds:.0f} s"
+        plural = "s" * (run.workers > 1)
+        summary = f"{run.workers} worker{plural}, {run.seconds:.0f} s"
         parts.append(f"{summary}, log: {course.shown(run.log)}")
         return "\n".join(part for part in parts if part)
 

@@ -75,17 +75,19 @@ def _refuse_unknown(options: Mapping[str, object], script: Path) -> None:
     nodes = ast.walk(programs.parse_program(script))
     texts = [node.value for node in nodes if isinstance(node, ast.Constant)]
     flags = {text for text in texts if isinstance(text, str) and text.startswith("--")}
-    theirs = [flag[2:].replace("-", "_") for flag in flags]
-    ours = [
+    program_options = [flag[2:].replace("-", "_") for flag in flags]
+    run_options = [
         name
         for name, parameter in inspect.signature(run).parameters.items()
         if parameter.kind is parameter.KEYWORD_ONLY
     ]
     for name in options:
-        if name in theirs:
+        if name in program_options:
             continue
-        near = difflib.get_close_matches(name, [*ours, *theirs], n=1, cutoff=0.75)
-        if near or theirs:
+        near = difflib.get_close_matches(
+            name, [*run_options, *program_options], n=1, cutoff=0.75
+        )
+        if near or program_options:
             hint = f" Did you mean `{near[0]}`?" if near else ""
             raise course.CourseError(
                 f"neither `run` nor {script.name} knows `{name}`.{hint}"
@@ -197,7 +199,7 @@ def run(
 
 def words(arguments: Sequence[object], options: Mapping[str, object]) -> list[str]:
     """A program's own arguments and options: `epochs=3` becomes `--epochs 3`."""
-    own = [str(argument) for argument in arguments]
+    option_words = [str(argument) for argument in arguments]
     for name, value in options.items():
-        own += [f"--{name.replace('_', '-')}", str(value)]
-    return own
+        option_words += [f"--{name.replace('_', '-')}", str(value)]
+    return option_words

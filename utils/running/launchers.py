@@ -83,11 +83,11 @@ def clean_environment() -> dict[str, str]:
 
     A worker of a run must not believe to be a worker of the run that started it.
     """
-    ours = ("OMPI_", "PMIX_", "HOROVOD_RANK", "TF_CONFIG", "COURSE_TASK")
-    kept = {n: v for n, v in os.environ.items() if not n.startswith(ours)}
+    prefixes = ("OMPI_", "PMIX_", "HOROVOD_RANK", "TF_CONFIG", "COURSE_TASK")
+    variables = {n: v for n, v in os.environ.items() if not n.startswith(prefixes)}
     # No message goes by libfabric's way (it is for one-sided communication), but to
     # close it takes a second at the end of every run.
-    return kept | {"PATH": _path(), "OMPI_MCA_btl": "^ofi"}
+    return variables | {"PATH": _path(), "OMPI_MCA_btl": "^ofi"}
 
 
 # ------------------------------------------------------------------ the launchers
@@ -227,8 +227,8 @@ def plain_tasks(
     first = [" ".join(["export", *pairs])] if pairs else []
     lines = []
     for task in clusters.tasks_of(cluster):
-        own = clusters.own_environment(task).items()
-        words = [f"{name}={shlex.quote(value)}" for name, value in own]
+        variables_of_task = clusters.own_environment(task).items()
+        words = [f"{name}={shlex.quote(value)}" for name, value in variables_of_task]
         lines.append(" ".join([*words, shlex.join(program)]))
     if clusters.has_servers(cluster):  # they would never end by themselves
         chief, *servers = lines
@@ -281,6 +281,6 @@ def both_hosts(workers: int, folder: Path) -> tuple[Path, str]:
 def loopback() -> str:
     """The network interface by which a machine talks to itself."""
     for name, addresses in psutil.net_if_addrs().items():
-        if any(one.address == "127.0.0.1" for one in addresses):
+        if any(entry.address == "127.0.0.1" for entry in addresses):
             return name
     raise course.CourseError("this machine has no loopback interface (127.0.0.1).")

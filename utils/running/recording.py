@@ -90,8 +90,8 @@ def start(batches: int) -> None:
 
     def recorded_fit(*args, **kwargs):
         call = signature.bind(*args, **kwargs)
-        own = call.arguments.get("callbacks") or []
-        call.arguments["callbacks"] = [First(), *own, Last()]
+        callbacks = call.arguments.get("callbacks") or []
+        call.arguments["callbacks"] = [First(), *callbacks, Last()]
         return fit(*call.args, **call.kwargs)
 
     tf.keras.Model.fit = recorded_fit

@@ -59,12 +59,12 @@ class Run:
         import pandas
 
         paths = sorted(self.folder.glob("history*.csv"), key=lambda p: (len(p.stem), p))
-        found = [pandas.read_csv(path) for path in paths if path.stat().st_size]
-        if not found:
+        histories = [pandas.read_csv(path) for path in paths if path.stat().st_size]
+        if not histories:
             raise course.CourseError(
                 f"{self.script} wrote no history.csv: did it train for an epoch?"
             )
-        return found
+        return histories
 
     @property
     def images_per_second(self) -> float:

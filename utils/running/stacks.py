@@ -145,8 +145,8 @@ def table(stacks: list[Stack], script: str) -> Table:
     """Where each worker is: the line of the program, and what it called there."""
     rows = []
     for stack in stacks:
-        own = stack.of_program(script)
-        place = f"{script}, line {own.line}" if own else "not in the program"
+        frame = stack.of_program(script)
+        place = f"{script}, line {frame.line}" if frame else "not in the program"
         doing = stack.doing(script)
         rows.append((str(stack.rank), place, doing, f"{stack.busy:.0%}"))
     return Table(("rank", "where", "doing", "of a core"), rows)

@@ -139,7 +139,7 @@ def this_task(environment: Mapping[str, str] = os.environ) -> Task:
 
 
 def _check_cluster(cluster: dict) -> None:
-    seen: dict[str, str] = {}
+    owners: dict[str, str] = {}
     if not cluster:
         raise _wrong("its cluster is empty")
     for kind, addresses in cluster.items():
@@ -158,18 +158,18 @@ def _check_cluster(cluster: dict) -> None:
                 raise _wrong(
                     f"the port of {who}, {port}, is out of range: take 1024 to 65535"
                 )
-            if address in seen:
+            if address in owners:
                 raise _wrong(
-                    f"{seen[address]} and {who} both have the address {address}: "
+                    f"{owners[address]} and {who} both have the address {address}: "
                     "give each a port of its own"
                 )
-            seen[address] = who
+            owners[address] = who
     if len(cluster.get("chief", [])) > 1:
         raise _wrong("its cluster has several chiefs: there can be one")
 
 
-def _wrong(what: str) -> CourseError:
-    return CourseError(f"TF_CONFIG can't be used: {what}. A right one: {EXAMPLE}")
+def _wrong(problem: str) -> CourseError:
+    return CourseError(f"TF_CONFIG can't be used: {problem}. A right one: {EXAMPLE}")
 
 
 def enter() -> Task:
@@ -250,7 +250,7 @@ def own_environment(task: Task) -> dict[str, str]:
         "cluster": task.cluster,
         "task": {"type": task.type, "index": task.index},
     }
-    own = {"TF_CONFIG": json.dumps(config)}
+    variables = {"TF_CONFIG": json.dumps(config)}
     if gpus():
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
         names = [n.strip() for n in visible if n.strip()] or list(
@@ -258,8 +258,8 @@ def own_environment(task: Task) -> dict[str, str]:
         )
         computing = [t for t in tasks_of(task.cluster) if t.computes]
         place = computing.index(task) % len(names) if task.computes else None
-        own["CUDA_VISIBLE_DEVICES"] = "-1" if place is None else names[place]
-    return own
+        variables["CUDA_VISIBLE_DEVICES"] = "-1" if place is None else names[place]
+    return variables
 
 
 # ------------------------------------------------------------------ running them
@@ -332,39 +332,41 @@ def run_cluster(
     running = [Running(task, command, output) for task in tasks_of(cluster)]
     try:
         while True:
-            for one in list(running):
-                status = one.process.poll()
-                if status is None or one.ended_well:
+            for member in list(running):
+                status = member.process.poll()
+                if status is None or member.ended_well:
                     continue
                 if status == 0:
-                    one.ended_well = True
+                    member.ended_well = True
                 elif restarts > 0:
                     restarts -= 1
                     alone = has_servers(cluster)
-                    again = [one] if alone else running
+                    restarted = [member] if alone else running
                     who = "it is" if alone else "all tasks are"
-                    one.say(f"{how_it_ended(status)}; {who} started again")
-                    for other in again:
+                    member.say(f"{how_it_ended(status)}; {who} started again")
+                    for other in restarted:
                         other.end()
-                    for other in again:
+                    for other in restarted:
                         other.start()
                     break
-                elif one.task.type == tolerate and _deciding(running, without=one):
-                    one.say(f"{how_it_ended(status)}; the others go on")
-                    running.remove(one)
+                elif member.task.type == tolerate and _deciding(
+                    running, without=member
+                ):
+                    member.say(f"{how_it_ended(status)}; the others go on")
+                    running.remove(member)
                 else:
                     print(
-                        f"rank {one.task.rank}, {one.task}, failed: "
+                        f"rank {member.task.rank}, {member.task}, failed: "
                         f"it {how_it_ended(status)}",
                         flush=True,
                     )
                     return status if status > 0 else 128 - status
-            if all(one.ended_well for one in _deciding(running)):
+            if all(member.ended_well for member in _deciding(running)):
                 return 0
             time.sleep(BEAT)
     finally:
-        for one in running:
-            one.end()
+        for member in running:
+            member.end()
 
 
 def _deciding(running: list[Running], without: Running | None = None) -> list[Running]:

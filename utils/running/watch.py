@@ -17,14 +17,14 @@ GPU_SECONDS = 2.0  # between two questions to nvidia-smi
 
 def worker_processes(folder: Path) -> dict[int, psutil.Process]:
     """The living workers of a run, in order: rank -> process."""
-    found = {}
+    workers = {}
     for path in folder.glob("workers/*.json"):
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             process = psutil.Process(json.loads(path.read_text())["pid"])
             # By now, its number may be that of a stranger.
             if Path(process.environ().get("COURSE_RUN", "")) == folder.absolute():
-                found[int(path.stem)] = process
-    return dict(sorted(found.items()))
+                workers[int(path.stem)] = process
+    return dict(sorted(workers.items()))
 
 
 class Watch:

@@ -62,13 +62,13 @@ def run_program(script: str) -> dict | None:
     except BaseException as error:
         # The frames of this module and of runpy are not the learner's.
         frames = traceback.extract_tb(error.__traceback__)
-        theirs = [i for i, f in enumerate(frames) if f.filename == script]
-        first = theirs[0] if theirs else 0
+        program_frames = [i for i, f in enumerate(frames) if f.filename == script]
+        first = program_frames[0] if program_frames else 0
         tb = error.__traceback__
         for _ in range(first):
             tb = tb.tb_next
         traceback.print_exception(type(error), error, tb)
-        line = frames[theirs[-1]].lineno if theirs else None
+        line = frames[program_frames[-1]].lineno if program_frames else None
         if isinstance(error, SyntaxError) and error.filename == script:
             line = error.lineno
         return {"status": 1, "error": f"{type(error).__name__}: {error}", "line": line}
@@ -85,10 +85,10 @@ def _write_to_files(folder: Path) -> None:
 
     horovodrun would begin the file of a rank anew for each process that has it.
     """
-    own = folder / "1" / f"rank.{_rank()}"
-    own.mkdir(parents=True, exist_ok=True)
+    target = folder / "1" / f"rank.{_rank()}"
+    target.mkdir(parents=True, exist_ok=True)
     for number, name in ((1, "stdout"), (2, "stderr")):
-        file = os.open(own / name, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o666)
+        file = os.open(target / name, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o666)
         os.dup2(file, number)
         os.close(file)
 

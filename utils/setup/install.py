@@ -135,8 +135,8 @@ class Home:
     def done(self):
         """The keys of the finished stages; none when their Python is gone."""
         stamp = self.read_stamp()
-        here = self.python.exists() and os.path.realpath(str(self.python))
-        return stamp["done"] if here and here == stamp.get("python") else []
+        python = self.python.exists() and os.path.realpath(str(self.python))
+        return stamp["done"] if python and python == stamp.get("python") else []
 
     def run(self, *command, minutes, **variables):
         """Run `command`, its output going to the log, and own all that it starts.
@@ -172,16 +172,16 @@ class Home:
 
     def environment(self, variables):
         """The caller's environment variables, with what the set-up needs."""
-        theirs = {
+        inherited = {
             name: value for name, value in os.environ.items() if name not in STRAY
         }
-        ours = {
+        settings = {
             "PATH": f"{self.bin}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
             "PIP_USER": "0",
             "PYTHONNOUSERSITE": "1",
         }
-        return {**theirs, **ours, **variables}
+        return {**inherited, **settings, **variables}
 
     def pip_install(self, requirements, *options, minutes, **variables):
         """Install exactly `requirements`, each file checked against its hashes."""

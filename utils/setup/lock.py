@@ -35,11 +35,11 @@ AFTER_TENSORFLOW = ("horovod",)
 def entries(text=None):
     """A lock's text, by default that of requirements.lock, as {name: text}. A package
     may have several lines, by platform."""
-    found = {}
+    texts = {}
     pattern = r"^([a-z0-9-]+)(?:\[.*\])?==.*(?:\n .*)*"
     for match in re.finditer(pattern, text or LOCK.read_text(), re.MULTILINE):
-        found[match[1]] = found.get(match[1], "") + match[0] + "\n"
-    return found
+        texts[match[1]] = texts.get(match[1], "") + match[0] + "\n"
+    return texts
 
 
 def locked(pattern, without=()):
@@ -49,7 +49,7 @@ def locked(pattern, without=()):
         text
         for name, text in entries().items()
         if fnmatch.fnmatchcase(name, pattern)
-        and not any(fnmatch.fnmatchcase(name, other) for other in without)
+        and not any(fnmatch.fnmatchcase(name, excluded) for excluded in without)
     )
 
 
@@ -92,16 +92,18 @@ def resolve():
     with uv() as program, tempfile.TemporaryDirectory() as folder:
         Path(folder, "pyproject.toml").write_text(project)
 
-        def export(*more):
-            command = [program, "export", *options, *more]
+        def export(*arguments):
+            command = [program, "export", *options, *arguments]
             answer = subprocess.run(
                 command, stdout=subprocess.PIPE, cwd=folder, check=True, timeout=600
             )
             return answer.stdout.decode()
 
         course, spark = export(), export("--only-group", "spark")
-    ours = entries(course)
-    spark = "".join(t for name, t in entries(spark).items() if name not in ours)
+    course_entries = entries(course)
+    spark = "".join(
+        t for name, t in entries(spark).items() if name not in course_entries
+    )
     made = "made by `make lock` from"
     return (
         f"# Every package of the course, {made} requirements.txt.\n{course}",

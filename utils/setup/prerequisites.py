@@ -19,10 +19,10 @@ class SetupError(Exception):
     """Something that the user can mend. The message says what is missing and how."""
 
 
-def remedy(what, debian, fedora, macos):
+def remedy(problem, debian, fedora, macos):
     """The message for something missing, with the command that gets it."""
     return (
-        f"{what}\n"
+        f"{problem}\n"
         f"    Debian, Ubuntu:  {debian}\n"
         f"    Fedora:          {fedora}\n"
         f"    macOS:           {macos}"

@@ -136,14 +136,14 @@ def part_of(
     return chosen
 
 
-def no_more_than(there: int, train_images: int, name: str) -> int:
+def no_more_than(available: int, train_images: int, name: str) -> int:
     """How many images to train on: so many, or all that are there, with a notice."""
-    if train_images > there:
+    if train_images > available:
         notice(
-            f"{train_images:,} training images were asked for; {name} has {there:,}, "
-            "and all of them are used."
+            f"{train_images:,} training images were asked for; {name} has "
+            f"{available:,}, and all of them are used."
         )
-    return min(train_images, there)
+    return min(train_images, available)
 
 
 def dataset_of(
@@ -284,12 +284,12 @@ def rest_of_epoch(
     key = _random_state(seed, words=2, rank=0)
     steps = (count - done) // (size * batch_size)
     places = np.arange(done, done + steps * size * batch_size)
-    own = places.reshape(steps, size, batch_size)[:, rank].ravel()
+    places_of_rank = places.reshape(steps, size, batch_size)[:, rank].ravel()
     with tf.device("CPU"):
         drawn_for_all = _random_pass(key, epoch, count)
-        rows = tuple(tf.gather(row, own) for row in drawn_for_all)
+        rows = tuple(tf.gather(row, places_of_rank) for row in drawn_for_all)
     once = tf.data.Dataset.from_tensors(rows)
-    return _pipeline(once, len(own), batch_size, _augmented(dataset))
+    return _pipeline(once, len(places_of_rank), batch_size, _augmented(dataset))
 
 
 # Everything random is drawn for a whole pass: a batch costs no more than its pixels,
@@ -315,9 +315,9 @@ def _augmented(dataset: Dataset):
 
     images, labels = _tensors(dataset.x_train, dataset.y_train)
 
-    def batch(chosen, shifts, flips):
-        moved = flip_and_shift(tf.gather(images, chosen), flips, shifts)
-        one_hot = tf.one_hot(tf.gather(labels, chosen), len(dataset.classes))
+    def batch(places, shifts, flips):
+        moved = flip_and_shift(tf.gather(images, places), flips, shifts)
+        one_hot = tf.one_hot(tf.gather(labels, places), len(dataset.classes))
         return standardise(moved, dataset), one_hot
 
     return batch
@@ -459,9 +459,9 @@ def _plain(
         raise CourseError(f"batch size is {batch_size}: choose 1 or more.")
     images, labels = _tensors(images, labels)
 
-    def batch(chosen):
-        pixels = standardise(tf.gather(images, chosen), dataset)
-        return pixels, tf.one_hot(tf.gather(labels, chosen), len(dataset.classes))
+    def batch(places):
+        pixels = standardise(tf.gather(images, places), dataset)
+        return pixels, tf.one_hot(tf.gather(labels, places), len(dataset.classes))
 
     return _pipeline(passes, len(images), batch_size, batch)
 

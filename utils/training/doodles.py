@@ -85,9 +85,9 @@ def drawings(
 
     Arguments and errors are those of `load`.
     """
-    name, found, why = _find(choice, _wanted(train_images, classes))
-    if found:
-        return name, {word: sides["train"] for word, sides in found.items()}
+    name, published, why = _find(choice, _wanted(train_images, classes))
+    if published:
+        return name, {word: sides["train"] for word, sides in published.items()}
     _announce(why)
     lines, strokes = samples.strokes(), {}
     for word in classes:
@@ -109,14 +109,14 @@ def _announce(why: str) -> None:
 def _images(choice: str, train_images: int, classes: tuple[str, ...]) -> tuple:
     """Name, images by class and side, and why they are the sample's, "" if not."""
     wanted = _wanted(train_images, classes)
-    name, found, why = _find(choice, wanted)
-    if found:
+    name, published, why = _find(choice, wanted)
+    if published:
         images = {
             word: {
-                side: np.stack([render(one) for one in part])
+                side: np.stack([render(drawing) for drawing in part])
                 for side, part in sides.items()
             }
-            for word, sides in found.items()
+            for word, sides in published.items()
         }
         return name, images, why
     images, bitmaps = {}, samples.doodles()
@@ -146,13 +146,13 @@ def _wanted(train_images: int, classes: tuple[str, ...]) -> dict[str, dict[str, 
 def _find(choice: str, wanted: dict[str, dict[str, int]]) -> tuple:
     """Name and published drawings by class and side; or the sample's name, None and
     why it has to be the sample."""
-    found, why = data.real_or_why_not(choice, partial(_published, wanted))
+    published, why = data.real_or_why_not(choice, partial(_published, wanted))
     missing = [word for word in wanted if word not in CLASSES]
     if why and missing:
         raise CourseError(
             f"the course's sample has no {missing[0]!r}, only {', '.join(CLASSES)}."
         )
-    return _name(SAMPLE if why else REAL, tuple(wanted)), found, why
+    return _name(SAMPLE if why else REAL, tuple(wanted)), published, why
 
 
 def _name(kind: str, classes: tuple[str, ...]) -> str:
@@ -178,9 +178,9 @@ def held_out_digest(name: str) -> str | None:
 def digest(dataset: data.Dataset) -> str:
     """Sixteen hexadecimal digits that stand for the images, labels and classes that a
     data set has to test on."""
-    found = hashlib.sha256(repr(dataset.classes).encode())
-    found.update(dataset.x_test.tobytes() + dataset.y_test.tobytes())
-    return found.hexdigest()[:16]
+    sha256 = hashlib.sha256(repr(dataset.classes).encode())
+    sha256.update(dataset.x_test.tobytes() + dataset.y_test.tobytes())
+    return sha256.hexdigest()[:16]
 
 
 # --- Published drawings --------------------------------------------------------------
@@ -226,7 +226,7 @@ def sample(
 
     Raises WrongFile for a line of another form, and if there are too few.
     """
-    found = {side: [] for side in wanted}
+    by_side = {side: [] for side in wanted}
     read = []
     for number, line in enumerate(lines, 1):
         read.append(line)
@@ -234,12 +234,12 @@ def sample(
             key_id, recognised, drawing = parse(line, word)
         except ValueError as error:
             raise fetch.WrongFile(f"has a wrong line {number}: {error}") from None
-        part = found[side_of(key_id)]
+        part = by_side[side_of(key_id)]
         if recognised and len(part) < wanted[side_of(key_id)]:
             part.append(drawing)
-        if all(len(found[side]) == wanted[side] for side in wanted):
-            return found, read
-    has = ", ".join(f"{len(part)} for {side}" for side, part in found.items())
+        if all(len(by_side[side]) == wanted[side] for side in wanted):
+            return by_side, read
+    has = ", ".join(f"{len(part)} for {side}" for side, part in by_side.items())
     raise fetch.WrongFile(f"has too few recognised drawings: {has} of {wanted}")
 
 

@@ -309,10 +309,10 @@ def _read_idx(key: str, file: BinaryIO) -> np.ndarray:
         content = gzip.decompress(file.read())
     except (EOFError, gzip.BadGzipFile, zlib.error):
         raise WrongFile("is cut short or is no gzip file") from None
-    found = hashlib.sha256(content).hexdigest()
-    if found != FILES[key][1]:
-        for name, known in FILES.values():
-            if found == known:
+    checksum = hashlib.sha256(content).hexdigest()
+    if checksum != FILES[key][1]:
+        for name, published in FILES.values():
+            if checksum == published:
                 raise WrongFile(f"holds the content of {name}")
         raise WrongFile("does not hold what was published under this name")
     dimensions = content[3]

@@ -91,8 +91,8 @@ def score(
 def _accuracy(model: "tf.keras.Model", dataset: data.Dataset) -> float:
     right = 0
     for images, labels in data.test_batches(dataset, BATCH).as_numpy_iterator():
-        found = model(images, training=False).numpy()
-        right += int((found.argmax(1) == labels.argmax(1)).sum())
+        outputs = model(images, training=False).numpy()
+        right += int((outputs.argmax(1) == labels.argmax(1)).sum())
     return right / len(dataset.x_test)
 
 
@@ -158,8 +158,8 @@ class Leaderboard(Page):
                 _cells(str(place), row, "met" if row.meets_goal else "not yet")
                 for place, row in enumerate(self.ranked.get(name, []), 1)
             ]
-            here = doodles.held_out_digest(name) is not None
-            why_not = NOT_HELD_OUT if here else NOT_HERE
+            has_data = doodles.held_out_digest(name) is not None
+            why_not = NOT_HELD_OUT if has_data else NOT_HERE
             rows += [_cells("-", row, why_not) for row in self.others.get(name, [])]
             parts += [_title(name), Table(HEADER, rows)]
         return parts or ["Nobody is on the leaderboard yet."]

@@ -51,8 +51,8 @@ def garments_in_colour() -> dict[str, np.ndarray]:
         random = np.random.default_rng(seed).random((2, len(shade), 3, 1, 1))
         garment = (80 + 175 * random[0]).astype(np.uint16)
         ground = (175 * random[1]).astype(np.uint16)
-        seen = 255 - np.minimum(4 * shade, 255)  # of the ground, behind a soft edge
-        planes = ((shade * garment + seen * ground) // 255).astype(np.uint8)
+        visible = 255 - np.minimum(4 * shade, 255)  # of the ground, behind a soft edge
+        planes = ((shade * garment + visible * ground) // 255).astype(np.uint8)
         arrays[key] = np.ascontiguousarray(planes.transpose(0, 2, 3, 1))
     return arrays
 
@@ -79,13 +79,13 @@ def make(out: Path) -> None:
 
     Raises CourseError if Fashion-MNIST isn't there, OSError if Quick, Draw! isn't.
     """
-    full, chosen = fetch.fashion_mnist(), {}
+    full, arrays = fetch.fashion_mnist(), {}
     for part, each in (("train", TRAIN_EACH), ("test", TEST_EACH)):
         labels = full[f"y_{part}"]
         first = [np.flatnonzero(labels == label)[:each] for label in range(10)]
         rows = np.sort(np.concatenate(first))
-        chosen |= {f"{key}_{part}": full[f"{key}_{part}"][rows] for key in "xy"}
-    np.savez_compressed(out / FASHION_MNIST.name, **chosen)
+        arrays |= {f"{key}_{part}": full[f"{key}_{part}"][rows] for key in "xy"}
+    np.savez_compressed(out / FASHION_MNIST.name, **arrays)
     published = Path(os.environ["COURSE_DATA"]) / "quickdraw"
     with np.load(published / "bitmaps_16x500.npz") as bitmaps:
         np.savez_compressed(

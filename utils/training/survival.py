@@ -76,10 +76,10 @@ def end_epoch(
     All workers have to call it, as callbacks average over them.
     """
     all_of_them = tf.keras.callbacks.CallbackList(callbacks, model=model)
-    found = model.evaluate(
+    metrics = model.evaluate(
         validation, callbacks=all_of_them, return_dict=True, verbose=0
     )
-    logs = {f"val_{name}": value for name, value in found.items()}
+    logs = {f"val_{name}": value for name, value in metrics.items()}
     all_of_them.on_epoch_end(epoch, logs)
 
 
@@ -92,8 +92,8 @@ def restore_newest(checkpoint: tf.train.Checkpoint, folder: str | Path) -> bool:
     of them.
     """
     # Not the manager's list: it is a file as well, and may be damaged.
-    found = sorted(Path(folder).glob("*.index"), key=_number)
-    for index in reversed(found):
+    paths = sorted(Path(folder).glob("*.index"), key=_number)
+    for index in reversed(paths):
         path = index.with_suffix("")
         try:
             status = checkpoint.restore(str(path))
@@ -103,9 +103,9 @@ def restore_newest(checkpoint: tf.train.Checkpoint, folder: str | Path) -> bool:
             notice(f"the checkpoint {shown(path)} is refused: {why}")
         else:
             return True
-    if found:
+    if paths:
         raise CourseError(
-            f"none of the {len(found)} checkpoints in {shown(folder)} can be taken up; "
+            f"none of the {len(paths)} checkpoints in {shown(folder)} can be taken up; "
             "the notices say why. Name another folder to begin anew, or move them away."
         )
     return False

@@ -72,20 +72,20 @@ def starts_and_pins(worlds: dict[str, Observed]) -> None:
     pinned = world.ranks[0].all("pinned")
     line = pinned[-1]["line"] if pinned else touched
     if visible != [[n] for n in locals_]:
-        told = "; ".join(
-            f"rank {rank} with local rank {local} saw {_gpus(seen)}"
-            for rank, (local, seen) in enumerate(zip(locals_, visible, strict=True))
+        message = "; ".join(
+            f"rank {rank} with local rank {local} saw {_gpus(gpus)}"
+            for rank, (local, gpus) in enumerate(zip(locals_, visible, strict=True))
         )
         if visible == [[n] for n in range(world.size)]:
             name = "rank-for-local-rank"
         elif all(len(v) == lab.WORLDS["two"].gpus for v in visible):
             name = "not-pinned"
-            told += f"; TensorFlow took hold of the devices{in_line(touched)}"
+            message += f"; TensorFlow took hold of the devices{in_line(touched)}"
         elif len({tuple(v) for v in visible}) == 1 and visible[0]:
             name = "same-gpu"
         else:
             name = "wrong-gpu"
-        raise Problem(name, f"{where}, {told}.", line)
+        raise Problem(name, f"{where}, {message}.", line)
     for rank, event in enumerate(devices):
         if locals_[rank] not in event["growth"]:
             raise Problem(
@@ -94,9 +94,9 @@ def starts_and_pins(worlds: dict[str, Observed]) -> None:
                 "memory growth was not on for it.",
                 line,
             )
-    alone = worlds.get("one")
-    failures = alone.failures() if alone and not world.failures() else []
-    if failures and not alone.ranks[0].all("forward"):
+    without_gpu = worlds.get("one")
+    failures = without_gpu.failures() if without_gpu and not world.failures() else []
+    if failures and not without_gpu.ranks[0].all("forward"):
         _, failure = failures[0]
         raise Problem(
             "needs-gpu",
@@ -124,21 +124,21 @@ def speaks_with_one_voice(worlds: dict[str, Observed]) -> None:
         raise Missing
     line = fits[0][0]["line"] if fits[0] else None
     rank_0 = asked[0] or spoke[0]
-    others = [n for n in range(1, world.size) if asked[n] or spoke[n]]
-    if others and not rank_0:
+    other_ranks = [n for n in range(1, world.size) if asked[n] or spoke[n]]
+    if other_ranks and not rank_0:
         raise Problem(
-            "inverted", f"Rank 0 was silent, and rank {others[0]} was not.", line
+            "inverted", f"Rank 0 was silent, and rank {other_ranks[0]} was not.", line
         )
     if not rank_0:
         raise Problem("silent", "No worker showed progress, not even rank 0.", line)
-    if others:
-        heard = spoke[others[0]]
-        what = (
-            f'printed "{_whole_line(heard)}"'
-            if heard
-            else f"called fit with verbose={fits[others[0]][0]['verbose']!r}"
+    if other_ranks:
+        progress = spoke[other_ranks[0]]
+        words = (
+            f'printed "{_whole_line(progress)}"'
+            if progress
+            else f"called fit with verbose={fits[other_ranks[0]][0]['verbose']!r}"
         )
-        raise Problem("others-speak", f"Rank {others[0]} {what}.", line)
+        raise Problem("others-speak", f"Rank {other_ranks[0]} {words}.", line)
 
 
 def _whole_line(match: re.Match) -> str:
@@ -160,10 +160,10 @@ def averages_gradients(worlds: dict[str, Observed]) -> None:
             "for ever.",
             wrapped[1],
         )
-    own, used = world.arrays("local"), world.arrays("applied")
-    if own.shape != used.shape:
+    local, applied = world.arrays("local"), world.arrays("applied")
+    if local.shape != applied.shape:
         raise Unreadable("the gradients")
-    if _same(own[0], own[1]):
+    if _same(local[0], local[1]):
         raise Problem(
             "no-difference",
             "All ranks computed the same gradient, so whether it was averaged can't "
@@ -172,8 +172,8 @@ def averages_gradients(worlds: dict[str, Observed]) -> None:
         )
     updates = [rank.first("update") for rank in world.ranks]
     line = updates[0]["line"]
-    mean = own.mean(axis=0)
-    if all(_same(gradient, mean) for gradient in used):
+    mean = local.mean(axis=0)
+    if all(_same(gradient, mean) for gradient in applied):
         reduced = _reduced_elements(world.ranks[0])
         if reduced > 1.5 * mean.size:
             raise Problem(
@@ -183,7 +183,10 @@ def averages_gradients(worlds: dict[str, Observed]) -> None:
                 wrapped[-1] if wrapped else line,
             )
         return
-    if all(_same(gradient, mine) for gradient, mine in zip(used, own, strict=True)):
+    if all(
+        _same(gradient, computed)
+        for gradient, computed in zip(applied, local, strict=True)
+    ):
         by_wrapped = [update["wrapped"] for update in updates]
         if all(by_wrapped) and not _reduced_elements(world.ranks[0]):
             raise Problem(
@@ -202,15 +205,15 @@ def averages_gradients(worlds: dict[str, Observed]) -> None:
                 wrapped[0],
             )
         raise Problem("not-averaged", "Each rank used its own gradient.", line)
-    factors = [float(g @ mean / (mean @ mean)) for g in used]
-    if all(_same(g, f * mean) for g, f in zip(used, factors, strict=True)):
+    factors = [float(g @ mean / (mean @ mean)) for g in applied]
+    if all(_same(g, f * mean) for g, f in zip(applied, factors, strict=True)):
         if np.allclose(factors, world.size, rtol=CLOSE):
             raise Problem(
                 "sum", "All ranks used the sum of the gradients, not the mean.", line
             )
-        told = " and ".join(f"{factor:.2f}" for factor in factors)
-        raise Problem("scaled", f"The ranks used {told} times the mean.", line)
-    if _same(used[0], used[1]):
+        multiples = " and ".join(f"{factor:.2f}" for factor in factors)
+        raise Problem("scaled", f"The ranks used {multiples} times the mean.", line)
+    if _same(applied[0], applied[1]):
         raise Problem(
             "not-the-mean", "All ranks used the same gradient, but not the mean.", line
         )
@@ -240,8 +243,8 @@ def broadcasts(worlds: dict[str, Observed]) -> None:
     second, state = world.arrays("second"), [r.array("state") for r in world.ranks]
     sent = [e for e in world.ranks[0].all("enter") if e["op"] == "broadcast"]
     line = sent[0]["line"] if sent else None
-    together = np.array_equal(start[0], start[1])
-    if together:
+    started_alike = np.array_equal(start[0], start[1])
+    if started_alike:
         _from_rank_0(world, start[0], world.arrays("made"), "started")
     apart = _distance(second[0], second[1])
     if apart > 0:
@@ -259,7 +262,7 @@ def broadcasts(worlds: dict[str, Observed]) -> None:
             f"weights of rank 0 and rank 1 are {apart:.1%} apart.",
             line,
         )
-    if not together:
+    if not started_alike:
         _from_rank_0(world, second[0], updated, "update")
     if state[0].shape != state[1].shape or _distance(state[0], state[1]) > 0:
         raise Problem(
@@ -286,7 +289,9 @@ def _from_rank_0(
     before: what each rank had before that; since: the event since which they may have
     become the same.
     """
-    owners = [n for n, its in enumerate(before) if _distance(its, weights) < ROUNDED]
+    owners = [
+        n for n, start in enumerate(before) if _distance(start, weights) < ROUNDED
+    ]
     line = _first_exchange(world.ranks[0], since)
     combined = {
         "mean": before.mean(axis=0),
@@ -307,13 +312,13 @@ def _from_rank_0(
     if foreign:
         line = foreign[0]["line"]
     if len(owners) in (0, world.size):  # then only broadcasts tell whose they are
-        whose = [event["root"] for event in foreign]
+        roots = [event["root"] for event in foreign]
     else:
-        whose = owners
-    if whose and 0 not in whose:
+        roots = owners
+    if roots and 0 not in roots:
         raise Problem(
             "wrong-root",
-            f"All ranks got the weights of rank {whose[0]}, not of rank 0.",
+            f"All ranks got the weights of rank {roots[0]}, not of rank 0.",
             line,
         )
     if not owners and since == "update":
@@ -335,8 +340,8 @@ def _foreign_broadcasts(rank: Rank, numbers: int) -> list[dict]:
 def _first_exchange(rank: Rank, since: str) -> int | None:
     """The line of the first collective, other than a broadcast, that carried more than
     a few numbers between the first such event and the next batch."""
-    what = [event["what"] for event in rank.events]
-    for event in rank.events[what.index(since) :]:
+    kinds = [event["what"] for event in rank.events]
+    for event in rank.events[kinds.index(since) :]:
         if event["what"] == "forward":
             break
         large = event["what"] == "enter" and event["elements"] > SMALL
@@ -522,7 +527,7 @@ def averages_metrics(worlds: dict[str, Observed]) -> None:
                 f"{', '.join(sorted(metrics))}: only what all ranks have can be "
                 "averaged.",
             )
-    mean = {k: float(np.mean([each[k] for each in computed])) for k in computed[0]}
+    mean = {k: float(np.mean([values[k] for values in computed])) for k in computed[0]}
     if all(_near(computed[0][k], computed[1][k]) for k in mean):
         raise Problem(
             "no-difference",
@@ -530,8 +535,8 @@ def averages_metrics(worlds: dict[str, Observed]) -> None:
             "averaged can't be seen.",
             state=UNDECIDED,
         )
-    for together in _side_by_side(calls):
-        _raise_combined(world, together, computed)
+    for by_rank in _side_by_side(calls):
+        _raise_combined(world, by_rank, computed)
     averaged = any(_all_near(c["after"], mean) for call in calls for c in call)
     for rank, call in enumerate(calls):
         for callback in call:
@@ -543,18 +548,18 @@ def averages_metrics(worlds: dict[str, Observed]) -> None:
                 continue
             if world.outcome != lab.ENDED:
                 raise Missing
-            told = (
+            message = (
                 f"{callback['name']} read {wrong[0]} = {before[wrong[0]]:.4f} on rank "
                 f"{rank}; the mean over the workers is {mean[wrong[0]]:.4f}"
             )
             if averaged:
                 raise Problem(
                     "too-late",
-                    f"{told}. It is averaged only after that: callbacks act in the "
+                    f"{message}. It is averaged only after that: callbacks act in the "
                     "order of the list.",
                     callback["made"],
                 )
-            raise Problem("not-averaged", f"{told}.", callback["made"])
+            raise Problem("not-averaged", f"{message}.", callback["made"])
     if not averaged:
         raise Missing
 
@@ -564,38 +569,38 @@ def _side_by_side(calls: list[list[dict]]):
     rest = [list(call) for call in calls[1:]]
     for callback in calls[0]:
         likes = [
-            next((c for c in others if c["name"] == callback["name"]), None)
-            for others in rest
+            next((c for c in remaining if c["name"] == callback["name"]), None)
+            for remaining in rest
         ]
         if None not in likes:
-            for others, like in zip(rest, likes, strict=True):
-                others.remove(like)
+            for remaining, like in zip(rest, likes, strict=True):
+                remaining.remove(like)
             yield callback, *likes
 
 
-def _raise_combined(world: Observed, together: tuple, computed: list[dict]) -> None:
+def _raise_combined(world: Observed, by_rank: tuple, computed: list[dict]) -> None:
     """Raise the Problem of a callback that replaces metrics by something known.
 
-    together: what it did on each rank; computed: the metrics that each computed.
+    by_rank: what it did on each rank; computed: the metrics that each computed.
     """
     changed = sorted(
         k
         for k in computed[0]
-        if any(c["after"].get(k) != c["before"].get(k) for c in together)
+        if any(c["after"].get(k) != c["before"].get(k) for c in by_rank)
     )
-    if not changed or not all(set(changed) <= set(c["after"]) for c in together):
+    if not changed or not all(set(changed) <= set(c["after"]) for c in by_rank):
         return
-    handed_out = _broadcasts_in(world.ranks[0], together[0])
+    handed_out = _broadcasts_in(world.ranks[0], by_rank[0])
     for keys in (changed, *([key] for key in changed)):
         given = np.array([[metrics[k] for k in keys] for metrics in computed])
-        got = np.array([[c["after"][k] for k in keys] for c in together])
+        got = np.array([[c["after"][k] for k in keys] for c in by_rank])
         name, words = _combination(given, got, handed_out)
         if name not in ("", "mean"):
             raise Problem(
                 name,
-                f"{together[0]['name']} replaces {' and '.join(keys)} by {words}, not "
+                f"{by_rank[0]['name']} replaces {' and '.join(keys)} by {words}, not "
                 "by the mean.",
-                together[0]["made"],
+                by_rank[0]["made"],
             )
 
 
@@ -630,13 +635,15 @@ def _combination(
         ("maximum", "the maximum over the workers", given.max(axis=0)),
         ("minimum", "the minimum over the workers", given.min(axis=0)),
     ]
-    taken = [
+    from_one_rank = [
         ("broadcast", f"what rank {rank} computed", numbers)
         for rank, numbers in enumerate(given)
     ]
-    known = [*taken, *computed] if handed_out else [*computed, *taken]
+    combinations = (
+        [*from_one_rank, *computed] if handed_out else [*computed, *from_one_rank]
+    )
     return next(
-        ((name, words) for name, words, numbers in known if _near(got, numbers)),
+        ((name, words) for name, words, numbers in combinations if _near(got, numbers)),
         ("", ""),
     )
 
@@ -646,7 +653,7 @@ def _averaged_by_hand(world: Observed) -> None:
     if world.outcome != lab.ENDED or not all(r.all("forward") for r in world.ranks):
         raise Missing
     exchanges = zip(*(_small_exchanges(rank) for rank in world.ranks), strict=False)
-    outcomes = [(*_outcome(together), together[0]["line"]) for together in exchanges]
+    outcomes = [(*_outcome(by_rank), by_rank[0]["line"]) for by_rank in exchanges]
     if any(name == "mean" for name, _, _ in outcomes):
         return
     # What leaves it open comes first: a rank may exchange more than metrics.
@@ -674,14 +681,14 @@ _OPEN = {
 }
 
 
-def _outcome(together: tuple[dict, ...]) -> tuple[str, str]:
+def _outcome(by_rank: tuple[dict, ...]) -> tuple[str, str]:
     """What a collective made of a few numbers of each rank: as _combination, or a name
     in _OPEN."""
-    op = together[0]["op"]
+    op = by_rank[0]["op"]
     if "allgather" in op:
         return "gathered", ""
-    given = np.array([exchange["given"] for exchange in together])
-    got = np.array([exchange["got"] for exchange in together])
+    given = np.array([exchange["given"] for exchange in by_rank])
+    got = np.array([exchange["got"] for exchange in by_rank])
     name, words = _combination(given, got, handed_out=op == "broadcast")
     # Numbers as good as equal are their mean, their maximum, what rank 0 gave.
     if np.allclose(given, given[0], rtol=1e-4) and name != "divided-twice":
@@ -697,10 +704,10 @@ def _small_exchanges(rank: Rank):
     What comes before the validation, such as the mean of the training loss, does not
     tell whether its metrics are averaged.
     """
-    what = [event["what"] for event in rank.events]
-    if "update" not in what:
+    kinds = [event["what"] for event in rank.events]
+    if "update" not in kinds:
         raise Missing
-    last = len(what) - what[::-1].index("update")
+    last = len(kinds) - kinds[::-1].index("update")
     validated = next(
         (
             i

@@ -69,10 +69,10 @@ class Rank:
 
     def first(self, what: str) -> dict:
         """The first such event. Raises Missing."""
-        found = self.all(what)
-        if not found:
+        events = self.all(what)
+        if not events:
             raise Missing
-        return found[0]
+        return events[0]
 
     def array(self, name: str) -> np.ndarray:
         """float32, one axis. Raises Missing, Unreadable, and a Problem where its
@@ -112,8 +112,8 @@ class Rank:
         if last["what"] == "failed":
             return f"rank {self.number} has failed"
         place = rf'File "{re.escape(self.script)}", line (\d+) in '
-        found = re.search(place, self.text("stack"))
-        line = int(found[1]) if found else last.get("line")
+        match = re.search(place, self.text("stack"))
+        line = int(match[1]) if match else last.get("line")
         return f"rank {self.number} is busy{in_line(line)}"
 
 
@@ -137,15 +137,15 @@ class Observed:
 
     def arrays(self, name: str) -> np.ndarray:
         """(size, numbers). Raises Missing if a rank has none, Unreadable."""
-        found = [rank.array(name) for rank in self.ranks]
-        if len({array.shape for array in found}) != 1 or not found[0].size:
+        arrays = [rank.array(name) for rank in self.ranks]
+        if len({array.shape for array in arrays}) != 1 or not arrays[0].size:
             raise Unreadable(f"{name}: the ranks differ in size")
-        return np.stack(found)
+        return np.stack(arrays)
 
     def failures(self) -> list[tuple[Rank, dict]]:
-        found = [(rank, event) for rank in self.ranks for event in rank.all("failed")]
+        pairs = [(rank, event) for rank in self.ranks for event in rank.all("failed")]
         # A rank that another one left alone complains, too, but later.
-        return sorted(found, key=lambda pair: _left_alone(pair[1]))
+        return sorted(pairs, key=lambda pair: _left_alone(pair[1]))
 
     def raise_trouble(self) -> None:
         """Raise the Problem of a program that did not end well."""
@@ -199,21 +199,21 @@ class Observed:
                 state=UNDECIDED,
             )
         if self.outcome == lab.FAILED:
-            left = [
+            vanished = [
                 f"rank {r.number}"
                 for r in self.ranks
                 if not r.events or r.events[-1]["what"] not in ("ended", "failed")
             ]
             raise Problem(
                 CRASHED,
-                f"{' and '.join(left) or 'a worker'} of {self.size} ended in the "
+                f"{' and '.join(vanished) or 'a worker'} of {self.size} ended in the "
                 f"middle of the program, without an error{self._signals()}.",
             )
 
     def _signals(self) -> str:
         """Words for the signals that ended workers; none without one."""
-        known = [status or 0 for status in (self.statuses or {}).values()]
-        numbers = sorted({-status for status in known if status < 0})
+        statuses = [status or 0 for status in (self.statuses or {}).values()]
+        numbers = sorted({-status for status in statuses if status < 0})
         if not numbers:
             return ""
         return f" (by {' and '.join(f'signal {n}, {strsignal(n)}' for n in numbers)})"
@@ -283,16 +283,16 @@ def in_line(line: int | None) -> str:
     return f" in line {line}" if line else ""
 
 
-def short(text: str, most: int = 200) -> str:
+def short(text: str, limit: int = 200) -> str:
     """On one line, of at most so many characters."""
     text = " ".join(str(text).split())
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 def _own_frames(traceback: str) -> list[str]:
     """The lines of the program in the traceback of its error, innermost last."""
     lines = traceback.splitlines()
-    found = [
+    frames = [
         f"line {frame[2]}: {below.strip()}"
         for line, below in itertools.pairwise(lines)
         if (frame := re.match(r'  File "([^"]*)", line (\d+)', line))
@@ -300,7 +300,7 @@ def _own_frames(traceback: str) -> list[str]:
         and course.PACKAGE not in Path(frame[1]).parents
         and not frame[1].startswith("<")
     ]
-    return found[-EVIDENCE_LINES:]
+    return frames[-EVIDENCE_LINES:]
 
 
 def _left_alone(failure: dict) -> bool:

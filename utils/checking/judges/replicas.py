@@ -18,16 +18,16 @@ CLOSE = 0.01  # relative: what another order of additions may cost
 
 def makes_a_strategy(worlds: dict[str, Observed]) -> None:
     world = worlds["replicas"]
-    made = world.ranks[0].all("strategy")
-    if not made:
+    strategies = world.ranks[0].all("strategy")
+    if not strategies:
         world.raise_trouble()
         raise Problem("no-strategy", "The program makes no strategy.")
-    if not any(e["kind"] == "MirroredStrategy" for e in made):
-        last = made[-1]
+    if not any(e["kind"] == "MirroredStrategy" for e in strategies):
+        last = strategies[-1]
         raise Problem(
             "another-strategy", f"It makes a {last['kind']}.", line=last["line"]
         )
-    last = [e for e in made if e["kind"] == "MirroredStrategy"][-1]
+    last = [e for e in strategies if e["kind"] == "MirroredStrategy"][-1]
     if last["replicas"] != REPLICAS:
         raise Problem(
             "other-devices",
@@ -49,14 +49,14 @@ def mirrors(worlds: dict[str, Observed]) -> None:
 
 def _copies(world: Observed) -> None:
     model = world.ranks[0].first("model")
-    for what, words in (("weights", "The weights"), ("state", "The optimizer's state")):
-        if model[what] != REPLICAS:
+    for kind, words in (("weights", "The weights"), ("state", "The optimizer's state")):
+        if model[kind] != REPLICAS:
             raise Problem(
-                f"{what}-not-mirrored",
-                f"{words} are on {model[what]} device(s), not on {REPLICAS}: made "
+                f"{kind}-not-mirrored",
+                f"{words} are on {model[kind]} device(s), not on {REPLICAS}: made "
                 "outside the strategy's scope."
-                if what == "weights"
-                else f"{words} is on {model[what]} device(s), not on {REPLICAS}.",
+                if kind == "weights"
+                else f"{words} is on {model[kind]} device(s), not on {REPLICAS}.",
             )
 
 
@@ -154,8 +154,8 @@ def loop_scales_the_loss(worlds: dict[str, Observed]) -> None:
     """Of the first step: weights after it less those before it, against one device."""
     loop_shares_batches(worlds)
     _same_weights(worlds["replicas"])
-    rank, alone = worlds["replicas"].ranks[0], worlds["reference"].ranks[0]
-    before, wanted_before = rank.array("weights.0"), alone.array("weights.0")
+    rank, reference = worlds["replicas"].ranks[0], worlds["reference"].ranks[0]
+    before, wanted_before = rank.array("weights.0"), reference.array("weights.0")
     if before.shape != wanted_before.shape or not np.allclose(before, wanted_before):
         raise Problem(
             "another-start",
@@ -164,7 +164,7 @@ def loop_scales_the_loss(worlds: dict[str, Observed]) -> None:
             "data.seed_worker, as they were.",
         )
     update = rank.array("weights.1") - before
-    wanted = alone.array("weights.1") - wanted_before
+    wanted = reference.array("weights.1") - wanted_before
     length = float(np.linalg.norm(update))
     ratio = length / float(np.linalg.norm(wanted))
     if length == 0:
@@ -178,12 +178,12 @@ def loop_scales_the_loss(worlds: dict[str, Observed]) -> None:
         )
     if math.isclose(ratio, 1, rel_tol=CLOSE):
         return
-    way = "large" if ratio > 1 else "small"
+    size = "large" if ratio > 1 else "small"
     times = ratio if ratio > 1 else 1 / ratio
-    known = "n-times-too-" if math.isclose(times, REPLICAS, rel_tol=CLOSE) else "too-"
+    prefix = "n-times-too-" if math.isclose(times, REPLICAS, rel_tol=CLOSE) else "too-"
     raise Problem(
-        f"{known}{way}",
-        f"The first update of the weights is {times:.3g} times too {way}: that of one "
+        f"{prefix}{size}",
+        f"The first update of the weights is {times:.3g} times too {size}: that of one "
         f"device with the same {GLOBAL_BATCH} images has length "
         f"{length / ratio:.4g}, this one {length:.4g}, with {REPLICAS} replicas.",
     )

@@ -44,8 +44,8 @@ def scales_the_rate(worlds: dict[str, Observed]) -> None:
             continue
         where = f"On {world.size} worker{'s' * (world.size > 1)}, after the warm-up,"
         if not all(_near(rate, last[0]) for rate in last):
-            told = " and ".join(f"{rate:.4g}" for rate in last)
-            raise Problem("differs", f"{where} the ranks trained with {told}.", line)
+            listing = " and ".join(f"{rate:.4g}" for rate in last)
+            raise Problem("differs", f"{where} the ranks trained with {listing}.", line)
         size, rate = world.size, last[0]
         seen = f"{where} the learning rate is {rate:.4g}, not {full:.4g}"
         faults = {
@@ -64,8 +64,8 @@ def scales_the_rate(worlds: dict[str, Observed]) -> None:
                 f"{seen}: hvd.local_size() counts the workers of one machine, here 1.",
                 line,
             )
-        for name, (found, why) in faults.items():
-            if _near(rate, found):
+        for name, (fault_rate, why) in faults.items():
+            if _near(rate, fault_rate):
                 raise Problem(name, f"{seen}: {why}.", line)
         raise Problem("another-rate", f"{seen}.", line)
 
@@ -80,23 +80,23 @@ def warms_up(worlds: dict[str, Observed]) -> None:
     for world in worlds.values():
         full, line = world.size * BASE_LR, _place(world)
         by_epoch = [_rates(rank) for rank in world.ranks]
-        rates = [[r for epoch in one for r in epoch] for one in by_epoch]
+        rates = [[r for epoch in epochs for r in epoch] for epochs in by_epoch]
         where = f"On {world.size} worker{'s' * (world.size > 1)}"
-        for rank, own in enumerate(rates):
-            if not np.allclose(own, rates[0][: len(own)], rtol=CLOSE):
+        for rank, series in enumerate(rates):
+            if not np.allclose(series, rates[0][: len(series)], rtol=CLOSE):
                 raise Problem(
                     "differs",
                     f"{where}, rank 0 began with a learning rate of {rates[0][0]:.4g}, "
-                    f"then {rates[0][1]:.4g}; rank {rank} with {own[0]:.4g}, "
-                    f"then {own[1]:.4g}.",
+                    f"then {rates[0][1]:.4g}; rank {rank} with {series[0]:.4g}, "
+                    f"then {series[1]:.4g}.",
                     line,
                 )
-        own, steps = rates[0], len(by_epoch[0][0])
-        name, seen = _wrong_warm_up(own, steps, full)
+        series, steps = rates[0], len(by_epoch[0][0])
+        name, seen = _wrong_warm_up(series, steps, full)
         if name:
-            shown = ", ".join(f"{epoch[0]:.4g}" for epoch in by_epoch[0])
+            beginnings = ", ".join(f"{epoch[0]:.4g}" for epoch in by_epoch[0])
             raise Problem(
-                name, f"{where}, {seen}. Its epochs began with {shown}.", line
+                name, f"{where}, {seen}. Its epochs began with {beginnings}.", line
             )
 
 
@@ -164,8 +164,8 @@ def _shared(world: Observed, epoch: int, line: int | None) -> None:
     """Are the images shared out, each seen once?"""
     images = [_seen(rank, epoch)[0] for rank in world.ranks]
     evidence = [
-        f"rank {n}: {' '.join(map(str, sorted(own))) or 'none'}"
-        for n, own in enumerate(images)
+        f"rank {n}: {' '.join(map(str, sorted(shard))) or 'none'}"
+        for n, shard in enumerate(images)
     ]
     where = f"In epoch {epoch + 1} on {world.size} workers"
 
@@ -174,24 +174,26 @@ def _shared(world: Observed, epoch: int, line: int | None) -> None:
 
     if not any(images):
         raise problem("no-validation", "nobody validated")
-    idle = [str(n) for n, own in enumerate(images) if not own]
+    idle = [str(n) for n, shard in enumerate(images) if not shard]
     if idle:
         raise problem("some-idle", f"rank {' and '.join(idle)} validated on no image")
-    if any(-1 in own for own in images):
+    if any(-1 in shard for shard in images):
         raise problem("other-images", "the images were not those to validate on")
     everything = set(range(IMAGES))
-    if world.size > 1 and all(set(own) == everything for own in images):
+    if world.size > 1 and all(set(shard) == everything for shard in images):
         raise problem("not-shared", f"every rank validated on all {IMAGES} images")
-    counted = Counter(number for own in images for number in own)
+    counted = Counter(number for shard in images for number in shard)
     missing = len(everything - set(counted))
-    twice = sum(count > 1 for count in counted.values())
-    told = f"{missing} of {IMAGES} images were seen by nobody, {twice} more than once"
-    if missing and twice:
-        raise problem("at-random", told)
+    repeated = sum(count > 1 for count in counted.values())
+    message = (
+        f"{missing} of {IMAGES} images were seen by nobody, {repeated} more than once"
+    )
+    if missing and repeated:
+        raise problem("at-random", message)
     if missing:
-        raise problem("left-out", told)
-    if twice:
-        raise problem("repeated", told)
+        raise problem("left-out", message)
+    if repeated:
+        raise problem("repeated", message)
     if max(map(len, images)) >= -(-IMAGES // world.size) + VAL_BATCH:
         raise problem("unequal", "the shards differ by a batch or more")
 
@@ -201,21 +203,21 @@ def _known(world: Observed, epoch: int) -> None:
     calls = [
         [c for c in rank.all("callback")][_slice(rank, epoch)] for rank in world.ranks
     ]
-    seen = [_seen(rank, epoch) for rank in world.ranks]
-    counts = np.array([len(images) for images, _ in seen])
-    right = np.array([sum(recognised) for _, recognised in seen])
+    validated = [_seen(rank, epoch) for rank in world.ranks]
+    counts = np.array([len(images) for images, _ in validated])
+    right = np.array([sum(recognised) for _, recognised in validated])
     exact = {"val_accuracy": right.sum() / counts.sum()}
     plain = {"val_accuracy": float(np.mean(right / counts))}
-    losses = [own[0]["before"].get("val_loss") for own in calls]
+    losses = [rank_calls[0]["before"].get("val_loss") for rank_calls in calls]
     if None not in losses:
         exact["val_loss"] = float(np.array(losses) @ counts / counts.sum())
         plain["val_loss"] = float(np.mean(losses))
-    for number, own in enumerate(calls):
-        last = own[-1]["after"]
+    for number, rank_calls in enumerate(calls):
+        last = rank_calls[-1]["after"]
         for name in exact:
             if name not in last:
                 raise Problem("no-metric", f"Rank {number} has no {name} in the end.")
-        for call in own:
+        for call in rank_calls:
             changed = any(call["before"].get(n) != call["after"].get(n) for n in exact)
             wrong = [
                 n
@@ -225,28 +227,30 @@ def _known(world: Observed, epoch: int) -> None:
             if changed or not wrong:
                 continue
             name, read = wrong[0], call["before"].get(wrong[0])
-            told = f"{call['name']} read {name} = {_shown(read)} on rank {number}"
-            told += f"; over all {counts.sum()} images it is {exact[name]:.4f}"
+            message = f"{call['name']} read {name} = {_shown(read)} on rank {number}"
+            message += f"; over all {counts.sum()} images it is {exact[name]:.4f}"
             if all(_same(last[n], exact[n]) for n in exact):
-                raise Problem("too-late", f"{told}, as it says later on.", call["made"])
+                raise Problem(
+                    "too-late", f"{message}, as it says later on.", call["made"]
+                )
             if all(_same(last[n], plain[n]) for n in exact):
                 shards = " and ".join(map(str, counts))
                 raise Problem(
                     "unweighted",
-                    f"{told}. It is the mean over the workers, whose shards have "
+                    f"{message}. It is the mean over the workers, whose shards have "
                     f"{shards} images: weigh each with its number.",
                     call["made"],
                 )
-            raise Problem("wrong-metric", f"{told}.", call["made"])
+            raise Problem("wrong-metric", f"{message}.", call["made"])
 
 
 def _slice(rank: Rank, epoch: int) -> slice:
     """Which of the rank's callback events are those of an epoch."""
-    seen, bounds = 0, [0]
+    count, bounds = 0, [0]
     for event in rank.events:
-        seen += event["what"] == "callback"
+        count += event["what"] == "callback"
         if event["what"] == "epoch":
-            bounds.append(seen)
+            bounds.append(count)
     return slice(bounds[epoch], bounds[epoch + 1])
 
 
@@ -263,31 +267,31 @@ def _shown(value: float | None) -> str:
 
 def kept(world: Observed) -> None:
     """Does rank 0 alone keep what training has changed, and safely?"""
-    kept = [rank.first("kept") for rank in world.ranks]
+    records = [rank.first("kept") for rank in world.ranks]
     line = _place(world)
-    others = [n for n, own in enumerate(kept) if n and own["files"]]
+    others = [n for n, record in enumerate(records) if n and record["files"]]
     if others:
-        files = kept[others[0]]["files"]
-        told = f"Rank {others[0]} wrote {files[0]}"
-        told += f" and {len(files) - 1} more" if len(files) > 1 else ""
-        if kept[0]["files"]:
-            raise Problem("others-write", f"{told}; so did rank 0.", line)
-        raise Problem("another-rank", f"{told}, and rank 0 wrote nothing.", line)
+        files = records[others[0]]["files"]
+        message = f"Rank {others[0]} wrote {files[0]}"
+        message += f" and {len(files) - 1} more" if len(files) > 1 else ""
+        if records[0]["files"]:
+            raise Problem("others-write", f"{message}; so did rank 0.", line)
+        raise Problem("another-rank", f"{message}, and rank 0 wrote nothing.", line)
     if world.outcome != lab.ENDED:
         raise Missing
-    if not kept[0]["files"]:
+    if not records[0]["files"]:
         raise Problem(
             "nothing-kept",
             "Rank 0 left no file in the folder that --checkpoint names.",
             line,
         )
-    for what, words in (("weights", "weights"), ("state", "optimizer's state")):
-        share = kept[0][what]
+    for kind, words in (("weights", "weights"), ("state", "optimizer's state")):
+        share = records[0][kind]
         if share < 1:
             raise Problem(
-                f"no-{what}",
+                f"no-{kind}",
                 f"Of the {words} at the end of an epoch, {share:.0%} is in the files "
-                f"that rank 0 left: {', '.join(kept[0]['files'])}.",
+                f"that rank 0 left: {', '.join(records[0]['files'])}.",
                 line,
             )
     before: dict[str, list[int]] = {}

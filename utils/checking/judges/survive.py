@@ -47,15 +47,15 @@ def goes_on(worlds: dict[str, Observed]) -> None:
             "trained no more.",
         )
     first, line = after.first("begins"), _place(worlds[SECOND])
-    same = {what: first[what] == last[-1][what] for what in WORDS}
+    same = {kind: first[kind] == last[-1][kind] for kind in WORDS}
     epoch = first["epoch"]
     where = "Started again, rank 0"
     if not any(same.values()) and epoch == 0:
         raise Problem("from-the-start", f"{where} began from the start.", line)
-    for what, words in WORDS.items():
-        if not same[what]:
+    for kind, words in WORDS.items():
+        if not same[kind]:
             raise Problem(
-                f"other-{what}",
+                f"other-{kind}",
                 f"{where} began epoch {epoch + 1}, but not with the {words} that it "
                 "had at its end.",
                 line,
@@ -80,15 +80,15 @@ def agrees(worlds: dict[str, Observed]) -> None:
         where = "In its second life" if name == SECOND else "In its first life"
         epochs = [start["epoch"] for start in starts]
         if len(set(epochs)) > 1:
-            told = " and ".join(
+            message = " and ".join(
                 f"rank {n} began with epoch {epoch + 1}"
                 for n, epoch in enumerate(epochs)
             )
-            raise Problem("other-epochs", f"{where}, {told}.", line)
-        for what, words in (WORDS | STATISTICS).items():
-            if len({start[what] for start in starts}) > 1:
+            raise Problem("other-epochs", f"{where}, {message}.", line)
+        for kind, words in (WORDS | STATISTICS).items():
+            if len({start[kind] for start in starts}) > 1:
                 raise Problem(
-                    f"other-{what}",
+                    f"other-{kind}",
                     f"{where}, the ranks had different {words} in the first batch.",
                     line,
                 )
@@ -103,9 +103,9 @@ def agrees(worlds: dict[str, Observed]) -> None:
 def survives(worlds: dict[str, Observed]) -> None:
     world = worlds[SHAKEN]
     for number, rank in enumerate(world.ranks):
-        told = _going_on(rank, number, _place(world))
-        if told:
-            raise told
+        problem = _going_on(rank, number, _place(world))
+        if problem:
+            raise problem
     if world.outcome != lab.ENDED:
         world.raise_trouble()
 
@@ -116,10 +116,10 @@ def _going_on(rank: Rank, number: int, line: int | None) -> Problem | None:
     lost = next((i for i, e in enumerate(events) if e["what"] == "lost"), None)
     if lost is None:
         raise Missing
-    known = _positions(events[:lost])
+    positions = _positions(events[:lost])
     rest = next((e for e in events[lost:] if e["what"] == "rest"), None)
-    again = next((e for e in events[lost:] if e["what"] == "before"), None)
-    if again is None or rest is None:
+    resumed = next((e for e in events[lost:] if e["what"] == "before"), None)
+    if resumed is None or rest is None:
         failed = rank.all("failed")
         if failed:
             return Problem(
@@ -132,18 +132,18 @@ def _going_on(rank: Rank, number: int, line: int | None) -> Problem | None:
     asked = rest["epoch"], rest["done"]
     having = [
         place
-        for place, weights, state in known
-        if (weights, state) == (again["weights"], again["state"])
+        for place, weights, state in positions
+        if (weights, state) == (resumed["weights"], resumed["state"])
     ]
-    shown = _shown(asked)
+    words = _shown(asked)
     if not having:
         return Problem(
             "other-state",
-            f"When a worker had died, rank {number} went on {shown}, with weights or "
+            f"When a worker had died, rank {number} went on {words}, with weights or "
             "an optimizer's state that it never had after a batch.",
             line,
         )
-    back = len(known) - 1 - [place for place, *_ in known].index(having[-1])
+    back = len(positions) - 1 - [place for place, *_ in positions].index(having[-1])
     if back > COMMIT_EVERY:
         return Problem(
             "too-far-back",
@@ -154,7 +154,7 @@ def _going_on(rank: Rank, number: int, line: int | None) -> Problem | None:
     if asked not in having:
         return Problem(
             "other-place",
-            f"When a worker had died, rank {number} went on {shown}, with the weights "
+            f"When a worker had died, rank {number} went on {words}, with the weights "
             f"that it had {_shown(having[-1])}.",
             line,
         )
@@ -163,14 +163,14 @@ def _going_on(rank: Rank, number: int, line: int | None) -> Problem | None:
 
 def _positions(events: list[dict]) -> list[tuple[tuple[int, int], str, str]]:
     """Where in which epoch each update was, with which weights and state."""
-    found, place = [], (0, 0)
+    positions, place = [], (0, 0)
     for event in events:
         if event["what"] == "rest":
             place = event["epoch"], event["done"]
         elif event["what"] == "before":
-            found.append((place, event["weights"], event["state"]))
+            positions.append((place, event["weights"], event["state"]))
             place = place[0], place[1] + STEP
-    return found
+    return positions
 
 
 def _shown(place: tuple[int, int]) -> str:

@@ -31,10 +31,10 @@ class _Step:
     def build(self) -> None:
         kind = "train" if self.training else "test"
         setattr(self.model, f"{kind}_function", None)
-        made = getattr(self.model, f"make_{kind}_function")(force=True)
+        function = getattr(self.model, f"make_{kind}_function")(force=True)
         # It is no function of TensorFlow where the model is to run eagerly.
-        if hasattr(made, "get_concrete_function"):
-            made.get_concrete_function(self.iterator)
+        if hasattr(function, "get_concrete_function"):
+            function.get_concrete_function(self.iterator)
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ class Graphs:
 
         replace = self._observer.replace
         for kind in ("train", "test"):
-            made = functools.partial(self._keras, kind == "train")
-            replace(tf.keras.Model, f"make_{kind}_function", made)
+            maker = functools.partial(self._keras, kind == "train")
+            replace(tf.keras.Model, f"make_{kind}_function", maker)
         replace(polymorphic_function.Function, "__call__", self._call)
         replace(polymorphic_function.Function, "__get__", self._method)
 
@@ -78,16 +78,16 @@ class Graphs:
         import tensorflow as tf
 
         def observed(model, *args, **kwargs):
-            made = original(model, *args, **kwargs)
-            if isinstance(made, _Noting):  # Keras had it still
-                return made
+            function = original(model, *args, **kwargs)
+            if isinstance(function, _Noting):  # Keras had it still
+                return function
 
             def note(iterator):
                 specification = tf.type_spec_from_value(iterator)
                 step = _Step(model, training, specification)
                 self._called.setdefault((id(model), training), step)
 
-            return _Noting(made, note)
+            return _Noting(function, note)
 
         return observed
 
@@ -118,24 +118,24 @@ class Graphs:
         self._observer.event("graphs", count=len(self._called))
         self._observer.only_building()
         tf.config.run_functions_eagerly(False)
-        for called in self._called.values():
+        for call in self._called.values():
             error = line = None
             try:
-                called.build()
+                call.build()
             except Exception as raised:
-                error, line = _told(raised, self._observer.script)
-            facts = {"function": called.function, "training": called.training}
+                error, line = _in_words(raised, self._observer.script)
+            facts = {"function": call.function, "training": call.training}
             self._observer.event("graph", error=error, line=line, **facts)
 
 
 class _Noting:
     """A function of Keras whose calls that return are noted."""
 
-    def __init__(self, made, note):
-        self.made, self.note = made, note
+    def __init__(self, function, note):
+        self.function, self.note = function, note
 
     def __call__(self, iterator):
-        result = self.made(iterator)
+        result = self.function(iterator)
         if not chosen():
             self.note(iterator)
         return result
@@ -145,8 +145,8 @@ def relied_on() -> tuple:
     """What a program could replace to make its graphs look right."""
     from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
-    here = (sys.modules[__name__], Graphs, _Step, _Call, _Noting)
-    return (*here, polymorphic_function.Function)
+    own_parts = (sys.modules[__name__], Graphs, _Step, _Call, _Noting)
+    return (*own_parts, polymorphic_function.Function)
 
 
 def eagerly() -> None:
@@ -174,18 +174,18 @@ def _plain(compiled):
     return plain
 
 
-def _told(error: Exception, script: str) -> tuple[str, int | None]:
+def _in_words(error: Exception, script: str) -> tuple[str, int | None]:
     """The error in words, and the innermost line of `script` that led to it."""
     frames = [
         (frame.filename, frame.lineno)
         for frame in traceback.extract_tb(error.__traceback__)
     ]
-    told = f"{type(error).__name__}: {error}"
+    message = f"{type(error).__name__}: {error}"
     # AutoGraph runs a translation of the program; it knows what that stands for.
     translated = getattr(error, "ag_error_metadata", None)
     if translated is not None:
-        told = translated.cause_message
+        message = translated.cause_message
         stack = reversed(translated.translated_stack)
         frames += [(frame.filename, frame.lineno) for frame in stack]
     lines = [line for filename, line in frames if filename == script]
-    return told, lines[-1] if lines else None
+    return message, lines[-1] if lines else None

@@ -165,11 +165,11 @@ class Reporter:
         See sys.addaudithook and the table of audit events in Python's documentation.
         """
         folder, event = str(self.folder), self.event
-        originals, told = self._originals, set()
+        originals, reported = self._originals, set()
 
         def tell(how: str) -> None:
-            if how not in told:
-                told.add(how)
+            if how not in reported:
+                reported.add(how)
                 event("tampered", how=how)
 
         def audit(name: str, arguments: tuple) -> None:
@@ -245,7 +245,7 @@ class Observer(Reporter):
     ):
         super().__init__(folder, rank, script)
         self.local_rank, self.gpus, self.count_only = local_rank, gpus, count_only
-        self._said: set[tuple] = set()
+        self._reported: set[tuple] = set()
         self._lines: dict[int, int | None] = {}  # id of a callback -> where it was made
         self._forwards = self._gradients = self._updates = 0
         self._model = self._optimizer = None
@@ -263,8 +263,8 @@ class Observer(Reporter):
 
         def ask(*args, **kwargs):
             key = (name, self.line())
-            known = key in self._said
-            self._said.add(key)
+            reported = key in self._reported
+            self._reported.add(key)
             try:
                 answer = function(*args, **kwargs)
             except ValueError:
@@ -272,7 +272,7 @@ class Observer(Reporter):
                 raise
             if name.startswith("local") and self.local_rank is not None:
                 answer = self.local_rank if name == "local_rank" else self.gpus
-            if not known and key[1] is not None:
+            if not reported and key[1] is not None:
                 self.event("asked", name=name, too_early=False, answer=answer)
             return answer
 
@@ -414,13 +414,13 @@ class Observer(Reporter):
         return {"visible": visible, "growth": growth}
 
     @contextlib.contextmanager
-    def inside(self, what: str):
+    def inside(self, activity: str):
         """Note that the program is in a "forward", an "update" or a "fit" now."""
-        self._inside.append(what)
+        self._inside.append(activity)
         try:
             yield
         finally:
-            self._inside.remove(what)
+            self._inside.remove(activity)
 
     def _hook_training(self, tf) -> None:
         from keras.src.optimizers import optimizer as new
@@ -435,8 +435,8 @@ class Observer(Reporter):
 
     def _forward(self, original):
         def observed(model, *args, **kwargs):
-            given = kwargs.get("inputs", args[0] if args else None)
-            if "forward" in self._inside or not _is_batch(given):
+            inputs = kwargs.get("inputs", args[0] if args else None)
+            if "forward" in self._inside or not _is_batch(inputs):
                 return original(model, *args, **kwargs)
             training = bool(kwargs.get("training", len(args) > 1 and args[1]))
             with self.inside("forward"):
@@ -485,10 +485,10 @@ class Observer(Reporter):
         signature = inspect.signature(original)
 
         def observed(*args, **kwargs):
-            asked = signature.bind(*args, **kwargs).arguments
+            arguments = signature.bind(*args, **kwargs).arguments
             names = ("verbose", "steps_per_epoch", "validation_steps", "epochs")
-            asked = {name: asked.get(name) for name in names}
-            self.event("fit", **asked)
+            arguments = {name: arguments.get(name) for name in names}
+            self.event("fit", **arguments)
             with self.inside("fit"):
                 try:
                     return original(*args, **kwargs)
@@ -626,22 +626,22 @@ class Observer(Reporter):
 
         def epoch_end(original):
             def observed(listing, epoch, logs=None):
-                seen = Watched(listing._process_logs(logs))
+                watched = Watched(listing._process_logs(logs))
                 # So few images may give all ranks the same accuracy by chance.
-                more = self.metrics_apart * self.rank
-                for key in [k for k in _plain(seen) if k.startswith("val_")]:
-                    dict.__setitem__(seen, key, dict.get(seen, key) + more)
+                shift = self.metrics_apart * self.rank
+                for key in [k for k in _plain(watched) if k.startswith("val_")]:
+                    dict.__setitem__(watched, key, dict.get(watched, key) + shift)
                 for callback in listing.callbacks:
-                    seen.read.clear()
-                    before = _plain(seen)
-                    callback.on_epoch_end(epoch, seen)
+                    watched.read.clear()
+                    before = _plain(watched)
+                    callback.on_epoch_end(epoch, watched)
                     self.event(
                         "callback",
                         name=type(callback).__name__,
                         made=self._lines.get(id(callback)),
                         before=before,
-                        after=_plain(seen),
-                        read=sorted(seen.read),
+                        after=_plain(watched),
+                        read=sorted(watched.read),
                     )
 
             return observed
@@ -714,9 +714,9 @@ def _plain(logs: Watched) -> dict[str, float]:
     return {k: float(v) for k, v in dict.items(logs) if np.ndim(v) == 0}
 
 
-def _is_batch(given) -> bool:
+def _is_batch(inputs) -> bool:
     """Real images, not the placeholder from which a network is put together."""
-    first = given[0] if isinstance(given, list | tuple) and given else given
+    first = inputs[0] if isinstance(inputs, list | tuple) and inputs else inputs
     return hasattr(first, "shape") and (
         hasattr(first, "numpy") or type(first).__name__ == "ndarray"
     )
@@ -734,10 +734,10 @@ def _values(tensors) -> list[float] | None:
     """The numbers in small float tensors, None for anything else."""
     import numpy as np
 
-    found: list[float] = []
+    numbers: list[float] = []
     for tensor in tensors:
         dtype = getattr(tensor, "dtype", None)
         if not hasattr(tensor, "numpy") or not getattr(dtype, "is_floating", False):
             return None
-        found += np.ravel(tensor.numpy()).astype(float).tolist()
-    return found if 0 < len(found) <= SMALL else None
+        numbers += np.ravel(tensor.numpy()).astype(float).tolist()
+    return numbers if 0 < len(numbers) <= SMALL else None

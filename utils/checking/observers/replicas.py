@@ -65,8 +65,8 @@ class ReplicaObserver(Reporter):
         from tensorflow.python.eager import record
 
         def observed(model, *args, **kwargs):
-            given = kwargs.get("inputs", args[0] if args else None)
-            real = tf.is_tensor(given) and not tf.keras.backend.is_keras_tensor(given)
+            inputs = kwargs.get("inputs", args[0] if args else None)
+            real = tf.is_tensor(inputs) and not tf.keras.backend.is_keras_tensor(inputs)
             # Whoever trains records gradients, whatever he says of `training`.
             if self._inside or not real or not record.could_possibly_record():
                 return original(model, *args, **kwargs)
@@ -74,7 +74,7 @@ class ReplicaObserver(Reporter):
             context = tf.distribute.get_replica_context()
             replica = context.replica_id_in_sync_group if context else -1
             weights = [tf.convert_to_tensor(v) for v in model.trainable_variables]
-            tf.numpy_function(self._trains, [replica, given, *weights], [])
+            tf.numpy_function(self._trains, [replica, inputs, *weights], [])
             self._inside = True
             try:
                 return original(model, *args, **kwargs)
@@ -141,8 +141,8 @@ class ReplicaObserver(Reporter):
         guess = self._model(images, training=False).numpy()
         if abs(guess.sum(axis=-1) - 1).max() > 1e-3:  # logits
             guess = tf.nn.softmax(guess).numpy()
-        own = guess[np.arange(len(guess)), dataset.y_test]
-        losses = -np.log(np.maximum(own, 1e-7))
+        probabilities = guess[np.arange(len(guess)), dataset.y_test]
+        losses = -np.log(np.maximum(probabilities, 1e-7))
         right = guess.argmax(axis=-1) == dataset.y_test
         return {"loss": float(losses.mean()), "accuracy": float(right.mean())}
 

@@ -73,14 +73,14 @@ class ScaledObserver(Observer):
 
     def _forward(self, original):
         def observed(model, *args, **kwargs):
-            given = kwargs.get("inputs", args[0] if args else None)
+            inputs = kwargs.get("inputs", args[0] if args else None)
             training = bool(kwargs.get("training", len(args) > 1 and args[1]))
             inner = "forward" in self._inside or "fit" not in self._inside
-            if inner or training or not _is_batch(given):
+            if inner or training or not _is_batch(inputs):
                 return original(model, *args, **kwargs)
             with self.inside("forward"):
                 result = original(model, *args, **kwargs)
-            self._validated(given, result)
+            self._validated(inputs, result)
             return result
 
         return observed
@@ -99,13 +99,15 @@ class ScaledObserver(Observer):
                 self._labels[image.tobytes()] = number, int(label)
         pixels = np.asarray(images)[..., 0] * dataset.std + dataset.mean
         pixels = np.rint(pixels).clip(0, 255).astype(np.uint8)
-        known = [self._labels.get(one.tobytes(), (-1, -1)) for one in pixels]
+        identities = [self._labels.get(image.tobytes(), (-1, -1)) for image in pixels]
         guess = np.asarray(result).argmax(axis=-1)
         self.event(
             "validated",
             epoch=self._epoch,
-            images=[number for number, _ in known],
-            right=[int(g) == label for g, (_, label) in zip(guess, known, strict=True)],
+            images=[number for number, _ in identities],
+            right=[
+                int(g) == label for g, (_, label) in zip(guess, identities, strict=True)
+            ],
         )
 
     def _epoch_begin(self, original):
@@ -129,10 +131,10 @@ class ScaledObserver(Observer):
 
     def _report_end(self) -> None:
         """Report what files the worker left, and what of the training is in them."""
-        found = _arrays(Path.cwd())
+        arrays = _arrays(Path.cwd())
         best = max(
             (
-                (_share(weights, found), _share(state, found), epoch)
+                (_share(weights, arrays), _share(state, arrays), epoch)
                 for epoch, (weights, state) in enumerate(self._kept)
             ),
             default=(0.0, 0.0, -1),
@@ -152,13 +154,13 @@ def _rate(optimizer) -> float:
 
 def _files(folder: Path) -> dict[str, list[int]]:
     """Name -> number of the file (its inode), and when it was last written, in ns."""
-    found = {}
+    files = {}
     for path in folder.rglob("*"):
         if path.is_file():
             facts = path.stat()
             name = str(path.relative_to(folder))
-            found[name] = [facts.st_ino, facts.st_mtime_ns]
-    return found
+            files[name] = [facts.st_ino, facts.st_mtime_ns]
+    return files
 
 
 def _arrays(folder: Path) -> list:
@@ -167,13 +169,13 @@ def _arrays(folder: Path) -> list:
     import numpy as np
     import tensorflow as tf
 
-    found: list = []
+    arrays: list = []
 
     def of_hdf5(file) -> None:
         with h5py.File(file, "r") as stored:
             stored.visititems(
                 lambda _, item: (
-                    found.append(item[()]) if isinstance(item, h5py.Dataset) else None
+                    arrays.append(item[()]) if isinstance(item, h5py.Dataset) else None
                 )
             )
 
@@ -181,7 +183,7 @@ def _arrays(folder: Path) -> list:
         if path.suffix == ".index":
             reader = tf.train.load_checkpoint(str(path.with_suffix("")))
             for name in reader.get_variable_to_shape_map():
-                found.append(reader.get_tensor(name))
+                arrays.append(reader.get_tensor(name))
         elif path.is_file() and h5py.is_hdf5(path):
             of_hdf5(path)
         elif path.is_file() and zipfile.is_zipfile(path):
@@ -192,16 +194,19 @@ def _arrays(folder: Path) -> list:
                             of_hdf5(file)
                     elif name.endswith(".npy"):
                         with archive.open(name) as file:
-                            found.append(np.load(file, allow_pickle=False))
-    return [array for array in found if isinstance(array, np.ndarray)]
+                            arrays.append(np.load(file, allow_pickle=False))
+    return [array for array in arrays if isinstance(array, np.ndarray)]
 
 
-def _share(wanted: list, found: list) -> float:
+def _share(wanted: list, arrays: list) -> float:
     """Which share of the wanted arrays is among those that were found."""
     import numpy as np
 
-    there = [
-        any(one.shape == other.shape and np.allclose(one, other) for other in found)
-        for one in wanted
+    matches = [
+        any(
+            array.shape == candidate.shape and np.allclose(array, candidate)
+            for candidate in arrays
+        )
+        for array in wanted
     ]
-    return sum(there) / len(there) if there else 1.0
+    return sum(matches) / len(matches) if matches else 1.0

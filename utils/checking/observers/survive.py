@@ -81,7 +81,7 @@ class SurviveObserver(ScaledObserver):
 
 
 def _digest(arrays) -> str:
-    made = hashlib.blake2b(digest_size=8)
+    digest = hashlib.blake2b(digest_size=8)
     for array in arrays:
-        made.update(array.tobytes())
-    return made.hexdigest()
+        digest.update(array.tobytes())
+    return digest.hexdigest()

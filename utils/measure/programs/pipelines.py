@@ -67,7 +67,7 @@ def speeds(
     iterators = {
         name: iter(make(dataset, batch_size)) for name, make in PIPELINES.items()
     }
-    found: dict[str, list[float]] = {name: [] for name in PIPELINES}
+    measured: dict[str, list[float]] = {name: [] for name in PIPELINES}
     for _ in range(rounds):
         for name, iterator in iterators.items():
             for _ in range(WARM_UP):
@@ -75,8 +75,8 @@ def speeds(
             images, started = 0, time.perf_counter()
             while (passed := time.perf_counter() - started) < seconds:
                 images += len(next(iterator)[0])
-            found[name].append(images / passed)
-    return found
+            measured[name].append(images / passed)
+    return measured
 
 
 def main() -> None:

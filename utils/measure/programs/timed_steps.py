@@ -45,12 +45,12 @@ class Clock(tf.keras.callbacks.Callback):
 class Profiler(tf.keras.callbacks.Callback):
     """TensorFlow's profiler, over the steps of a fit that come after `warm_up` others.
 
-    Appends to `found` the seconds of a step in each type of operation: type -> seconds.
+    Appends to `operations` the seconds of a step: type of operation -> seconds.
     """
 
-    def __init__(self, warm_up: int, found: list[dict[str, float]]):
+    def __init__(self, warm_up: int, operations: list[dict[str, float]]):
         super().__init__()
-        self.warm_up, self.found = warm_up, found
+        self.warm_up, self.operations = warm_up, operations
 
     def on_train_batch_begin(self, batch, logs=None):
         if batch == self.warm_up:
@@ -62,7 +62,7 @@ class Profiler(tf.keras.callbacks.Callback):
         tf.profiler.experimental.stop()
         with self.folder as name:
             (path,) = Path(name).glob("**/*.xplane.pb")
-            self.found.append(seconds_by_type(path.read_bytes(), steps))
+            self.operations.append(seconds_by_type(path.read_bytes(), steps))
 
 
 def seconds_by_type(profile: bytes, steps: int) -> dict[str, float]:
@@ -73,14 +73,14 @@ def seconds_by_type(profile: bytes, steps: int) -> dict[str, float]:
     from tensorflow.tsl.profiler.protobuf import xplane_pb2  # the start is timed, too
 
     space = xplane_pb2.XSpace.FromString(profile)
-    found = collections.Counter()
+    totals = collections.Counter()
     for plane in space.planes:
         for event in (event for line in plane.lines for event in line.events):
             name = plane.event_metadata[event.metadata_id].name
             operation, _, kind = name.partition(":")
             if operation and kind.isidentifier():
-                found[kind.removeprefix("_MklNative")] += event.duration_ps / 1e12
-    return {kind: seconds / steps for kind, seconds in found.items()}
+                totals[kind.removeprefix("_MklNative")] += event.duration_ps / 1e12
+    return {kind: seconds / steps for kind, seconds in totals.items()}
 
 
 def main() -> None:
