@@ -178,7 +178,13 @@ def test_it_measures_for_real(tmp_path):
 
     told = []
     sections = ["pipeline", "profile"]
-    pipes, parts = bench.bench(sections, out=tmp_path, tell=told.append, plan=TINY)
+    pipes, parts = bench.bench(
+        sections,
+        out=tmp_path,
+        tell=told.append,
+        plan=TINY,
+        draw=scaling_plots.of_section,
+    )
     assert [len(row.values) for row in pipes.rows] == [1, 1, 1]
     assert {path.name for path in tmp_path.iterdir()} == {
         *("bench.md", "bench.csv", "pipeline.png", "profile.png"),
