@@ -88,6 +88,7 @@ OWNER = """\
 import json, resource, signal, sys
 from pathlib import Path
 from utils.running import launch
+from utils.running.result import RunFailed
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 (script, *arguments), options, limit = json.loads(sys.argv[1])

@@ -179,7 +179,13 @@ def test_it_measures_for_real(tmp_path):
 
     messages = []
     sections = ["pipeline", "profile"]
-    pipes, parts = bench.bench(sections, out=tmp_path, tell=messages.append, plan=TINY)
+    pipes, parts = bench.bench(
+        sections,
+        out=tmp_path,
+        tell=messages.append,
+        plan=TINY,
+        draw=scaling_plots.of_section,
+    )
     assert [len(row.values) for row in pipes.rows] == [1, 1, 1]
     assert {path.name for path in tmp_path.iterdir()} == {
         *("bench.md", "bench.csv", "pipeline.png", "profile.png"),

@@ -186,7 +186,7 @@ def test_what_stays_missing_ends_the_notebook(tiny_course, step):
     path = write(
         tiny_course,
         "03_step_1_stubborn",
-        "from utils.lessons.markup import StepMissing",
+        "from utils.lessons.work import StepMissing",
         f"raise StepMissing('step {step} is never done')",
     )
     (finding,) = prove(path, "ci").findings

@@ -318,8 +318,11 @@ def test_too_many_changes_end_the_run(folder, monkeypatch):
 
 
 def test_the_first_host_may_die_as_well(folder, monkeypatch):
-    monkeypatch.setenv("SECONDS_PER_BATCH", "0.1")
-    story = tell(elastic.dies(after=10, host=launchers.HOST_NAMES[0]))
+    # Who writes the journal must not die in a batch that ends in a commit: the other
+    # would commit it, and its line would never be written. After 9 batches, that is one
+    # into the second epoch, the next commit is two batches away, half a second.
+    monkeypatch.setenv("SECONDS_PER_BATCH", "0.25")
+    story = tell(elastic.dies(after=STEPS + 1, host=launchers.HOST_NAMES[0]))
     assert covered(story.journal, epochs=6, workers_at_the_end=1)
     assert set(story.journal["workers"]) == {1, 2}
 
