@@ -4,10 +4,6 @@ import html
 import re
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
 
 PRE_STYLE = "white-space: pre-wrap; font-family: monospace; font-size: 13px"
 
