@@ -77,3 +77,14 @@ def difference(old: str, new: str, old_name: str, new_name: str) -> str:
             old.splitlines(), new.splitlines(), old_name, new_name, n=2, lineterm=""
         )
     )
+
+
+def in_readme(readme: str, begin: str, end: str, content: str) -> str:
+    """The README with `content` between two of its marks.
+
+    Raises CourseError if one is missing.
+    """
+    before, mark, rest = readme.partition(begin)
+    if not mark or end not in rest:
+        raise course.CourseError(f"README.md lacks the line {begin} or {end}.")
+    return f"{before}{begin}\n\n{content}\n\n{end}{rest.partition(end)[2]}"

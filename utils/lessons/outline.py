@@ -9,7 +9,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils.base import course
+from utils.base import course, files, programs
 
 FILE = Path(__file__).with_name("outline.toml")
 FIRST = "fashion_mnist"  # the exercise that is meant where none is named
@@ -134,10 +134,8 @@ def table() -> str:
 
 def main() -> None:
     readme = course.PACKAGE_ROOT / "README.md"
-    before, _, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    text = f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
-    readme.write_text(text, encoding="utf-8")
+    text = programs.in_readme(readme.read_text("utf-8"), BEGIN, END, table())
+    files.write_whole(readme, text)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from utils.base import course, files, machine, profiles, supervise
+from utils.base import course, files, machine, profiles, programs, supervise
 from utils.measure import network_speed, records
 from utils.measure.table import IMAGES, SECONDS, TARGET, Row, Section, keep, recorded
 from utils.running import launch, launchers
@@ -522,7 +522,7 @@ def bench(
             keep(section, f"course bench {name} --rounds {plan.rounds}")
             readme = course.PACKAGE_ROOT / "README.md"
             text = readme.read_text(encoding="utf-8")
-            readme.write_text(with_records(text), encoding="utf-8")
+            files.write_whole(readme, with_records(text))
     return done
 
 
@@ -553,13 +553,9 @@ def with_records(readme: str) -> str:
 
     Raises CourseError if a mark is missing.
     """
-    if BEGIN not in readme or END not in readme:
-        raise course.CourseError(f"README.md lacks the line {BEGIN} or {END}.")
     parts = []
     for name in IN_README:
         if (records.FOLDER / f"bench_{name}.json").exists():
             section, record = recorded(name)
-            parts.append(f"{section.markdown()}\n\n{record.origin}\n\n")
-    before, _, rest = readme.partition(BEGIN)
-    after = rest.partition(END)[2]
-    return f"{before}{BEGIN}\n\n{''.join(parts)}{END}{after}"
+            parts += [section.markdown(), record.origin]
+    return programs.in_readme(readme, BEGIN, END, "\n\n".join(parts))
