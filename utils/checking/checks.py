@@ -1,20 +1,14 @@
-"""Is step N right? Run the learner's program and judge it by what it does.
+"""Is step N right? Have the learner's program judged, and tell what to do next."""
 
-First what can be seen at once: is the file Python, is a `TODO: Step N` left? Then the
-program runs, unmodified, on the workers of a lab (utils.checking.lab), and the judge
-(utils.checking.judges.judge) compares what they did.
-"""
-
+import functools
 import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils.base import course, files, programs
+from utils.base import course
 from utils.base.show import Code, Page, Table
-from utils.checking import exercises, lab
-from utils.checking.exercises import Exercise
-from utils.checking.judges import judge
+from utils.checking import exercises
 from utils.lessons import hints, outline, progress, work
 from utils.lessons.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG, Verdict
 
@@ -160,9 +154,8 @@ def report_on(
         raise course.CourseError(f"there is no program {course.shown(program)}.")
     started = time.monotonic()
     wanted = chosen.steps if step is None else (step,)
-    verdicts = at_once(program.read_bytes(), chosen, wanted)
-    unjudged = [n for n, v in verdicts.items() if v is None]
-    verdicts |= by_behaviour(program, chosen, unjudged)
+    observing = functools.partial(chosen.in_lab, program.resolve())
+    verdicts = chosen.judged(program.read_bytes(), wanted, observing)
     ordered = stop_at_the_first([verdicts[n] for n in wanted])
     hint = diff = ""
     wrong = next((verdict for verdict in ordered if not verdict.ok), None)
@@ -185,57 +178,6 @@ def report_on(
 def _hint(exercise: str, step: int, level: int) -> str:
     """A hint on one line: tables break lines themselves."""
     return " ".join(hints.of(exercise)[step][level - 1].split())
-
-
-def at_once(
-    program: bytes, exercise: Exercise, wanted: tuple[int, ...]
-) -> dict[int, Verdict | None]:
-    """What can be seen of a program without running it: step -> verdict, or None."""
-    try:
-        text = programs.as_python_reads_it(program)
-        programs.syntax_tree(text, "program")
-    except (SyntaxError, ValueError) as error:
-        line = getattr(error, "lineno", None)
-        reason = getattr(error, "msg", None) or str(error)
-        seen = f"It can't be read as Python: {reason}{judge.in_line(line)}."
-        expected = "A Python program in UTF-8."
-        return {
-            n: Verdict(n, f"step-{n}.syntax", WRONG, expected, seen, line)
-            for n in wanted
-        }
-    todo = work.todo_lines(text)
-    verdicts: dict[int, Verdict | None] = dict.fromkeys(wanted)
-    for n in wanted:
-        # What the learner asked for comes first, then what it builds on.
-        open_steps = [step for step in (n, *sorted(todo)) if step in todo and step <= n]
-        if open_steps:
-            line = todo[open_steps[0]][0]
-            verdicts[n] = Verdict(
-                n,
-                f"step-{n}.todo",
-                WRONG,
-                exercise.expected[n],
-                f"Line {line} still says `TODO: Step {open_steps[0]}`.",
-                line,
-            )
-    return verdicts
-
-
-def by_behaviour(
-    program: Path, exercise: Exercise, wanted: list[int]
-) -> dict[int, Verdict]:
-    """Run a program and judge these steps by what it does: step -> verdict.
-
-    Raises CourseError if the check itself fails.
-    """
-    if not wanted:
-        return {}
-    with files.scratch() as place:
-        folder = place.resolve()
-        worlds = exercise.worlds(wanted)
-        lab.perform(folder, [exercise.job(program.resolve(), worlds, folder)])
-        observed = judge.read(folder / "0")
-        return {step: exercise.judge(step, observed) for step in wanted}
 
 
 def stop_at_the_first(verdicts: list[Verdict]) -> list[Verdict]:

@@ -1,18 +1,37 @@
-"""The programs that learners write, and how each of their steps is checked."""
+"""The programs that learners write, and how each of their steps is judged.
 
+First by what can be seen at once: is the file Python, is a `TODO: Step N` left? Then
+the program runs, unmodified, on the workers of a lab (utils.checking.lab), and judges
+(utils.checking.judges) compare what they did.
+"""
+
+import contextlib
 import importlib
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils.base import course
+from utils.base import course, files, programs
 from utils.checking import lab
 from utils.checking.judges import judge
 from utils.checking.judges.judge import Observed
-from utils.lessons import outline
+from utils.lessons import outline, work
 from utils.lessons.markup import render
-from utils.lessons.verdict import Verdict
+from utils.lessons.verdict import WRONG, Verdict
+
+# What runs a program and gives, while it is entered, what was observed in these worlds.
+Observing = Callable[
+    [tuple[str, ...]], contextlib.AbstractContextManager[dict[str, Observed]]
+]
+
+
+class Stopped(Exception):
+    """A program was ended, or is not to be judged, for what it did."""
+
+    def __init__(self, status: str, reason: str):
+        super().__init__(reason)
+        self.status, self.reason = status, reason
 
 
 @dataclass(frozen=True)
@@ -77,9 +96,82 @@ class Exercise:
             reference = str(path)
         return lab.Job(str(script), worlds, self.options, reference)
 
-    def judge(self, step: int, worlds: dict[str, Observed]) -> Verdict:
-        """The verdict on one step, from the worlds that it needs."""
-        return judge.verdict(step, self.expected[step], self.judges[step], worlds)
+    def judged(
+        self, program: bytes, steps: tuple[int, ...], observing: Observing
+    ) -> dict[int, Verdict]:
+        """The verdict on each of these steps of a program.
+
+        Raises CourseError if it can't be observed.
+        """
+        verdicts = self._at_once(program, steps)
+        left = [step for step in steps if step not in verdicts]
+        if left:
+            verdicts |= self._by_behaviour(left, observing)
+        return {step: verdicts[step] for step in steps}
+
+    @contextlib.contextmanager
+    def in_lab(
+        self, script: Path, worlds: tuple[str, ...]
+    ) -> Iterator[dict[str, Observed]]:
+        """Run a program as it is, and give what was observed.
+
+        Raises CourseError if the lab itself fails.
+        """
+        with files.scratch() as place:
+            folder = place.resolve()
+            lab.perform(folder, [self.job(script, worlds, folder)])
+            yield judge.read(folder / "0")
+
+    def judge(self, step: int, observed: dict[str, Observed]) -> Verdict:
+        """The verdict on one step, from what was observed in the worlds it needs."""
+        return judge.verdict(step, self.expected[step], self.judges[step], observed)
+
+    def _at_once(self, program: bytes, steps: tuple[int, ...]) -> dict[int, Verdict]:
+        """The verdicts on the steps that needn't run to be found wrong."""
+        try:
+            text = programs.as_python_reads_it(program)
+            programs.syntax_tree(text, "program")
+        except (SyntaxError, ValueError) as error:
+            line = getattr(error, "lineno", None)
+            reason = getattr(error, "msg", None) or str(error)
+            seen = f"It can't be read as Python: {reason}{judge.in_line(line)}."
+            expected = "A Python program in UTF-8."
+            return {
+                step: Verdict(step, f"step-{step}.syntax", WRONG, expected, seen, line)
+                for step in steps
+            }
+        todo = work.todo_lines(text)
+        verdicts = {}
+        for step in steps:
+            # What the learner asked for comes first, then what it builds on.
+            unfinished = [n for n in (step, *sorted(todo)) if n in todo and n <= step]
+            if unfinished:
+                line = todo[unfinished[0]][0]
+                verdicts[step] = Verdict(
+                    step,
+                    f"step-{step}.todo",
+                    WRONG,
+                    self.expected[step],
+                    f"Line {line} still says `TODO: Step {unfinished[0]}`.",
+                    line,
+                )
+        return verdicts
+
+    def _by_behaviour(
+        self, steps: list[int], observing: Observing
+    ) -> dict[int, Verdict]:
+        """The verdicts on the others: by what the program does."""
+        try:
+            with observing(self.worlds(steps)) as observed:
+                return {step: self.judge(step, observed) for step in steps}
+        except Stopped as stopped:
+            return {step: self._stopped(step, stopped) for step in steps}
+
+    def _stopped(self, step: int, stopped: Stopped) -> Verdict:
+        reason = stopped.reason
+        seen = f"{reason[0].upper()}{reason[1:]}."
+        name = f"step-{step}.{stopped.status}"
+        return Verdict(step, name, WRONG, self.expected[step], seen)
 
 
 EXERCISES = {

@@ -12,15 +12,18 @@ sees it; who knows the observer's source could still forge the reports of a worl
 
 import contextlib
 import os
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from utils.base import course, files
 from utils.base.programs import as_python_reads_it
-from utils.checking import checks, exercises, lab
+from utils.checking import exercises, lab
+from utils.checking.exercises import Stopped
 from utils.checking.judges import judge
+from utils.checking.judges.judge import Observed
 from utils.grading import sandbox
 from utils.grading.examined import Examined
 from utils.grading.gradebook import CRASHED, GRADER_ERROR, HUNG, OK
@@ -49,6 +52,15 @@ _BREACHES = {
     "output": (REFUSED, "it printed more than {0.output_bytes:.2g} bytes"),
 }
 
+# What the first verdict that says so is, as a status.
+_ENDINGS = {
+    judge.TAMPERED: REFUSED,
+    judge.FLOOD: REFUSED,
+    judge.CRASHED: CRASHED,
+    judge.DEADLOCK: HUNG,
+    judge.HUNG: HUNG,
+}
+
 
 def examine(
     program: Path,
@@ -63,93 +75,129 @@ def examine(
     steps: the steps to look at; by default all of the exercise's.
     Raises CourseError if the sandbox or the lab can't be used on this machine.
     """
-    isolation = sandbox.probe()
-    isolation_notes = (f"Isolation: {isolation.how}.", *isolation.describe())
     content, exercise = program.read_bytes(), exercises.find(script=program)
-    verdicts = checks.at_once(content, exercise, steps or exercise.steps)
-    wanted = [step for step, verdict in verdicts.items() if verdict is None]
-    if not wanted:
-        return _result(verdicts, isolation_notes, "", 0.0)
-    with files.scratch() as place, contextlib.ExitStack() as stack:
-        folder = place.resolve()
-        stack.callback(sandbox.remove, folder)
-        if not isolation.files:  # then the unprivileged user comes to it by this way
-            folder.chmod(0o711)
-        text = as_python_reads_it(content)
-        observed: dict[str, judge.Observed] = {}
-        seconds, stopped = 0.0, None
-        for name in exercise.worlds(wanted):
-            world, ended, stopped = _perform(
-                name, text, exercise, folder, silence, limits, isolation
-            )
-            observed |= world
-            seconds += ended.seconds
-            if stopped:
-                break
-        log = _log(observed) or ended.output
-        if not stopped:
-            try:
-                with np.errstate(all="ignore"):  # forged numbers may be of any size
-                    verdicts |= {
-                        step: exercise.judge(step, observed) for step in wanted
-                    }
-            except _NO_TRAINING as error:
-                # Each record is what a worker reports; together they are no training.
-                kind = type(error).__name__
-                stopped = (REFUSED, f"what it reported does not fit together ({kind})")
-        if stopped:
-            verdicts |= {step: _stopped(exercise, step, *stopped) for step in wanted}
-        return _result(verdicts, isolation_notes, log, seconds, stopped)
+    sandboxed = _Sandboxed(content, exercise, limits, silence, sandbox.probe())
+    verdicts = exercise.judged(content, steps or exercise.steps, sandboxed.observing)
+    return sandboxed.examined(tuple(verdicts.values()))
 
 
-def _perform(
-    name: str,
-    program: str,
-    exercise: exercises.Exercise,
-    folder: Path,
-    silence: float,
-    limits: sandbox.Limits,
-    isolation: sandbox.Isolation,
-) -> tuple[dict[str, judge.Observed], sandbox.Ended, tuple[str, str] | None]:
-    """Run a program in one world, in a sandbox and a folder of its own.
+@dataclass
+class _Sandboxed:
+    """A program that is observed in one sandbox after the other.
 
-    Gives the world by its name, how the sandbox ended, and status and reason where the
-    program was ended. Raises CourseError for what is no program's fault.
+    log: what its workers printed. seconds: that all sandboxes took. stopped: why no
+    more of them were needed, if so.
     """
-    world, place = lab.WORLDS[name], _place(folder, name)
-    place.mkdir()
-    script = place / NAME
-    if not world.reference:  # it is compared with what this program can't touch
-        script.write_text(program, encoding="utf-8", newline="\n")
-    job = exercise.job(script, (name,), place)
-    readable = [course.PACKAGE / name for name in SHOWN]
-    if world.after:
-        earlier = _reports_of(folder, world.after)
-        job = replace(job, earlier=str(earlier))
-        readable.append(earlier)
-    lab.prepare(place, [job], silence)
-    ended = sandbox.run(
-        lab.command(place),
-        place,
-        readable=readable,
-        environment=lab.environment(),
-        limits=limits,
-        isolation=isolation,
-    )
-    observed = judge.read(_reports_of(folder, name).parent)
-    if ended.breach:
-        status, reason = _BREACHES[ended.breach]
-        return observed, ended, (status, f"{reason.format(limits)}, and was ended")
-    if lab.BEGINS not in ended.output:
-        raise course.CourseError(f"the lab failed: {ended.output[-2000:]}")
-    if ended.status or name not in observed or observed[name].statuses == {}:
-        stopped = (REFUSED, "it ended the processes that watch over it")
-        return observed, ended, stopped
-    reports = _reports_of(folder, name)
-    if os.path.realpath(reports) != str(reports):
-        # A later life would be shown what the link leads to.
-        return observed, ended, (REFUSED, "it moved the folder of its reports")
-    return observed, ended, None
+
+    content: bytes
+    exercise: exercises.Exercise
+    limits: sandbox.Limits
+    silence: float
+    isolation: sandbox.Isolation
+    log: str = ""
+    seconds: float = 0.0
+    stopped: Stopped | None = None
+
+    @contextlib.contextmanager
+    def observing(self, worlds: tuple[str, ...]) -> Iterator[dict[str, Observed]]:
+        """Run it in these worlds; give what was observed, which may be forged.
+
+        Raises Stopped for what it did, CourseError for what is no program's fault.
+        """
+        try:
+            with self._folder() as folder:
+                observed: dict[str, Observed] = {}
+                try:
+                    for world in worlds:
+                        self._perform(world, folder, observed)
+                finally:
+                    self.log = _log(observed) or self.log
+                with np.errstate(all="ignore"), _fitting_together():
+                    yield observed
+        except Stopped as stopped:
+            self.stopped = stopped
+            raise
+
+    @contextlib.contextmanager
+    def _folder(self) -> Iterator[Path]:
+        """A scratch folder for its sandboxes, whatever it leaves there."""
+        with files.scratch() as place:
+            folder = place.resolve()
+            if not self.isolation.files:  # the unprivileged user comes by this way
+                folder.chmod(0o711)
+            try:
+                yield folder
+            finally:
+                sandbox.remove(folder)
+
+    def _perform(self, name: str, folder: Path, observed: dict[str, Observed]) -> None:
+        """Run it in one world, in a folder of its own, and add what was observed."""
+        world, place = lab.WORLDS[name], _place(folder, name)
+        place.mkdir()
+        script = place / NAME
+        if not world.reference:  # it is compared with what this program can't touch
+            text = as_python_reads_it(self.content)
+            script.write_text(text, encoding="utf-8", newline="\n")
+        job = self.exercise.job(script, (name,), place)
+        readable = [course.PACKAGE / name for name in SHOWN]
+        if world.after:
+            earlier = _reports_of(folder, world.after)
+            job = replace(job, earlier=str(earlier))
+            readable.append(earlier)
+        lab.prepare(place, [job], self.silence)
+        ended = sandbox.run(
+            lab.command(place),
+            place,
+            readable=readable,
+            environment=lab.environment(),
+            limits=self.limits,
+            isolation=self.isolation,
+        )
+        self.seconds += ended.seconds
+        self.log = ended.output
+        reports = _reports_of(folder, name)
+        observed |= judge.read(reports.parent)
+        if ended.breach:
+            status, reason = _BREACHES[ended.breach]
+            raise Stopped(status, f"{reason.format(self.limits)}, and was ended")
+        if lab.BEGINS not in ended.output:
+            raise course.CourseError(f"the lab failed: {ended.output[-2000:]}")
+        if ended.status or name not in observed or observed[name].statuses == {}:
+            raise Stopped(REFUSED, "it ended the processes that watch over it")
+        if os.path.realpath(reports) != str(reports):
+            # A later life would be shown what the link leads to.
+            raise Stopped(REFUSED, "it moved the folder of its reports")
+
+    def examined(self, verdicts: tuple[Verdict, ...]) -> Examined:
+        """What the examination gives, with these verdicts."""
+        status, reason = self._status(verdicts)
+        isolation = (f"Isolation: {self.isolation.how}.", *self.isolation.describe())
+        return Examined(verdicts, status, isolation, self.log, self.seconds, reason)
+
+    def _status(self, verdicts: tuple[Verdict, ...]) -> tuple[str, str]:
+        """How it behaved, in a word, and why; "" where the verdicts say it."""
+        if self.stopped:
+            return self.stopped.status, self.stopped.reason
+        failures = [verdict for verdict in verdicts if not verdict.ok]
+        seen = {v.id.partition(".")[2]: v.seen for v in reversed(failures)}
+        for name, status in _ENDINGS.items():
+            if name in seen:
+                return status, seen[name]
+        for verdict in failures:
+            if verdict.state == UNDECIDED:
+                return GRADER_ERROR, verdict.seen
+        return (WRONG if failures else OK), ""
+
+
+@contextlib.contextmanager
+def _fitting_together() -> Iterator[None]:
+    """Refuse what a judge can't make sense of: forged numbers may be any."""
+    try:
+        yield
+    except _NO_TRAINING as error:
+        # Each record is what a worker reports; together they are no training.
+        reason = f"what it reported does not fit together ({type(error).__name__})"
+        raise Stopped(REFUSED, reason) from error
 
 
 def _place(folder: Path, world: str) -> Path:
@@ -162,14 +210,7 @@ def _reports_of(folder: Path, world: str) -> Path:
     return _place(folder, world) / "0" / world
 
 
-def _stopped(
-    exercise: exercises.Exercise, step: int, status: str, reason: str
-) -> Verdict:
-    expected, seen = exercise.expected[step], f"{reason[0].upper()}{reason[1:]}."
-    return Verdict(step, f"step-{step}.{status}", WRONG, expected, seen)
-
-
-def _log(observed: dict[str, judge.Observed]) -> str:
+def _log(observed: dict[str, Observed]) -> str:
     """What the workers printed, one after the other; none of it is believed."""
     parts = []
     for world in observed.values():
@@ -181,31 +222,3 @@ def _log(observed: dict[str, judge.Observed]) -> str:
             if text.strip():
                 parts.append(f"--- rank {rank.number} of {world.size}\n{text}")
     return "\n".join(parts)
-
-
-def _result(
-    known: dict[int, Verdict],
-    isolation: tuple[str, ...],
-    log: str,
-    seconds: float,
-    stopped: tuple[str, str] | None = None,
-) -> Examined:
-    verdicts = tuple(known.values())
-    if stopped:
-        return Examined(verdicts, stopped[0], isolation, log, seconds, stopped[1])
-    failures = [v for v in verdicts if not v.ok]
-    endings = {v.id.partition(".")[2]: v for v in reversed(failures)}
-    for name, status in (
-        (judge.TAMPERED, REFUSED),
-        (judge.FLOOD, REFUSED),
-        (judge.CRASHED, CRASHED),
-        (judge.DEADLOCK, HUNG),
-        (judge.HUNG, HUNG),
-    ):
-        if name in endings:
-            seen = endings[name].seen
-            return Examined(verdicts, status, isolation, log, seconds, seen)
-    if any(v.state == UNDECIDED for v in failures):
-        reason = next(v.seen for v in failures if v.state == UNDECIDED)
-        return Examined(verdicts, GRADER_ERROR, isolation, log, seconds, reason)
-    return Examined(verdicts, WRONG if failures else OK, isolation, log, seconds)
