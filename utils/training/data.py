@@ -163,11 +163,16 @@ def _balanced(labels: np.ndarray, count: int) -> np.ndarray:
         raise CourseError(
             f"train_images is {count}: choose from 1 to {len(labels):,} images."
         )
+    return np.sort(in_turns(labels)[:count])
+
+
+def in_turns(labels: np.ndarray) -> np.ndarray:
+    """The places of all labels in the order in which the classes take turns."""
     turn = np.empty(len(labels), np.int64)
     for label in np.unique(labels):
         places = np.flatnonzero(labels == label)
         turn[places] = np.arange(len(places))
-    return np.sort(np.lexsort((labels, turn))[:count])
+    return np.lexsort((labels, turn))
 
 
 def real_or_why_not(choice: str, real: Callable[[bool], Any]) -> tuple[Any, str]:
