@@ -35,6 +35,7 @@ class LearnerEngine(Engine):
 class Learner(PapermillNotebookClient):
     def execute_cell(self, cell, cell_index, *arguments, **options):
         """Run a cell, and after each step that it has missed, run it again."""
+        print(f"{notebook_rules.AT_CELL}{cell_index + 1}", flush=True)
         notebook = Path(self.nb.metadata.papermill["input_path"])
         name = outline.exercise_of(notebook.stem)
         source = Path("..", "solutions", f"{name}_solution.py")

@@ -27,6 +27,9 @@ from utils.lessons import work
 # compares them with what running it gives.
 KEEPS_OUTPUTS = "02"
 
+# What the engine that executes a notebook prints when it begins a cell, and its number.
+AT_CELL = "At cell "
+
 TAGS = {"parameters", "figure", "claim", "nbval-ignore-output"}
 
 MAX_WORDS = 80

@@ -240,12 +240,13 @@ def _papermill(
     last_lines: deque[str] = deque(maxlen=20)
 
     def follow(line: str) -> None:
-        if begun := re.match(r"Executing Cell (\d+)-", line):
-            on_cell(int(begun[1]))
-        last_lines.append(line.strip())
+        if line.startswith(notebook_rules.AT_CELL):
+            on_cell(int(line.removeprefix(notebook_rules.AT_CELL)))
+        else:
+            last_lines.append(line.strip())
 
     command = [sys.executable, "-m", "papermill", notebook.name, f"../{output.name}"]
-    command += ["--kernel", "python3", "--log-output", "--no-progress-bar"]
+    command += ["--kernel", "python3", "--no-progress-bar"]
     command += ["--engine", "learner"]
     status = _supervised(command, notebook.parent, environment, time_limit, follow)
     executed = notebook_rules.read(output if output.exists() else notebook)
