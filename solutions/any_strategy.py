@@ -16,6 +16,10 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import os
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
+
 import tensorflow as tf
 
 from utils import CourseError, logs, replica_devices, tasks

@@ -9,7 +9,10 @@ the other metrics: all of them stop after the same epoch.
 """
 
 import argparse
+import os
 import time
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
 
 import horovod.tensorflow.keras as hvd
 import tensorflow as tf

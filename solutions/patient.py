@@ -6,7 +6,10 @@ Notebook 12 gives it one fault at a time.
 """
 
 import argparse
+import os
 from pathlib import Path
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
 
 import horovod.tensorflow.keras as hvd
 import tensorflow as tf

@@ -143,6 +143,8 @@ def main():
     output = folder("SM_OUTPUT_DATA_DIR")
     arrays = load(channel)
 
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
+
     import horovod.tensorflow as hvd_tf
     import horovod.tensorflow.keras as hvd
     import tensorflow as tf

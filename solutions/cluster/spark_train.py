@@ -24,7 +24,10 @@ def train(args):
     is imported here; Horovod tells each worker who it is."""
     import dataclasses
     import hashlib
+    import os
     import socket
+
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
 
     import horovod.tensorflow as hvd_tf
     import horovod.tensorflow.keras as hvd

@@ -14,6 +14,7 @@ when they are silent; how, is in its outcome.json.
 
 import contextlib
 import faulthandler
+import functools
 import gc
 import json
 import os
@@ -32,12 +33,13 @@ import psutil
 
 from utils.base import course, files, machine, supervise
 from utils.checking import evidence
+from utils.checking.observers import first_import, observe
 from utils.checking.observers import graphs as observe_graphs
-from utils.checking.observers import observe
 from utils.checking.observers import replicas as observe_replicas
 from utils.checking.observers import scaled as observe_scaled
 from utils.checking.observers import survive as observe_survive
 from utils.running import launchers, worker
+from utils.training import keras_2
 
 # Odd numbers of batches, so that dividing leaves remainders.
 TRAIN_IMAGES, BATCH_SIZE, VAL_BATCH_SIZE = 60, 8, 4
@@ -396,6 +398,7 @@ def _work(running: _Running, environment: dict[str, str]) -> int:
     os.setsid()
     os.environ.clear()
     os.environ.update(environment)
+    del os.environ[keras_2.VARIABLE]  # programs choose it themselves
     rank = course.worker_rank()
     world = running.world
     if world.observed:  # which pretends what GPUs there are
@@ -432,7 +435,8 @@ def _work(running: _Running, environment: dict[str, str]) -> int:
     graphs = None
     if world.graphs and rank == 0:
         graphs = observer.graphs = observe_graphs.Graphs(observer)
-    with observer.at_work():
+    got_keras_3 = functools.partial(observer.event, "keras 3")
+    with observer.at_work(), first_import.watched(got_keras_3):
         failure = worker.run_program(running.script)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -502,6 +506,7 @@ def command(folder: Path) -> list[str]:
 def environment() -> dict[str, str]:
     """What the command needs in its environment, beside what every process has."""
     return {
+        keras_2.VARIABLE: "1",
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "OMP_NUM_THREADS": "1",
         "TF_NUM_INTRAOP_THREADS": "1",

@@ -20,6 +20,7 @@ from utils.base import course
 from utils.checking import evidence, lab
 from utils.checking.evidence import Unreadable
 from utils.lessons.verdict import RIGHT, UNDECIDED, WRONG, Verdict
+from utils.training import keras_2
 
 EVIDENCE_LINES = 6
 
@@ -248,6 +249,7 @@ def verdict(
     try:
         for world in worlds.values():
             _raise_tampering(world)
+            _raise_keras_3(world)
         try:
             judge(worlds)
         except Missing:
@@ -272,6 +274,18 @@ def _raise_tampering(world: Observed) -> None:
                 TAMPERED,
                 f"Rank {rank.number} {event['how']}: what the check sees may be wrong. "
                 "Programs may use and subclass libraries, not change or trace them.",
+            )
+
+
+def _raise_keras_3(world: Observed) -> None:
+    for rank in world.ranks:
+        for event in rank.all("keras 3"):
+            raise Problem(
+                "keras-3",
+                f"It imports TensorFlow{in_line(event['line'])} without having chosen "
+                "Keras 2, so run by itself it gets Keras 3, which Horovod does not "
+                f"know. Before that line goes `{keras_2.CHOICE}`.",
+                event["line"],
             )
 
 

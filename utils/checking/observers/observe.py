@@ -423,8 +423,8 @@ class Observer(Reporter):
             self._inside.remove(activity)
 
     def _hook_training(self, tf) -> None:
-        from keras.src.optimizers import optimizer as new
-        from keras.src.optimizers.legacy import optimizer_v2 as legacy
+        from tf_keras.src.optimizers import optimizer as new
+        from tf_keras.src.optimizers.legacy import optimizer_v2 as legacy
 
         self.replace(tf.keras.Model, "__call__", self._forward)
         self.replace(tf.keras.Model, "fit", self._fit)
@@ -615,7 +615,7 @@ class Observer(Reporter):
                     v.assign_add(0.01 * self.rank + 0 * v)
 
     def _hook_callbacks(self, tf) -> None:
-        from keras.src import callbacks  # the list has no public name
+        from tf_keras.src import callbacks  # the list has no public name
 
         base = tf.keras.callbacks.Callback
 

@@ -12,7 +12,10 @@ bench accuracy` runs both.
 """
 
 import argparse
+import os
 import time
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
 
 import horovod.tensorflow.keras as hvd
 import tensorflow as tf
