@@ -4,6 +4,7 @@ Nothing is guessed: two processes are started with `mpirun`, add two numbers wit
 Horovod, and tell what they found on the way (utils.checking.probe).
 """
 
+import importlib.metadata
 import json
 import os
 import platform
@@ -16,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
+from packaging.specifiers import SpecifierSet
 
 from utils.base import course, machine, profiles, supervise
 from utils.base.show import Page, Table
@@ -30,6 +32,7 @@ PROBE_SECONDS = 90.0  # two processes import TensorFlow at once; it may be a col
 NEEDED_MEMORY = 2 * launch.MEMORY_PER_WORKER + 0.6e9  # two workers and a notebook
 NEEDED_DISK = 1e9  # the data, the logs and the executed notebooks
 SMALLEST_FILE = fetch.FILES["y_test"][0]
+DISTRIBUTION = "distributed-training-course"  # as pyproject.toml calls it
 SET_UP = "run `make setup`; it says what it misses"
 
 
@@ -272,9 +275,10 @@ def _lines_of_software(facts: dict) -> list[Line]:
 
 def _python_line() -> Line:
     version = platform.python_version()
-    if version.startswith("3.11."):
+    needed = importlib.metadata.metadata(DISTRIBUTION)["Requires-Python"]
+    if SpecifierSet(needed).contains(version):
         return Line("python", "Python", version)
-    fix = "the course needs Python 3.11: run `make setup`, which can fetch it"
+    fix = f"the course needs Python {needed}: run `make setup`, which can fetch it"
     return Line("python", "Python", version, MISSING, fix)
 
 

@@ -24,6 +24,7 @@ import psutil
 from utils.base import course, files
 from utils.base.machine import cores
 from utils.running import tasks as clusters
+from utils.training import keras_2
 
 
 def mpirun_line(
@@ -81,9 +82,11 @@ def mpirun() -> str:
 def clean_environment() -> dict[str, str]:
     """This process's environment, for a run of its own.
 
-    A worker of a run must not believe to be a worker of the run that started it.
+    A worker of a run must not believe to be a worker of the run that started it; and
+    its program chooses Keras 2 itself, or it would work here alone.
     """
     prefixes = ("OMPI_", "PMIX_", "HOROVOD_RANK", "TF_CONFIG", "COURSE_TASK")
+    prefixes += (keras_2.VARIABLE,)
     variables = {n: v for n, v in os.environ.items() if not n.startswith(prefixes)}
     # No message goes by libfabric's way (it is for one-sided communication), but to
     # close it takes a second at the end of every run.

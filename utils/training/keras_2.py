@@ -27,7 +27,7 @@ def choose() -> None:
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is None:
         os.environ[VARIABLE] = "1"
-    elif tensorflow.keras.__version__.startswith("3"):
+    elif not tensorflow.keras.Model.__module__.startswith("tf_keras"):
         sentence = (
             "this program got Keras 3, which Horovod does not know. Choose Keras 2 "
             f"before TensorFlow and Horovod are imported: `import os`, then `{CHOICE}`."
