@@ -9,6 +9,9 @@ larger batch, exact validation, and a checkpoint.
 """
 
 import argparse
+import os
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
 
 import horovod.tensorflow.keras as hvd
 import tensorflow as tf

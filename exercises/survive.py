@@ -10,6 +10,9 @@ all workers, and going on without a worker that has died.
 """
 
 import argparse
+import os
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
 
 import horovod.tensorflow as hvd_tf
 import horovod.tensorflow.keras as hvd

@@ -10,8 +10,11 @@ with progress shown and the log kept. Have GPUs? Start a worker for each.
 """
 
 import argparse
+import os
 import time
 from pathlib import Path
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
 
 import tensorflow as tf
 
