@@ -49,8 +49,19 @@ def empty_course(folder: Path):
     """Make `folder` a course without notebooks and exercises, and work in it."""
     for name in ("notebooks", "exercises"):
         (folder / name).mkdir()
-    with contextlib.chdir(folder):
+    with working_in(folder):
         yield folder
+
+
+@contextlib.contextmanager
+def working_in(folder: Path):
+    """contextlib.chdir, which Python 3.10 doesn't have."""
+    former = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(former)
 
 
 def descendants_of_runs_in(folder: Path) -> list[psutil.Process]:
