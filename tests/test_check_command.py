@@ -72,7 +72,7 @@ def test_an_earlier_step_that_is_left_is_named(copy):
 
 
 def test_checking_at_once_needs_no_tensorflow(copy):
-    code = "import sys; from utils.checking.checks import examine; examine(1); "
+    code = "import sys; from utils.checking.checks import report_on; report_on(1); "
     code += "sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
