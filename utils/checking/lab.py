@@ -14,7 +14,6 @@ when they are silent; how, is in its outcome.json.
 
 import contextlib
 import faulthandler
-import functools
 import gc
 import json
 import os
@@ -435,7 +434,10 @@ def _work(running: _Running, environment: dict[str, str]) -> int:
     graphs = None
     if world.graphs and rank == 0:
         graphs = observer.graphs = observe_graphs.Graphs(observer)
-    got_keras_3 = functools.partial(observer.event, "keras 3")
+
+    def got_keras_3(module: str) -> None:
+        observer.event("keras 3", module=module)
+
     with observer.at_work(), first_import.watched(got_keras_3):
         failure = worker.run_program(running.script)
     sys.stdout.flush()

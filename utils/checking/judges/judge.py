@@ -280,13 +280,20 @@ def _raise_tampering(world: Observed) -> None:
 def _raise_keras_3(world: Observed) -> None:
     for rank in world.ranks:
         for event in rank.all("keras 3"):
-            raise Problem(
-                "keras-3",
-                f"It imports TensorFlow{in_line(event['line'])} without having chosen "
-                "Keras 2, so run by itself it gets Keras 3, which Horovod does not "
-                f"know. Before that line goes `{keras_2.CHOICE}`.",
-                event["line"],
-            )
+            where, line = in_line(event["line"]), event["line"]
+            if event["module"] == "tensorflow":
+                seen = (
+                    f"It imports TensorFlow{where} without having chosen Keras 2, so "
+                    "run by itself it gets Keras 3, which Horovod does not know. "
+                    f"Before that line goes `{keras_2.CHOICE}`."
+                )
+            else:
+                seen = (
+                    f"It imports {event['module']}{where}, which takes the package "
+                    "keras, Keras 3. For the Keras 2 of TensorFlow, import "
+                    "horovod.tensorflow.keras."
+                )
+            raise Problem("keras-3", seen, line)
 
 
 # ------------------------------------------------------------ small things
