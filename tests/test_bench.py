@@ -7,8 +7,8 @@ import csv
 
 import pytest
 
+from utils import figures
 from utils.base import course, machine
-from utils.figures import speed as scaling_plots
 from utils.measure import bench, records, table
 from utils.measure.bench import Plan
 from utils.measure.programs import pipelines
@@ -88,7 +88,7 @@ def test_files_have_every_round(tmp_path):
 
 def test_the_figure_has_a_bar_for_each_row_that_is_compared():
     section = example()
-    (axis,) = scaling_plots.of_section(section, "Recorded today.").axes
+    (axis,) = figures.speed.of_section(section, "Recorded today.").axes
     assert [label.get_text() for label in axis.get_yticklabels()] == ["ours"]
     assert [bar.get_width() for bar in axis.patches] == pytest.approx([0.95])
     assert axis.get_xlabel() == "ratio to: limit"
@@ -184,7 +184,7 @@ def test_it_measures_for_real(tmp_path):
         out=tmp_path,
         tell=messages.append,
         plan=TINY,
-        draw=scaling_plots.of_section,
+        draw=figures.speed.of_section,
     )
     assert [len(row.values) for row in pipes.rows] == [1, 1, 1]
     assert {path.name for path in tmp_path.iterdir()} == {

@@ -12,10 +12,10 @@ import threading
 import pytest
 from rich.console import Console
 
+from utils import figures
 from utils.base import course, machine, profiles
 from utils.checking import doctor
 from utils.checking.doctor import LIMITED, MISSING, OK, Line, Report
-from utils.figures import machine as machine_plots
 from utils.lessons import outline
 from utils.running import launchers
 from utils.training import fetch
@@ -272,14 +272,14 @@ def test_real_data_is_checked(monkeypatch):
     ],
 )
 def test_devices_are_shared_out(workers, devices, one_each, shares, words):
-    assert machine_plots.share_out(workers, devices, one_each) == shares
-    assert machine_plots.in_words(shares, "core").startswith(words)
+    assert figures.machine.share_out(workers, devices, one_each) == shares
+    assert figures.machine.in_words(shares, "core").startswith(words)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 8])
 def test_the_machine_is_drawn_with_its_words(workers):
     settings = profiles.Settings("cpu", workers, 1, 1, 1)
-    diagram = machine_plots.show_machine(Report([], [], settings))
+    diagram = figures.machine.show_machine(Report([], [], settings))
     drawn = " ".join(text.get_text() for axes in diagram.axes for text in axes.texts)
     assert "worker 0" in drawn
     assert diagram.words in drawn
