@@ -1,8 +1,8 @@
 # What a person types. Each command first sets up whatever is still missing.
 
 # Any Python 3 starts the set-up, which then finds the one that the course is built on.
-PYTHON3 := $(firstword $(foreach name,python3.13 python3.12 python3.11 python3.10 python3, \
-    $(shell $(name) -c "" 2> /dev/null && echo $(name))))
+PYTHON3 := $(shell for name in python3.13 python3.12 python3.11 python3.10 python3; do \
+    $$name -c "" 2> /dev/null && echo $$name && break; done)
 NO_PYTHON = Python is missing. Debian, Ubuntu: sudo apt install python3 python3-venv; \
     Fedora: sudo dnf install python3.12; macOS: brew install python@3.12
 
