@@ -10,13 +10,13 @@ pytest, and imports TensorFlow once for all of its programs.
 """
 
 import textwrap
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import pytest
+import tomli
 
 from utils.checking import exercises, lab
 from utils.checking.judges import judge
@@ -109,7 +109,7 @@ class Tables:
 
     def _rows(self, kind: str) -> list[dict]:
         path = Path(__file__).with_name(f"{kind}_{self.files}.toml")
-        rows = tomllib.loads(path.read_text())
+        rows = tomli.loads(path.read_text())
         return rows.get("program") or rows[self.exercise.name]
 
     def _program(self, row: dict) -> Program:

@@ -13,10 +13,11 @@ import json
 import re
 import threading
 import time
-import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import tomli
 
 from utils.base import course, files, logs, programs
 from utils.base.show import Page, Table
@@ -96,7 +97,7 @@ class Case:
 def cases() -> tuple[Case, ...]:
     """All cases, in the order of their numbers, which begin at 1."""
     all_cases = []
-    table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+    table = tomli.loads(Path(__file__).with_suffix(".toml").read_text())
     for number, row in enumerate(table["case"], 1):
         text = PATIENT.read_text().partition('"""\n\n')[2]
         text = f'"""Case {number} of the clinic: a program with one fault."""\n\n{text}'

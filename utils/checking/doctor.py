@@ -272,9 +272,9 @@ def _lines_of_software(facts: dict) -> list[Line]:
 
 def _python_line() -> Line:
     version = platform.python_version()
-    if version.startswith("3.11."):
+    if (3, 10) <= sys.version_info[:2] <= (3, 13):
         return Line("python", "Python", version)
-    fix = "the course needs Python 3.11: run `make setup`, which can fetch it"
+    fix = "the course needs Python 3.10 to 3.13: run `make setup`, which can fetch it"
     return Line("python", "Python", version, MISSING, fix)
 
 

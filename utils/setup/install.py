@@ -1,14 +1,12 @@
 """Sets up everything the course needs, once. Every `make` target calls this first.
 
-    python3 utils/setup/install.py          set up `.venv`, or see that nothing is left
-    python3 utils/setup/install.py spark    the same, and add Spark for notebook 18
-    python utils/setup/install.py conda [spark]    complete the active conda
-                                            environment, which environment.yml began
+    python3 utils/setup/install.py [spark]         set up `.venv`, add Spark to it
+    python utils/setup/install.py conda [spark]    complete the active conda environment
 
 Environment variables: PYTHON=path (the Python to build on), GPU=1 (with CUDA and NCCL;
 GPU=0 goes back), COURSE_YES=1 (answer every question with yes).
 
-uv makes the environment and fills it from requirements.lock; what it can't know is
+uv makes the environment and fills it from requirements.lock. What it can't know is
 here: Horovod's patch and build, Open MPI's launcher, the kernel, a first sum.
 
 This uses only the standard library, as it starts before anything is installed, and
@@ -42,8 +40,6 @@ FIRST_SUM = Path(__file__).with_name("first_sum.py")
 NEEDED_GB = 5
 NEEDED_TO_GO_ON_GB = 1.5
 
-END_SECONDS = 5  # for a child to end by itself before it is killed
-
 # Variables of the caller's that would lead uv, pip, Open MPI or the build astray.
 STRAY = "PIP_PREFIX PIP_TARGET PYTHONHOME PYTHONPATH __PYVENV_LAUNCHER__".split()
 
@@ -67,8 +63,8 @@ os.path.exists("/dev/nvidiactl") or os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL"
 class Home:
     """The environment to set up: the folder `prefix`, there already or not.
 
-    `.setup` inside it holds uv if the machine has none, the log of all that ran, if it
-    is for GPUs, and the stamp: its Python, and a key for each finished stage.
+    `.setup` inside it holds uv if the machine has none, the log of all that ran, and
+    the stamp: the Python, 1 if it is for GPUs, and a key for each finished stage.
     """
 
     def __init__(self, prefix, conda=False):
@@ -80,7 +76,7 @@ class Home:
         self.log = self.state / "log"
         self.scratch = self.state / "scratch"  # empty at the start of every stage
         self.claim = None  # the open lock file, while this process is at work
-        self.gpu = os.environ.get("GPU") or self.note("gpu") or "0"
+        self.gpu = os.environ.get("GPU") or self.stamp()[1]
         if self.gpu not in ("0", "1"):
             raise SetupError(f"GPU={self.gpu} is neither GPU=1 nor GPU=0.")
 
@@ -88,21 +84,19 @@ class Home:
     def site(self):
         return next(self.prefix.glob("lib/python3.*/site-packages"))
 
-    def note(self, name):
-        """What the small file of that name in `.setup` says; "" without one."""
-        path = self.state / name
-        return path.read_text() if path.exists() else ""
+    def stamp(self):
+        path = self.state / "stamp"
+        return path.read_text().split("\n") if path.exists() else ["", "0"]
 
     def done(self):
         """The keys of the finished stages; none when their Python is gone."""
-        python, *keys = self.note("stamp").split("\n")
+        python, _, *keys = self.stamp()
         there = self.python.exists() and python == os.path.realpath(str(self.python))
         return keys if there else []
 
     def write_stamp(self, done):
         python = os.path.realpath(str(self.python))
-        replace(self.state / "stamp", "\n".join([python, *done]))
-        replace(self.state / "gpu", self.gpu)
+        replace(self.state / "stamp", "\n".join([python, self.gpu, *done]))
 
     def run(self, *command, minutes, **variables):
         """Run `command`, its output going to the log, and own all that it starts.
@@ -383,17 +377,14 @@ def check_machine(home):
 def conda_home():
     """The active conda environment, if environment.yml made it."""
     prefix = os.environ.get("CONDA_PREFIX", "")
-    if not prefix or os.path.realpath(prefix) != os.path.realpath(sys.prefix):
-        raise SetupError(
-            "No conda environment is active, or its Python isn't the one running:\n"
-            "    conda activate distributed-training"
-        )
-    if not platform.python_version().startswith(prerequisites.PYTHONS):
-        raise SetupError(
-            f"The Python of {prefix} is none for this course. Make its environment:\n"
-            "    conda env create --file environment.yml"
-        )
-    return Home(prefix, conda=True)
+    if os.path.realpath(prefix) == os.path.realpath(sys.prefix):
+        if platform.python_version().startswith(prerequisites.PYTHONS):
+            return Home(prefix, conda=True)
+    raise SetupError(
+        "No conda environment of this course is active, or another Python runs this:\n"
+        "    conda env create --file environment.yml\n"
+        "    conda activate distributed-training"
+    )
 
 
 def explain(status, output, log):
@@ -415,16 +406,12 @@ def explain(status, output, log):
 
 
 def end_group(child):
-    """End `child` and its process group, whatever happens meanwhile."""
-    with contextlib.suppress(ProcessLookupError):
-        try:
-            if child.poll() is None:
-                os.killpg(child.pid, signal.SIGTERM)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    child.wait(END_SECONDS)
-        finally:
-            os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
+    """End `child` and its process group; who doesn't end by itself is killed."""
+    for number, seconds in ((signal.SIGTERM, 5), (signal.SIGKILL, None)):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(seconds)
 
 
 def remove(path):
