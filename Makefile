@@ -10,7 +10,7 @@ NO_PYTHON = Python is missing. Debian, Ubuntu: sudo apt install python3 python3-
 BIN := $(CURDIR)/.venv/bin
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help setup lab course test quick bench soak spark cluster lock
+.PHONY: help setup lab course test quick bench soak spark cluster peers lock
 
 help:
 	@awk -F ': .*## ' '/^[a-z]+: .*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
@@ -49,6 +49,23 @@ cluster: ## add Slurm and sshd for notebook 18 (Debian, Ubuntu; as root)
 	else \
 	    false; \
 	fi || echo "Slurm and sshd were not added: that takes Debian or Ubuntu, and root."
+
+# Horovod's own tests, which its source release leaves out: the folder `test` of its
+# repository at v0.28.1. Two workers share each test; the elastic ones start their own.
+PEERS = ../shared/peers/horovod-0.28.1/test
+PEERS_OF_TWO = tensorflow tensorflow_keras tensorflow2_keras tensorflow_process_sets \
+    tensorflow2_keras_process_sets
+PEERS_OF_MANY = tensorflow2 tensorflow_keras
+PEER_TEST = $(BIN)/python -m pytest -p no:randomly -p no:cacheprovider -rfEs
+
+peers: setup ## run Horovod's own tests against the Horovod that was built
+	@test -d $(PEERS) || { echo "PEERS=FOLDER: where is Horovod's folder 'test'?"; exit 2; }
+	@export TF_USE_LEGACY_KERAS=1; cd $(PEERS); status=0; \
+	for name in $(PEERS_OF_TWO); do \
+	    mpirun -np 2 --oversubscribe --bind-to none \
+	        $(PEER_TEST) parallel/test_$$name.py || status=1; done; \
+	for name in $(PEERS_OF_MANY); do \
+	    $(PEER_TEST) integration/test_elastic_$$name.py || status=1; done; exit $$status
 
 # The newest versions that requirements.txt allows, the same for every Python and
 # platform of the course, with hashes and without addresses.

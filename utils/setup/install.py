@@ -27,7 +27,7 @@ import time
 from pathlib import Path
 
 import prerequisites
-from prerequisites import SetupError
+from prerequisites import PYTHONS, SetupError
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LOCK = ROOT / "requirements.lock"
@@ -185,24 +185,18 @@ def install_packages(home):
 def find_python(home):
     """What to build on, in words that uv knows: the Python named in PYTHON, else the
     one built on before, else the newest; else one that uv may fetch."""
-    before = os.path.realpath(str(home.python))
-    candidates = [os.environ.get("PYTHON")]
-    if not candidates[0]:
-        candidates = [before, *prerequisites.PYTHONS]
-    find = [home.uv(), "python", "find", "--system", "--show-version"]
-    for candidate in candidates:
-        answer = subprocess.run(
-            [*find, candidate], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
-        if answer.stdout.decode().startswith(prerequisites.PYTHONS):
+    named, known = os.environ.get("PYTHON"), os.path.realpath(str(home.python))
+    find = (home.uv(), "python", "find", "--system", "--show-version")
+    for candidate in [named] if named else [known, *PYTHONS]:
+        if (prerequisites.quietly(*find, candidate) or "").startswith(PYTHONS):
             return candidate
-    if os.environ.get("PYTHON") or not prerequisites.agreed(
+    if named or not prerequisites.agreed(
         "\nA Python for the course is missing. The program uv can fetch one into your\n"
         "home folder (30 MB; nothing else on this machine changes). Fetch it?"
     ):
         raise SetupError(prerequisites.python_problem())
-    home.run(home.uv(), "python", "install", prerequisites.PYTHONS[0], minutes=30)
-    return prerequisites.PYTHONS[0]
+    home.run(home.uv(), "python", "install", PYTHONS[0], minutes=30)
+    return PYTHONS[0]
 
 
 def build_horovod(home):
@@ -378,7 +372,7 @@ def conda_home():
     """The active conda environment, if environment.yml made it."""
     prefix = os.environ.get("CONDA_PREFIX", "")
     if os.path.realpath(prefix) == os.path.realpath(sys.prefix):
-        if platform.python_version().startswith(prerequisites.PYTHONS):
+        if platform.python_version().startswith(PYTHONS):
             return Home(prefix, conda=True)
     raise SetupError(
         "No conda environment of this course is active, or another Python runs this:\n"

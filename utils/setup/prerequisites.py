@@ -18,14 +18,22 @@ class SetupError(Exception):
     """Something that the user can mend. The message says what is missing and how."""
 
 
-def remedy(problem, debian, fedora, macos):
+def remedy(problem, apt, dnf, macos):
     """The message for something missing, with the command that gets it."""
     return (
         f"{problem}\n"
-        f"    Debian, Ubuntu:  {debian}\n"
-        f"    Fedora:          {fedora}\n"
+        f"    Debian, Ubuntu:  sudo apt {apt}\n"
+        f"    Fedora:          sudo dnf {dnf}\n"
         f"    macOS:           {macos}"
     )
+
+
+def quietly(*command, **options):
+    """What a command prints; None if it fails or isn't there."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return subprocess.check_output(
+            command, stderr=subprocess.DEVNULL, timeout=60, **options
+        ).decode()
 
 
 # Each of these returns None, or a message when something is missing.
@@ -40,11 +48,7 @@ def platform_problem(system, machine, libc):
             "in an administrator's PowerShell, restart, open Ubuntu, and get and run\n"
             "the course there."
         )
-    if (system, machine) not in (
-        ("linux", "x86_64"),
-        ("linux", "aarch64"),
-        ("darwin", "arm64"),
-    ):
+    if f"{system} {machine}" not in ("linux x86_64", "linux aarch64", "darwin arm64"):
         return (
             f"TensorFlow 2.21 has no package for {system} on {machine}: use Linux on\n"
             "a 64-bit Intel, AMD or ARM processor, or macOS on Apple's own."
@@ -61,18 +65,13 @@ def compiler_problem():
     """Compiles a small program with $CXX or the system's compiler."""
     check = "command -v make && command -v git && "
     check += "${CXX:-c++} -x c++ -std=c++17 -fsyntax-only -"
-    answer = subprocess.run(
-        ["/bin/sh", "-c", check],
-        input=b"#include <vector>\nint main() { return std::vector<int>().size(); }\n",
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    if answer.returncode == 0:
+    program = b"#include <vector>\nint main() { return std::vector<int>().size(); }\n"
+    if quietly("/bin/sh", "-c", check, input=program) is not None:
         return None
     return remedy(
         "Missing: a working C++ compiler, make or git. Horovod is built from source.",
-        "sudo apt install g++ make git",
-        "sudo dnf install gcc-c++ make git",
+        "install g++ make git",
+        "install gcc-c++ make git",
         "xcode-select --install",
     )
 
@@ -86,8 +85,8 @@ def uv_problem():
         return None
     return remedy(
         f"Missing: uv, or modules venv and ensurepip of a newer {sys.executable}.",
-        "sudo apt install python3-venv",
-        "sudo dnf install python3.12",
+        "install python3-venv",
+        "install python3.12",
         "brew install uv",
     )
 
@@ -96,13 +95,11 @@ def cuda_home():
     """The folder of CUDA's toolkit 12, which TensorFlow was built with; None without
     one. Where a newer one comes first, this may be beside it."""
     nvcc = os.path.realpath(shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc")
-    found = [os.path.dirname(os.path.dirname(nvcc)), "/usr/local/cuda"]
+    found = [os.path.dirname(os.path.dirname(nvcc)), *glob.glob("/usr/local/cuda*")]
     named = os.environ.get("HOROVOD_CUDA_HOME")
-    for folder in [named] if named else found + glob.glob("/usr/local/cuda-12*"):
-        with contextlib.suppress(OSError, subprocess.SubprocessError):
-            version = [f"{folder}/bin/nvcc", "--version"]
-            if b"release 12." in subprocess.check_output(version, timeout=60):
-                return folder
+    for folder in [named] if named else found:
+        if "release 12." in (quietly(f"{folder}/bin/nvcc", "--version") or ""):
+            return folder
     return None
 
 
@@ -112,8 +109,8 @@ def cuda_problem():
     return remedy(
         "GPU=1 needs nvcc of NVIDIA's CUDA toolkit 12, as TensorFlow is built so;\n"
         "HOROVOD_CUDA_HOME=/path names another place. With NVIDIA's package source:",
-        "sudo apt install cuda-toolkit-12-9",
-        "sudo dnf install cuda-toolkit-12-9",
+        "install cuda-toolkit-12-9",
+        "install cuda-toolkit-12-9",
         "has no CUDA; leave GPU=1 out",
     )
 
@@ -130,8 +127,8 @@ def disk_full(folder, needed_gb, free_gb):
     return remedy(
         f"Disk space is missing: {needed_gb} GB needed, {free_gb:.1f} GB free in\n"
         f"{folder}. Make room there, or move the course to a bigger disk:",
-        "sudo apt clean; rm -r ~/.cache/uv",
-        "sudo dnf clean all; rm -r ~/.cache/uv",
+        "clean; rm -r ~/.cache/uv",
+        "clean all; rm -r ~/.cache/uv",
         "brew cleanup; rm -r ~/.cache/uv",
     )
 
@@ -143,8 +140,8 @@ def python_problem():
     return (
         remedy(
             f"{subject} a Python from {PYTHONS[-1]} to {PYTHONS[0]}.",
-            "sudo apt install python3",
-            "sudo dnf install python3.12",
+            "install python3",
+            "install python3.12",
             "brew install python@3.12",
         )
         + "\n    Or anywhere:     make setup COURSE_YES=1   (fetches one with uv)"
