@@ -209,7 +209,9 @@ esac
 FAKE_PYTHON = """\
 #!/bin/sh
 case "$*" in
-*"pip download"*) tar -czf $TMPDIR/horovod-0.28.1.tar.gz horovod-0.28.1 ;;
+*"pip download"*)
+    folder=$(expr "$*" : '.*--dest \\([^ ]*\\)')
+    tar -czf $folder/horovod-0.28.1.tar.gz horovod-0.28.1 ;;
 *first_sum*) echo sum >> journal ;;
 esac
 """

@@ -135,7 +135,6 @@ class Home:
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
             "PIP_USER": "0",
             "PYTHONNOUSERSITE": "1",
-            "TMPDIR": str(self.scratch),  # /tmp is too small for a build in places
             "UV_COMPILE_BYTECODE": "1",
             "UV_NO_PROJECT": "1",
             **variables,
@@ -155,6 +154,7 @@ class Home:
     def uv_pip(self, *arguments, minutes, **variables):
         """What Horovod's build and the course's own need is there already."""
         here = ("--python", self.python, "--no-build-isolation")
+        variables["TMPDIR"] = str(self.scratch)  # /tmp is too small in places
         self.run(self.uv(), "pip", *arguments, *here, minutes=minutes, **variables)
 
     def listed(self, names):
