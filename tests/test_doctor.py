@@ -23,7 +23,7 @@ from utils.training import fetch
 pytestmark = pytest.mark.timeout(300)
 
 ALL_WELL = {
-    "tensorflow": "2.15.1",
+    "tensorflow": "2.21.0",
     "cuda": "",
     "gpus": 0,
     "horovod": "0.28.1",
@@ -63,7 +63,7 @@ def test_two_processes_really_add_two_numbers(report):
     assert (line.state, line.found) == (OK, "added 1 and 2 with Horovod: 3")
     assert report.line("horovod").found.startswith("0.28.1 with MPI, Gloo")
     assert re.fullmatch(r"Open MPI \d+\.\d+\.\d+", report.line("mpi").found)
-    assert report.line("tensorflow").found == "2.15.1"
+    assert report.line("tensorflow").found == "2.21.0"
 
 
 def test_what_is_tried_is_what_runs_use(monkeypatch):

@@ -90,7 +90,7 @@ def test_a_run_shows_its_command_and_keeps_every_workers_output(folder, capsys):
 
 
 def test_horovod_s_sources_are_named_without_the_place_of_their_build(folder):
-    built = "/home/me/.venv/.setup/scratch/pip-install-x4g6/horovod_35a3/"
+    built = "/home/me/.venv/.setup/scratch/horovod-0.28.1/"
     message = (
         f"[E {built}horovod/common/operations.cc:697] [0]: [{built}gloo/pair.cc:589]"
     )
