@@ -64,17 +64,6 @@ def empty_course(folder: Path):
         yield folder
 
 
-@contextlib.contextmanager
-def working_in(folder: Path):
-    """contextlib.chdir, which Python 3.10 doesn't have."""
-    former = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(former)
-
-
 def descendants_of_runs_in(folder: Path) -> list[psutil.Process]:
     """Every process that a run below `folder` started, at whatever depth.
 

@@ -35,6 +35,7 @@ SPARK_LOCK = ROOT / "requirements-spark.lock"
 PYPROJECT = ROOT / "pyproject.toml"
 PATCH = Path(__file__).with_name("horovod.patch")
 FIRST_SUM = Path(__file__).with_name("first_sum.py")
+QUIET_IMPORT = Path(__file__).with_name("quiet_import.py")
 
 # The environment takes 3 GB, and building Horovod 1 GB more for a while.
 NEEDED_GB = 5
@@ -56,7 +57,9 @@ exec {prefix}/bin/orterun "$@"
 START_UP = """\
 import os, sys; os.environ["OPAL_PREFIX"] = sys.prefix; \
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1"); \
-os.path.exists("/dev/nvidiactl") or os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.path.exists("/dev/nvidiactl") or ( \
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3"), \
+__import__("course_quiet_import").install())
 """
 
 
@@ -264,6 +267,7 @@ def install_course(home):
     launcher = LAUNCHER.format(prefix=shlex.quote(str(home.prefix)))
     for name in ("mpirun", "mpiexec"):
         replace(home.bin / name, launcher, mode=0o755)
+    replace(home.site / "course_quiet_import.py", QUIET_IMPORT.read_text())
     replace(home.site / "course.pth", START_UP)
 
 
