@@ -71,9 +71,9 @@ def test_the_choice_goes_before_ci(monkeypatch):
 
 
 @needs_no_gpu
-def test_gpu_chosen_by_hand_has_a_worker_even_without_gpus(monkeypatch):
+def test_gpu_chosen_by_hand_has_two_workers_even_without_gpus(monkeypatch):
     monkeypatch.setenv("COURSE_PROFILE", "gpu")
-    assert profiles.settings().workers == 1
+    assert profiles.settings().workers == 2
 
 
 def test_an_unknown_profile_is_refused_with_the_three_names(monkeypatch):

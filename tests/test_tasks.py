@@ -18,7 +18,7 @@ from processes import (
     wait_until_none_is_left,
 )
 
-from utils.base import course, supervise
+from utils.base import course, machine, supervise
 from utils.running import launch, tasks, watch
 from utils.running.result import RunFailed
 
@@ -372,9 +372,11 @@ def test_each_task_that_computes_gets_a_gpu_of_its_own(monkeypatch):
         }
 
     assert set(seen().values()) == {None}
-    monkeypatch.setattr(tasks, "gpus", lambda: 2)
+    monkeypatch.setattr(machine, "_installed", lambda: 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     alone = {"chief 0": "-1", "worker 0": "0", "worker 1": "1", "ps 0": "-1"}
     assert seen() == alone
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     assert seen() == {**alone, "worker 0": "3", "worker 1": "5"}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    assert set(seen().values()) == {"-1"}  # too few: all compute on cores

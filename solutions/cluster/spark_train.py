@@ -29,15 +29,20 @@ def train(args):
     import horovod.tensorflow as hvd_tf
     import horovod.tensorflow.keras as hvd
     import tensorflow as tf
+    from horovod.spark.task import get_available_devices
 
     from utils import data, networks, survival
 
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
     gpus = tf.config.list_physical_devices("GPU")
+    # Where Spark gives out GPUs, it is the numbers of this task's that are known here.
+    if given := get_available_devices():
+        gpus = [gpus[int(given[0])]]
     if gpus:
-        tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
-        tf.config.experimental.set_memory_growth(gpus[hvd.local_rank()], True)
+        gpu = gpus[0] if len(gpus) == 1 else gpus[hvd.local_rank()]
+        tf.config.set_visible_devices(gpu, "GPU")
+        tf.config.experimental.set_memory_growth(gpu, True)
 
     data.seed_worker(args.seed)
     dataset = data.load(args.data, args.train_images)

@@ -1,23 +1,39 @@
 """What this machine has to compute with."""
 
+import itertools
 import os
 import platform
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
 
+HIDDEN = {"CUDA_VISIBLE_DEVICES": "-1"}  # what lets a process see no GPU
 
-def gpus() -> int:
+
+def gpus(environment: Mapping[str, str] | None = None) -> int:
     """The number of NVIDIA GPUs that CUDA_VISIBLE_DEVICES leaves visible, found
-    without importing TensorFlow."""
-    installed = len(list(Path("/dev").glob("nvidia[0-9]*"))) or _listed_by_nvidia_smi()
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return installed
-    wanted = [name for name in visible.split(",") if name.strip() not in ("", "-1")]
-    return min(installed, len(wanted))
+    without importing TensorFlow.
+
+    environment: of which process; by default of this one. `gpus({})` counts all.
+    """
+    installed = _installed()
+    variables = os.environ if environment is None else environment
+    visible = variables.get("CUDA_VISIBLE_DEVICES")
+    return installed if visible is None else min(installed, len(names(visible)))
+
+
+def _installed() -> int:
+    return len(list(Path("/dev").glob("nvidia[0-9]*"))) or _listed_by_nvidia_smi()
+
+
+def names(visible: str) -> list[str]:
+    """The GPUs that a CUDA_VISIBLE_DEVICES names: by numbers, or as GPU-8932f937 and,
+    for a part of one, MIG-5a1e. As CUDA has it, -1 ends the list."""
+    words = (word.strip() for word in visible.split(","))
+    return list(itertools.takewhile(lambda word: word not in ("", "-1"), words))
 
 
 def _listed_by_nvidia_smi() -> int:

@@ -117,7 +117,7 @@ def doctor() -> Report:
 
     Raises CourseError when COURSE_PROFILE names no profile.
     """
-    profile = profiles.settings()
+    profile = profiles.in_force()
     own_lines: list[Line] = []
     # Two things that wait: for a network that may be absent, for TensorFlow.
     looking = threading.Thread(target=lambda: own_lines.extend(_lines_of_machine()))

@@ -186,10 +186,10 @@ class Plan:
 
     @classmethod
     def of_machine(cls, rounds: int = ROUNDS) -> "Plan":
-        """A worker for each GPU, or for each core without GPUs."""
+        """A worker for each GPU, or for each core with less than two GPUs."""
         gpus = machine.gpus()
-        workers = max(2, gpus or machine.cores())
-        return cls(rounds, workers=workers, width=profiles.settings().width)
+        workers = gpus if gpus > 1 else max(2, machine.cores())
+        return cls(rounds, workers=workers, width=profiles.in_force().width)
 
 
 ALONE, TOGETHER = "alone", "together"
