@@ -1,4 +1,4 @@
-"""Train on Spark, as HorovodRunner on Databricks does: a worker in each Spark task.
+"""Train on Spark, with `horovod.spark.run`: a worker in each Spark task.
 
     python solutions/cluster/spark_train.py --workers 2 --folder kept
     spark-submit --master spark://HOST:7077 solutions/cluster/spark_train.py \\
