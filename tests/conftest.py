@@ -4,6 +4,8 @@ import signal
 
 import pytest
 
+from utils.base import machine
+
 # What the modules of tests share asserts as they do.
 pytest.register_assert_rewrite("check_tables")
 
@@ -21,6 +23,14 @@ def pytest_configure():
     # programs that the tests interrupt would not notice.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items):
+    if machine.gpus():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="there is no GPU here"))
 
 
 def pytest_terminal_summary(terminalreporter):
