@@ -18,6 +18,18 @@ PROOFS = {
 }
 
 
+@pytest.fixture
+def pretend_gpus(monkeypatch):
+    """Sets how many GPUs the machine has, all of them visible."""
+
+    def install(count):
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        monkeypatch.setattr(machine, "installed", lambda: count)
+        monkeypatch.setattr(machine, "has_cudnn", lambda: True)
+
+    return install
+
+
 def pytest_configure():
     # Shells start jobs in the background with SIGINT ignored, and children inherit it:
     # programs that the tests interrupt would not notice.

@@ -3,13 +3,12 @@
 import pytest
 from processes import empty_course
 
-from utils.base import machine
 from utils.measure import gpu_report
 from utils.measure.gpu_report import Part
 
 
-def test_without_a_gpu_it_says_so_and_ends(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(machine, "_installed", lambda: 0)
+def test_without_a_gpu_it_says_so_and_ends(pretend_gpus, capsys, tmp_path):
+    pretend_gpus(0)
     with empty_course(tmp_path):
         assert gpu_report.main() == 1
     assert capsys.readouterr().out.startswith("There is no GPU here")
@@ -17,9 +16,10 @@ def test_without_a_gpu_it_says_so_and_ends(monkeypatch, capsys, tmp_path):
 
 
 @pytest.mark.parametrize(("status", "ended"), [(0, "well"), (3, "with status 3")])
-def test_each_part_is_done_and_reported(status, ended, monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(machine, "_installed", lambda: 1)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+def test_each_part_is_done_and_reported(
+    status, ended, monkeypatch, pretend_gpus, capsys, tmp_path
+):
+    pretend_gpus(1)
     tried = [
         Part("first", "what comes first", ("sh", "-c", f"echo hello; exit {status}")),
         Part("second", "what goes on after that", ("echo", "there")),

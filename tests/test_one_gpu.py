@@ -17,18 +17,11 @@ ALONE = "01"  # trains with one worker
 PRETENDED_HOSTS = ("11", "18")  # would all choose the same GPUs, and so hide them
 
 
-@pytest.fixture
-def pretend(monkeypatch):
-    """Sets how many GPUs the machine has."""
+@pytest.fixture(autouse=True)
+def _nothing_chosen(monkeypatch):
     for name in ("COURSE_PROFILE", "CI", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.setenv(name, "")  # so that it is put back
         monkeypatch.delenv(name)
-
-    def install(count):
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        monkeypatch.setattr(machine, "_installed", lambda: count)
-
-    return install
 
 
 # ------------------------------------------------------------ what lessons ask for
@@ -55,13 +48,13 @@ def parameters(path):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name[:2])
-def test_one_gpu_changes_nothing_for_lessons_with_several_workers(path, pretend):
+def test_one_gpu_changes_nothing_for_lessons_with_several_workers(path, pretend_gpus):
     cells = [c.source for c in cells_with_parameters(path)]
     if not any("settings(" in cell or "%env CUDA" in cell for cell in cells):
         pytest.skip("its workers don't depend on the machine")
     found = {}
     for count in (0, 1, 2, 4):
-        pretend(count)
+        pretend_gpus(count)
         found[count] = parameters(path)
         hides = path.name[:2] in PRETENDED_HOSTS or count == 1
         assert machine.gpus() == (0 if hides and path.name[:2] != ALONE else count)
@@ -78,23 +71,23 @@ def test_one_gpu_changes_nothing_for_lessons_with_several_workers(path, pretend)
         assert numbers[2].get("workers", 2) == numbers[2].get("replicas", 2) == 2
 
 
-def test_the_profile_gpu_never_means_fewer_than_two_workers(pretend, monkeypatch):
+def test_the_profile_gpu_never_means_fewer_than_two_workers(pretend_gpus, monkeypatch):
     cpu = profiles.PROFILES["cpu"]
     monkeypatch.setenv("COURSE_PROFILE", "gpu")
     for count, workers, width in ((0, 2, cpu.width), (1, 2, cpu.width), (4, 4, 10)):
-        pretend(count)
+        pretend_gpus(count)
         chosen = profiles.in_force()
         assert (chosen.name, chosen.workers, chosen.width) == ("gpu", workers, width)
-    pretend(1)
+    pretend_gpus(1)
     assert profiles.in_force(alone=True).workers == 1
     assert profiles.in_force(alone=True).width == 10
 
 
-def test_hiding_a_gpu_is_said(pretend, capsys):
-    pretend(2)
+def test_hiding_a_gpu_is_said(pretend_gpus, capsys):
+    pretend_gpus(2)
     profiles.settings()
     assert capsys.readouterr().err == ""
-    pretend(1)
+    pretend_gpus(1)
     profiles.settings(alone=True)
     assert (capsys.readouterr().err, machine.gpus()) == ("", 1)
     profiles.settings()
@@ -154,14 +147,14 @@ def on_cores(variables):
     ],
 )
 def test_workers_use_gpus_just_if_there_is_one_for_each(
-    count, options, cores, pretend, started
+    count, options, cores, pretend_gpus, started
 ):
-    pretend(count)
+    pretend_gpus(count)
     variables, notices = started(**options)
     assert on_cores(variables) == cores
     if cores and "threads" not in options:
         assert "compute on cores" in notices[0]
-        pretend(0)
+        pretend_gpus(0)
         threads = started(**options)[0]
         assert variables == threads | machine.HIDDEN  # as on a machine without GPUs
     else:
@@ -170,8 +163,8 @@ def test_workers_use_gpus_just_if_there_is_one_for_each(
         assert variables["OMP_NUM_THREADS"] == "1"
 
 
-def test_gpus_that_a_task_sees_are_those_that_the_command_names(pretend):
-    pretend(2)
+def test_gpus_that_a_task_sees_are_those_that_the_command_names(pretend_gpus):
+    pretend_gpus(2)
     two = {"worker": ["a:1", "a:2"]}
     lines = launchers.plain_tasks(two, ["python"], {}).splitlines()
     assert re.findall(r"CUDA_VISIBLE_DEVICES=(\S+)", "\n".join(lines)) == ["0", "1"]
@@ -181,8 +174,8 @@ def test_gpus_that_a_task_sees_are_those_that_the_command_names(pretend):
     ]  # for all at once
 
 
-def test_names_of_parts_of_gpus_are_handed_out_as_they_are(pretend):
-    pretend(4)
+def test_names_of_parts_of_gpus_are_handed_out_as_they_are(pretend_gpus):
+    pretend_gpus(4)
     cluster = {"worker": ["a:1", "a:2"]}
     names = "GPU-8932f937-d72c, MIG-5a1e-0001"
     given = [
@@ -204,7 +197,15 @@ def test_names_of_parts_of_gpus_are_handed_out_as_they_are(pretend):
         ("0,1,2,3,4", 4),
     ],
 )
-def test_gpus_of_an_environment(visible, count, pretend):
-    pretend(4)
+def test_gpus_of_an_environment(visible, count, pretend_gpus):
+    pretend_gpus(4)
     assert machine.gpus({"CUDA_VISIBLE_DEVICES": visible}) == count
     assert machine.gpus({}) == 4
+
+
+def test_gpus_that_tensorflow_can_t_use_do_not_count(pretend_gpus, monkeypatch):
+    """Many a laptop has one, and was set up without GPU=1."""
+    pretend_gpus(1)
+    monkeypatch.setattr(machine, "has_cudnn", lambda: False)
+    assert (machine.gpus(), machine.gpus({}), machine.installed()) == (0, 0, 1)
+    assert profiles.in_force(alone=True).name == "cpu"

@@ -26,6 +26,7 @@ def nvidia_smi(monkeypatch, tmp_path):
         program.write_text(f"#!/bin/sh\n{body}\n")
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
         monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+        monkeypatch.setattr(machine, "has_cudnn", lambda: True)
 
     return install
 

@@ -1,5 +1,9 @@
 """What this machine has to compute with."""
 
+import contextlib
+import ctypes.util
+import functools
+import importlib.util
 import itertools
 import os
 import platform
@@ -14,18 +18,31 @@ HIDDEN = {"CUDA_VISIBLE_DEVICES": "-1"}  # what lets a process see no GPU
 
 
 def gpus(environment: Mapping[str, str] | None = None) -> int:
-    """The number of NVIDIA GPUs that CUDA_VISIBLE_DEVICES leaves visible, found
-    without importing TensorFlow.
+    """The number of NVIDIA GPUs that TensorFlow can use, found without importing it:
+    those that CUDA_VISIBLE_DEVICES leaves visible, and none without cuDNN, which
+    `make setup GPU=1` installs.
 
     environment: of which process; by default of this one. `gpus({})` counts all.
     """
-    installed = _installed()
+    there = installed()
+    if there and not has_cudnn():
+        return 0
     variables = os.environ if environment is None else environment
     visible = variables.get("CUDA_VISIBLE_DEVICES")
-    return installed if visible is None else min(installed, len(names(visible)))
+    return there if visible is None else min(there, len(names(visible)))
 
 
-def _installed() -> int:
+@functools.cache
+def has_cudnn() -> bool:
+    """Is NVIDIA's library for networks here, as a package or as the system's?"""
+    with contextlib.suppress(ModuleNotFoundError):  # without any package of NVIDIA's
+        if importlib.util.find_spec("nvidia.cudnn"):
+            return True
+    return bool(ctypes.util.find_library("cudnn"))
+
+
+def installed() -> int:
+    """The number of NVIDIA GPUs in this machine, whoever can use them."""
     return len(list(Path("/dev").glob("nvidia[0-9]*"))) or _listed_by_nvidia_smi()
 
 

@@ -126,8 +126,10 @@ def doctor() -> Report:
     looking.start()
     facts = _probe()
     looking.join()
-    installed = machine.gpus()
-    gpu_facts = _gpu_facts(installed) if installed else {}
+    count = machine.gpus()
+    gpu_facts = _gpu_facts(count) if count else {}
+    hidden = "CUDA_VISIBLE_DEVICES" in os.environ
+    installed = count if hidden else machine.installed()
     gpu_lines = _gpu_lines(installed, gpu.read(gpu.ask()), gpu_facts)
     lines = [*_lines_of_software(facts), *own_lines, *gpu_lines]
     return Report(lines, _lessons(lines), profile)

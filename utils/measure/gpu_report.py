@@ -81,7 +81,7 @@ def report(folder: Path, rows: list[tuple[str, ...]]) -> str:
 def main() -> int:
     """Returns 0 if everything ended well, else 1."""
     if not machine.gpus():
-        print("There is no GPU here, or CUDA_VISIBLE_DEVICES hides it: nothing to try.")
+        print("There is no GPU here that TensorFlow can use: `course doctor` says why.")
         return 1
     folder = course.root() / "logs" / f"gpu_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
     folder.mkdir(parents=True)
