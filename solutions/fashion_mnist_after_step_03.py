@@ -6,7 +6,7 @@
     course run -np 2 solutions/fashion_mnist_after_step_03.py -- --epochs 3
 
 One worker; two workers; two workers with the `mpirun` flags that suit this machine,
-with progress shown and the log kept. Have GPUs? Start a worker for each.
+with progress shown and the log kept. Have GPUs? Start a worker for each, no more.
 """
 
 import argparse
