@@ -10,6 +10,7 @@ import pytest
 from processes import empty_course
 
 from utils.base import course, machine, profiles
+from utils.measure import equality
 from utils.running import launch, launchers, tasks
 
 NOTEBOOKS = sorted((course.PACKAGE_ROOT / "notebooks").glob("*.ipynb"))
@@ -161,6 +162,28 @@ def test_workers_use_gpus_just_if_there_is_one_for_each(
         assert not any("cores" in notice for notice in notices)
     if options.get("threads"):
         assert variables["OMP_NUM_THREADS"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("count", "workers", "hidden"),
+    [(0, 2, False), (1, 2, True), (2, 2, False), (2, 3, True)],
+)
+def test_ways_that_are_compared_compute_on_the_same(
+    count, workers, hidden, pretend_gpus, monkeypatch
+):
+    environments = []
+
+    def train(cases, environment):
+        environments.append(environment)
+        return {case: [] for case in cases}
+
+    monkeypatch.setattr(equality, "train", train)
+    monkeypatch.setattr(equality, "_row", lambda *_: None)
+    pretend_gpus(count)
+    equality.compare([equality.Case("horovod", workers), equality.Case("mirrored")])
+    expected = machine.HIDDEN if hidden else {}
+    assert len(environments) > 1
+    assert all(environment == expected for environment in environments)
 
 
 def test_gpus_that_a_task_sees_are_those_that_the_command_names(pretend_gpus):

@@ -24,6 +24,7 @@ def train(args):
     is imported here; Horovod tells each worker who it is."""
     import dataclasses
     import hashlib
+    import os
     import socket
 
     import horovod.tensorflow as hvd_tf
@@ -35,10 +36,9 @@ def train(args):
 
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
+    if given := get_available_devices():  # by Spark, to this task
+        os.environ["CUDA_VISIBLE_DEVICES"] = given[0]
     gpus = tf.config.list_physical_devices("GPU")
-    # Where Spark gives out GPUs, it is the numbers of this task's that are known here.
-    if given := get_available_devices():
-        gpus = [gpus[int(given[0])]]
     if gpus:
         gpu = gpus[0] if len(gpus) == 1 else gpus[hvd.local_rank()]
         tf.config.set_visible_devices(gpu, "GPU")
