@@ -10,7 +10,7 @@ NO_PYTHON = Python is missing. Debian, Ubuntu: sudo apt install python3 python3-
 BIN := $(CURDIR)/.venv/bin
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help setup lab course test quick bench soak spark cluster peers lock
+.PHONY: help setup lab course test quick bench gpu soak spark cluster peers lock
 
 help:
 	@awk -F ': .*## ' '/^[a-z]+: .*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
@@ -33,6 +33,9 @@ quick: setup ## run the tests that take two minutes together
 
 bench: setup ## measure how fast training is here (hours; with nothing else running)
 	@$(BIN)/course bench
+
+gpu: setup ## where there are GPUs: tests, notebooks, speeds, and a report to send
+	@$(BIN)/python -m utils.measure.gpu_report
 
 soak: setup ## run, interrupt and kill at random for 20 minutes; is anything left?
 	@$(BIN)/python tests/soak.py --minutes 20

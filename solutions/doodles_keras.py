@@ -22,8 +22,9 @@ from utils import data, doodles, leaderboard, logs, networks
 hvd.init()
 gpus = tf.config.list_physical_devices("GPU")
 if gpus:
-    tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
-    tf.config.experimental.set_memory_growth(gpus[hvd.local_rank()], True)
+    gpu = gpus[0] if len(gpus) == 1 else gpus[hvd.local_rank()]
+    tf.config.set_visible_devices(gpu, "GPU")
+    tf.config.experimental.set_memory_growth(gpu, True)
 
 parser = argparse.ArgumentParser(
     description="Train a network on doodles, with Horovod.",

@@ -24,8 +24,6 @@ pytestmark = pytest.mark.timeout(300)
 
 ALL_WELL = {
     "tensorflow": "2.21.0",
-    "cuda": "",
-    "gpus": 0,
     "horovod": "0.28.1",
     "built": {"MPI": True, "Gloo": True, "NCCL": False},
     "sum": 3.0,
@@ -158,24 +156,6 @@ def test_software_that_is_missing_has_a_fix(facts, name, words):
 def test_software_that_is_there_needs_nothing():
     for line in doctor._lines_of_software(ALL_WELL):
         assert (line.state, line.fix) == (OK, "")
-
-
-@pytest.mark.parametrize(
-    ("gpus", "facts", "state", "words"),
-    [
-        (0, ALL_WELL, OK, "none needed"),
-        (2, ALL_WELL, LIMITED, "2, of which TensorFlow sees 0"),
-        (2, ALL_WELL | {"gpus": 2}, LIMITED, "without NCCL"),
-        (1, ALL_WELL | {"gpus": 1, "cuda": "12.2"}, OK, "1, CUDA 12.2"),
-        (2, {}, LIMITED, "2, of which TensorFlow sees 0"),
-    ],
-)
-def test_gpus(monkeypatch, gpus, facts, state, words):
-    monkeypatch.setattr(machine, "gpus", lambda: gpus)
-    line = doctor._gpu_line(facts)
-    assert line.state == state
-    assert words in line.found
-    assert bool(line.fix) == (state != OK)
 
 
 def test_one_core_is_a_limit_not_an_obstacle(monkeypatch):

@@ -4,15 +4,19 @@ published schema, and against each other, the image, the program and the set-up.
 import ast
 import copy
 import json
+import os
 import re
+import runpy
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import jsonschema
 import pytest
 import yaml
 
-from utils.base import course
+from utils.base import course, machine
 from utils.running import launch, launchers
 
 CLUSTER = course.PACKAGE_ROOT / "solutions" / "cluster"
@@ -21,6 +25,7 @@ SCHEMA = json.loads(
 )
 JOB, CLAIM = yaml.safe_load_all((CLUSTER / "mpijob.yaml").read_text())
 SPEC = JOB["spec"]
+GPU_JOB, GPU_CLAIM = yaml.safe_load_all((CLUSTER / "mpijob_gpu.yaml").read_text())
 REPLICAS = SPEC["mpiReplicaSpecs"]
 UNITS = {"Mi": 2**20, "Gi": 2**30}
 
@@ -50,7 +55,7 @@ def instruction(name):
 
 def test_the_job_keeps_to_the_published_schema():
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
-    assert problems(JOB) == []
+    assert problems(JOB) == problems(GPU_JOB) == []
 
 
 @pytest.mark.parametrize(
@@ -164,3 +169,74 @@ def test_what_must_outlive_the_pods_is_on_the_claim_that_all_workers_mount():
         assert folder.startswith("/shared/")
     assert len(after("--checkpoint")) == 1  # or a restart would begin anew
     assert REPLICAS["Launcher"]["restartPolicy"] == "OnFailure"
+
+
+# ------------------------------------------------------------ with GPUs
+
+
+def differences(a, b, path=""):
+    """The places where two values differ."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        for name in a.keys() | b.keys():
+            yield from differences(a.get(name), b.get(name), f"{path}/{name}")
+    elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        for one, other in zip(a, b, strict=True):
+            yield from differences(one, other, path)
+    elif a != b:
+        # Kubernetes' own names may have a slash, too.
+        yield re.split(r"/(?!gpu)", path)[-1]
+
+
+def test_with_gpus_nothing_differs_but_what_they_need():
+    found = {*differences(JOB, GPU_JOB)}
+    assert found == {
+        *("name", "image", "args", "cpu", "memory", "nvidia.com/gpu", "claimName")
+    }
+    assert {*differences(CLAIM, GPU_CLAIM)} == {"name"}
+
+
+def test_each_slot_has_a_gpu_and_all_threads():
+    replicas = GPU_JOB["spec"]["mpiReplicaSpecs"]
+    (worker,) = replicas["Worker"]["template"]["spec"]["containers"]
+    (launcher,) = replicas["Launcher"]["template"]["spec"]["containers"]
+    slots = GPU_JOB["spec"]["slotsPerWorker"]
+    assert worker["resources"]["limits"]["nvidia.com/gpu"] == slots
+    assert "nvidia.com/gpu" not in launcher["resources"]["limits"]
+    words = launcher["args"]
+    assert not any("THREADS" in word for word in words)
+    assert "CUDA_CACHE_PATH=/shared/cuda_cache" in words
+    # The guard, and then what is run without GPUs, with the same options.
+    guard = words.index("solutions/cluster/on_gpus.py")
+    assert words[guard - 1] == "python"
+    plain = container("Launcher")["args"]
+    assert words[guard + 1 :] == plain[plain.index("python") + 1 :]
+
+
+@pytest.mark.slow
+def test_without_a_gpu_nothing_is_trained(tmp_path):
+    program = tmp_path / "trains.py"
+    program.write_text("print('trains')")
+    done = subprocess.run(
+        [sys.executable, str(CLUSTER / "on_gpus.py"), str(program)],
+        env=dict(os.environ, **machine.HIDDEN),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    assert "TensorFlow sees no GPU here, so nothing is trained" in done.stderr
+    assert "trains" not in done.stdout
+
+
+def test_with_a_gpu_the_program_gets_its_own_words(tmp_path, monkeypatch, capsys):
+    import tensorflow as tf
+
+    program = tmp_path / "trains.py"
+    program.write_text("import sys, other\nprint(__name__, sys.argv[1:])")
+    (tmp_path / "other.py").write_text("")  # beside it, as for any program
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["a GPU"])
+    monkeypatch.setattr(sys, "argv", ["on_gpus.py", str(program), "--epochs", "2"])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
+    runpy.run_path(str(CLUSTER / "on_gpus.py"), run_name="__main__")
+    assert capsys.readouterr().out == "__main__ ['--epochs', '2']\n"

@@ -153,8 +153,9 @@ def main():
     gpus = tf.config.list_physical_devices("GPU")
     check_workers(hvd, gpus)
     if gpus:
-        tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
-        tf.config.experimental.set_memory_growth(gpus[hvd.local_rank()], True)
+        gpu = gpus[0] if len(gpus) == 1 else gpus[hvd.local_rank()]
+        tf.config.set_visible_devices(gpu, "GPU")
+        tf.config.experimental.set_memory_growth(gpu, True)
 
     # Each worker has its share of the images, and all do as many steps.
     images, unseen = len(arrays["x_train"]), len(arrays["x_val"])

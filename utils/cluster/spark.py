@@ -64,7 +64,7 @@ def session(workers: int, master: str | None = None) -> Iterator["SparkSession"]
     """Spark for the block, and ended after it.
 
     master: where; without it the one that spark-submit was given, else this machine,
-        with a core for each worker.
+        with a core for each worker. A GPU is used only if there is one for each.
 
     Raises CourseError where Spark can't run.
     """
@@ -79,6 +79,8 @@ def session(workers: int, master: str | None = None) -> Iterator["SparkSession"]
                 f"{java_version()}."
             )
         master = master or f"local[{workers}]"
+        if 0 < machine.gpus() < workers:
+            os.environ.update(machine.HIDDEN)
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName("course")

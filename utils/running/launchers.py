@@ -228,9 +228,10 @@ def plain_tasks(
     """
     pairs = [f"{name}={value}" for name, value in variables.items()]
     first = [" ".join(["export", *pairs])] if pairs else []
+    surroundings = {**os.environ, **variables}
     lines = []
     for task in clusters.tasks_of(cluster):
-        variables_of_task = clusters.own_environment(task).items()
+        variables_of_task = clusters.own_environment(task, surroundings).items()
         words = [f"{name}={shlex.quote(value)}" for name, value in variables_of_task]
         lines.append(" ".join([*words, shlex.join(program)]))
     if clusters.has_servers(cluster):  # they would never end by themselves

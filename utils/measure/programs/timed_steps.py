@@ -115,7 +115,8 @@ def main() -> None:
             hvd.allreduce(0.0)  # ends when all have come
 
         if gpus := tf.config.list_physical_devices("GPU"):
-            tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
+            gpu = gpus[0] if len(gpus) == 1 else gpus[hvd.local_rank()]
+            tf.config.set_visible_devices(gpu, "GPU")
     elif args.how == "mirrored":
         strategy = tf.distribute.MirroredStrategy(
             devices.replica_devices(args.replicas)
