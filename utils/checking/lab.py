@@ -523,7 +523,7 @@ def environment() -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "TF_NUM_INTRAOP_THREADS": "1",
         "TF_NUM_INTEROP_THREADS": "1",
-        # With it, TensorFlow 2.15 fails at the first convolution of an empty batch,
+        # With it, TensorFlow 2.21 fails at the first convolution of an empty batch,
         # which is what a replica gets when there are fewer images than replicas.
         "TF_ENABLE_ONEDNN_OPTS": "0",
         "CUDA_VISIBLE_DEVICES": "-1",
