@@ -55,15 +55,17 @@ cluster: ## add Slurm and sshd for notebook 18 (Debian, Ubuntu; as root)
 
 # Horovod's own tests, which its source release leaves out: the folder `test` of its
 # repository at v0.28.1. Two workers share each test; the elastic ones start their own.
+# The one left out compares a float16 of 0 with 1e-8, which is 0 there since numpy 2.
 PEERS = ../shared/peers/horovod-0.28.1/test
 PEERS_OF_TWO = tensorflow tensorflow_keras tensorflow2_keras tensorflow_process_sets \
     tensorflow2_keras_process_sets
 PEERS_OF_MANY = tensorflow2 tensorflow_keras
-PEER_TEST = $(BIN)/python -m pytest -p no:randomly -p no:cacheprovider -rfEs
+PEER_TEST = $(BIN)/python -m pytest -p no:randomly -p no:cacheprovider -rfEs \
+    -k "not reducescatter_grad_cpu_process_sets"
 
 peers: setup ## run Horovod's own tests against the Horovod that was built
 	@test -d $(PEERS) || { echo "PEERS=FOLDER: where is Horovod's folder 'test'?"; exit 2; }
-	@export TF_USE_LEGACY_KERAS=1; cd $(PEERS); status=0; \
+	@export TF_USE_LEGACY_KERAS=1 PYTHONDONTWRITEBYTECODE=1; cd $(PEERS); status=0; \
 	for name in $(PEERS_OF_TWO); do \
 	    mpirun -np 2 --oversubscribe --bind-to none \
 	        $(PEER_TEST) parallel/test_$$name.py || status=1; done; \

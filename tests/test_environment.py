@@ -329,6 +329,8 @@ def test_gpus_are_remembered_until_they_are_unwanted(work):
     work.finish(GPU="0")
     assert work.journal()[1:] == ALL[1:]
     assert "nvidia-" not in (work.folder / "packages").read_text()
+    work.finish(GPU="1", HOROVOD_NCCL_HOME="/opt/nccl", **cuda)
+    assert "HOROVOD_NCCL_LIB" not in (work.folder / "build").read_text()
 
 
 @pytest.mark.parametrize(
