@@ -134,7 +134,8 @@ def test_the_image_gets_what_the_set_up_and_the_course_need():
 
 def test_the_image_has_the_packages_that_the_readme_asks_for():
     readme = (course.PACKAGE_ROOT / "README.md").read_text()
-    packages = re.search(r"Debian, Ubuntu \| `sudo apt install (.*?)`", readme)[1].split()
+    line = re.search(r"Debian, Ubuntu \| `sudo apt install (.*?)`", readme)
+    packages = line[1].split()
     installed = instruction("RUN")[0].split()
     assert set(packages) - {"git"} <= set(installed)  # the course is there already
     assert {"openssh-server", "openssh-client"} <= set(installed)
