@@ -85,6 +85,9 @@ def test_a_killed_worker_costs_no_finished_epoch(killed):
 
 
 UNEQUAL = """
+import os
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
 import tensorflow as tf
 
 strategy = tf.distribute.MultiWorkerMirroredStrategy()

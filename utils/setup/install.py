@@ -50,8 +50,8 @@ LAUNCHER = """\
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OPAL_PREFIX={prefix}
 # TensorFlow shows all libraries its own hwloc. Open MPI, loaded before it, would take
 # functions of that when it ends, and crash, unless it has found all of its own by then.
-export LD_BIND_NOW=1
-exec {prefix}/bin/orterun "$@"
+# This is for the workers alone: with it, Slurm's programs can't load their plugins.
+exec {prefix}/bin/orterun -x LD_BIND_NOW=1 "$@"
 """
 
 # What every Python of the environment does when it starts: it finds Open MPI, is quiet
