@@ -159,7 +159,8 @@ def test_editors_build_the_machine_that_the_image_is_built_on():
 
 def test_the_image_has_the_packages_that_the_readme_asks_for():
     readme = (course.PACKAGE_ROOT / "README.md").read_text()
-    packages = re.search(r"Debian, Ubuntu \| `sudo apt install (.*?)`", readme)[1].split()
+    line = re.search(r"Debian, Ubuntu \| `sudo apt install (.*?)`", readme)
+    packages = line[1].split()
     installed = instruction("RUN")[0].split()
     assert set(packages) - {"git"} <= set(installed)  # the course is there already
     assert {"openssh-server", "openssh-client"} <= set(installed)
