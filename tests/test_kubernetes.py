@@ -43,7 +43,7 @@ def problems(job):
 
 def image():
     """The instructions of the Containerfile: (name, words)."""
-    text = (CLUSTER / "Containerfile").read_text()
+    text = (course.PACKAGE_ROOT / "Containerfile").read_text()
     text = re.sub(r"^#.*\n", "", text, flags=re.M).replace("\\\n", " ")
     lines = [line.split(maxsplit=1) for line in text.splitlines() if line.strip()]
     return [(name, words.strip()) for name, words in lines]
@@ -102,7 +102,7 @@ def test_the_launcher_runs_a_program_of_the_image_with_options_that_it_has():
     assert "-np" not in words  # replicas and slots say it
     program = words[words.index("python") + 1]
     source = course.PACKAGE_ROOT / program
-    assert program.split("/")[0] in copied()
+    assert source.is_file()  # and the image has the whole course
     tree = ast.parse(source.read_text())
     known = {
         call.args[0].value
@@ -116,20 +116,45 @@ def test_the_launcher_runs_a_program_of_the_image_with_options_that_it_has():
     assert f"PATH={workdir}/.venv/bin:" in instruction("ENV")[0]
 
 
-def copied():
-    """What the image gets of the course's folder."""
-    lines = [shlex.split(words) for words in instruction("COPY")]
-    return {word for line in lines for word in line[1:-1]}
+def test_only_what_the_set_up_reads_has_it_done_again():
+    words = [words for _, words in image()]
+    copies = [shlex.split(words)[1:-1] for words in instruction("COPY")]
+    done = next(n for n, text in enumerate(words) if text.startswith("make setup"))
+    before = {
+        name
+        for number, (instruction, text) in enumerate(image())
+        if instruction == "COPY" and number < done
+        for name in shlex.split(text)[1:-1]
+    }
+    # As the stages of the set-up and the package of the course have it.
+    assert before == {
+        *("Makefile", "pyproject.toml", "requirements.lock"),
+        *("utils/__init__.py", "utils/setup"),
+    }
+    assert all((course.PACKAGE_ROOT / name).exists() for name in before)
+    assert copies[-1] == ["."]
 
 
-def test_the_image_gets_what_the_set_up_and_the_course_need():
-    needed = {"Makefile", "pyproject.toml", "requirements.lock", "utils", "solutions"}
-    assert needed | {"notebooks", "exercises"} == copied()
-    assert all((course.PACKAGE_ROOT / name).exists() for name in copied())
-    before = [words for _, words in image()]
-    before = before[: before.index("make setup")]
-    for name in ("Makefile", "pyproject.toml", "requirements.lock", "utils"):
-        assert any(name in words for words in before), name
+def test_the_image_is_for_learners_and_not_for_root():
+    assert instruction("USER") == ["learner"]
+    opens = json.loads(instruction("CMD")[0])
+    assert opens[:2] == ["jupyter", "lab"]
+    assert (course.PACKAGE_ROOT / opens[-1]).is_file()
+    assert instruction("ARG")[-1] == "GPU=0"
+
+
+def test_editors_build_the_machine_that_the_image_is_built_on():
+    folder = course.PACKAGE_ROOT / ".devcontainer"
+    text = (folder / "devcontainer.json").read_text()
+    settings = json.loads(re.sub(r"^\s*//.*\n", "", text, flags=re.M))
+    build = settings["build"]
+    recipe = (folder / build["dockerfile"]).resolve()
+    assert recipe == course.PACKAGE_ROOT / "Containerfile"
+    assert recipe.parent == (folder / build["context"]).resolve()
+    assert f"AS {build['target']}" in instruction("FROM")[0]
+    assert settings["remoteUser"] == instruction("USER")[0]
+    # Binder takes only a file of this name.
+    assert (course.PACKAGE_ROOT / "Dockerfile").resolve() == recipe
 
 
 def test_the_image_has_the_packages_that_the_readme_asks_for():
@@ -151,7 +176,6 @@ def test_launcher_and_workers_agree_on_ssh():
     assert f"'Port {port}'" in server
     assert f"'HostKey {home}/.ssh/id_rsa'" in server
     assert server.endswith(f"> {worker['args'][-1]}")
-    assert json.loads(instruction("CMD")[0]) == worker["command"] + worker["args"]
     images = {container(name)["image"] for name in REPLICAS}
     assert len(images) == 1
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from utils.base import course, files, machine, profiles, programs, supervise
+from utils.lessons import outline
 from utils.measure import cost_model, network_speed, records
 from utils.measure.table import IMAGES, SECONDS, TARGET, Row, Section, keep, recorded
 from utils.running import launch, launchers
@@ -313,6 +314,35 @@ def start_up(plan: Plan, tell: Callable[[str], None]) -> Section:
     return Section("start", [Row(part, v, SECONDS) for part, v in values.items()])
 
 
+def loop(plan: Plan, tell: Callable[[str], None]) -> Section:
+    """What a learner waits for, again and again."""
+    count = len(outline.exercise(outline.FIRST).steps)
+    program = f"{outline.FIRST}_after_step_{count:02}.py"
+    check = ("check", "--script", str(course.PACKAGE_ROOT / "solutions" / program))
+    rows = _in_turn(
+        {
+            "course --help": lambda: _seconds("--help"),
+            "course check N, the median step": lambda: statistics.median(
+                _seconds(*check, str(step + 1)) for step in range(count)
+            ),
+            f"course check, all {count} steps": lambda: _seconds(*check),
+        },
+        plan.rounds,
+        tell,
+        SECONDS,
+    )
+    return Section("loop", [*rows, start_up(plan, tell).rows[-1]])
+
+
+def _seconds(*words: str) -> float:
+    """How long a command of the course takes, to its end."""
+    with files.scratch() as folder:
+        began = time.monotonic()
+        command = [sys.executable, "-m", "utils.cli", *words]
+        _start(command, folder, {}, TIME_LIMIT)
+        return time.monotonic() - began
+
+
 # Where the time of a step goes: part -> the operations in it, by their first letters.
 PARTS = {
     "convolutions": ("Conv2D",),
@@ -545,6 +575,7 @@ SECTIONS = {
     "launch": launching,
     "pipeline": pipeline,
     "start": start_up,
+    "loop": loop,
     "profile": profile,
     "precision": precision,
     "accuracy": accuracy,

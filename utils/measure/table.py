@@ -103,6 +103,7 @@ TITLES = {
     "launch": "Training, all workers together",
     "pipeline": "Input pipeline alone, one thread",
     "start": "From the command to the first batch",
+    "loop": "What a learner waits for",
     "profile": "Where a step's time goes, one worker on one core",
     "precision": "One worker on one core or GPU",
     "accuracy": f"Time to {TARGET} validation accuracy, twice running",
