@@ -10,7 +10,7 @@ NO_PYTHON = Python is missing. Debian, Ubuntu: sudo apt install python3 python3-
 BIN := $(CURDIR)/.venv/bin
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help setup lab course test quick bench gpu soak spark cluster peers lock
+.PHONY: help setup lab course test quick bench gpu soak spark cluster peers image lock
 
 help:
 	@awk -F ': .*## ' '/^[a-z]+: .*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
@@ -70,6 +70,14 @@ peers: setup ## run Horovod's own tests against the Horovod that was built
 	    mpirun -np 2 --oversubscribe --bind-to none \
 	        $(PEER_TEST) parallel/test_$$name.py || status=1; done; \
 	$(PEER_TEST) integration/test_elastic_tensorflow2.py || status=1; exit $$status
+
+# podman, docker or buildah; BUILD and RUN: what else theirs are to be told.
+CONTAINERS = podman
+
+image: setup ## build the course's image and try it: make image CONTAINERS=docker
+	@$(CONTAINERS) build --tag course $(BUILD) .
+	@COURSE_IMAGE=course COURSE_CONTAINERS="$(CONTAINERS) $(RUN)" \
+	    $(BIN)/pytest tests/test_container.py
 
 # The newest versions that requirements.txt allows, the same for every Python and
 # platform of the course, with hashes and without addresses.
