@@ -1,15 +1,16 @@
 # What a person types. Each command first sets up whatever is still missing.
 
-# Any Python 3 starts the set-up, which then finds the 3.11 that the course needs.
-PYTHON3 := $(shell command -v python3 || command -v python3.11)
-NO_PYTHON = Python 3.11 is missing. Debian, Ubuntu: sudo apt install python3.11 \
-    python3.11-venv; Fedora: sudo dnf install python3.11; macOS: brew install python@3.11
+# Any Python 3 starts the set-up, which then finds the one that the course is built on.
+PYTHON3 := $(shell for name in python3.13 python3.12 python3.11 python3.10 python3; do \
+    $$name -c "" 2> /dev/null && echo $$name && break; done)
+NO_PYTHON = Python is missing. Debian, Ubuntu: sudo apt install python3 python3-venv; \
+    Fedora: sudo dnf install python3.12; macOS: brew install python@3.12
 
 # First on PATH for JupyterLab's terminals and the `!mpirun` lines of notebooks.
 BIN := $(CURDIR)/.venv/bin
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help setup lab course test quick bench soak spark cluster lock
+.PHONY: help setup lab course test quick bench gpu soak spark cluster peers image lock
 
 help:
 	@awk -F ': .*## ' '/^[a-z]+: .*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
@@ -33,11 +34,14 @@ quick: setup ## run the tests that take two minutes together
 bench: setup ## measure how fast training is here (hours; with nothing else running)
 	@$(BIN)/course bench
 
+gpu: setup ## where there are GPUs: tests, notebooks, speeds, and a report to send
+	@$(BIN)/python -m utils.measure.gpu_report
+
 soak: setup ## run, interrupt and kill at random for 20 minutes; is anything left?
 	@$(BIN)/python tests/soak.py --minutes 20
 
-spark: setup ## add Spark for notebook 18 (350 MB; needs Java 8, 11 or 17)
-	@$(BIN)/python utils/setup/install_spark.py
+spark: ## add Spark for notebook 18 (400 MB; needs Java 17 or 21)
+	@$(or $(PYTHON3),$(error $(NO_PYTHON))) utils/setup/install.py spark
 
 # What can't be added is missed by nobody but notebook 18, which says so, as do tests.
 cluster: ## add Slurm and sshd for notebook 18 (Debian, Ubuntu; as root)
@@ -49,5 +53,39 @@ cluster: ## add Slurm and sshd for notebook 18 (Debian, Ubuntu; as root)
 	    false; \
 	fi || echo "Slurm and sshd were not added: that takes Debian or Ubuntu, and root."
 
-lock: ## bring requirements.lock up to date with requirements.txt (for maintainers)
-	@$(or $(PYTHON3),$(error $(NO_PYTHON))) utils/setup/lock.py
+# Horovod's own tests, which its source release leaves out: the folder `test` of its
+# repository at v0.28.1. Two workers share each test; the elastic ones start their own.
+# The one left out compares a float16 of 0 with 1e-8, which is 0 there since numpy 2.
+PEERS = ../shared/peers/horovod-0.28.1/test
+PEERS_OF_TWO = tensorflow tensorflow_keras tensorflow2_keras tensorflow_process_sets \
+    tensorflow2_keras_process_sets
+PEER_TEST = $(BIN)/python -m pytest -p no:randomly -p no:cacheprovider -rfEs \
+    -k "not reducescatter_grad_cpu_process_sets"
+
+peers: setup ## run Horovod's own tests against the Horovod that was built
+	@test -d $(PEERS) || { echo "PEERS=FOLDER: where is Horovod's folder 'test'?"; exit 2; }
+	@export TF_USE_LEGACY_KERAS=1 PYTHONDONTWRITEBYTECODE=1; \
+	export HOROVOD_GLOO_TIMEOUT_SECONDS=300; cd $(PEERS); status=0; \
+	for name in $(PEERS_OF_TWO); do \
+	    mpirun -np 2 --oversubscribe --bind-to none \
+	        $(PEER_TEST) parallel/test_$$name.py || status=1; done; \
+	$(PEER_TEST) integration/test_elastic_tensorflow2.py || status=1; exit $$status
+
+# podman, docker or buildah; BUILD and RUN: what else theirs are to be told.
+CONTAINERS = podman
+
+image: setup ## build the course's image and try it: make image CONTAINERS=docker
+	@$(CONTAINERS) build --tag course $(BUILD) .
+	@COURSE_IMAGE=course COURSE_CONTAINERS="$(CONTAINERS) $(RUN)" \
+	    $(BIN)/pytest tests/test_container.py
+
+# The newest versions that requirements.txt allows, the same for every Python and
+# platform of the course, with hashes and without addresses.
+UV := PATH="$$PATH:$(BIN)/../.setup/uv/bin" uv pip compile --quiet --upgrade --universal \
+    --python-version 3.10 --fork-strategy fewest --generate-hashes \
+    --no-header --no-annotate --no-emit-index-url
+
+lock: setup ## bring the lock files up to date with requirements*.txt (for maintainers)
+	@$(UV) requirements.txt --output-file requirements.lock
+	@$(UV) requirements-spark.txt --constraints requirements.lock \
+	    --output-file requirements-spark.lock

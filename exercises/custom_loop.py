@@ -9,7 +9,10 @@ the loop does the same to the weights on one device and on many.
 
 import argparse
 import csv
+import os
 import time
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
 
 import tensorflow as tf
 
@@ -31,6 +34,8 @@ option("--seed", type=int, help="make weights and batches repeatable")
 args = parser.parse_args()
 
 devices = replica_devices(args.replicas)
+# Or a GPU rounds what it multiplies to 10 bits, and one device and many differ by that.
+tf.config.experimental.enable_tensor_float_32_execution(False)
 data.seed_worker(args.seed)
 dataset = data.load("auto", args.train_images)
 train = data.training_batches(dataset, args.global_batch_size, args.seed)

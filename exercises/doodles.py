@@ -13,7 +13,10 @@ doodles, and it ends with `leaderboard.score`.
 """
 
 import argparse
+import os
 import time
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
 
 import tensorflow as tf
 

@@ -5,12 +5,15 @@
     course run -np 2 exercises/fashion_mnist.py -- --epochs 3
 
 One worker; two workers; two workers with the `mpirun` flags that suit this machine,
-with progress shown and the log kept. Have GPUs? Start a worker for each.
+with progress shown and the log kept. Have GPUs? Start a worker for each, no more.
 """
 
 import argparse
+import os
 import time
 from pathlib import Path
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
 
 import tensorflow as tf
 
@@ -18,8 +21,9 @@ import tensorflow as tf
 
 from utils import data, logs
 
-# TODO: Step 1: Start Horovod. Then give each worker a GPU of its own, the one numbered
-# like its local rank, with memory growth on. Without GPUs there is nothing to pin.
+# TODO: Step 1: Start Horovod. Then give each worker a GPU of its own: the only one that
+# it sees, if a scheduler has chosen, else the one numbered like its local rank; with
+# memory growth on. Without GPUs there is nothing to pin.
 
 on_gpu = bool(tf.config.list_physical_devices("GPU"))
 parser = argparse.ArgumentParser(

@@ -9,7 +9,10 @@ processor. The best epoch's weights are kept, loaded at the end, and tested.
 """
 
 import argparse
+import os
 from pathlib import Path
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
 
 import tensorflow as tf
 

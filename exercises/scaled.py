@@ -9,6 +9,9 @@ larger batch, exact validation, and a checkpoint.
 """
 
 import argparse
+import os
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
 
 import horovod.tensorflow.keras as hvd
 import tensorflow as tf
@@ -18,8 +21,9 @@ from utils import Stopwatch, data, logs, networks
 hvd.init()
 gpus = tf.config.list_physical_devices("GPU")
 if gpus:
-    tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
-    tf.config.experimental.set_memory_growth(gpus[hvd.local_rank()], True)
+    gpu = gpus[0] if len(gpus) == 1 else gpus[hvd.local_rank()]
+    tf.config.set_visible_devices(gpu, "GPU")
+    tf.config.experimental.set_memory_growth(gpu, True)
 
 parser = argparse.ArgumentParser(
     description="Train a WideResNet-16 on Fashion-MNIST, with a batch on each worker.",

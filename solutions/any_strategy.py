@@ -16,6 +16,10 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import os
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
+
 import tensorflow as tf
 
 from utils import CourseError, logs, replica_devices, tasks
@@ -133,7 +137,10 @@ def parameter_server() -> tf.distribute.Strategy:
     cluster = tasks.free_cluster({"worker": 2, "ps": 1})
     spec = tf.train.ClusterSpec(cluster)
     # A step waits for weights from another server: with fewer threads all could wait.
-    config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=3)
+    # And none of the three takes hold of a GPU.
+    config = tf.compat.v1.ConfigProto(
+        inter_op_parallelism_threads=3, device_count={"GPU": 0}
+    )
     for task in tasks.tasks_of(cluster):
         tf.distribute.Server(spec, task.type, task.index, config=config)
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
@@ -220,7 +227,8 @@ def main() -> None:
     option("--log-dir", help="folder for tried.json; a new one below logs/ by default")
     args = parser.parse_args()
     path = Path(logs.claim(args.log_dir, "tried.json"))
-    replica_devices(2)  # while TensorFlow has no tensor yet
+    if {"one_device", "mirrored", "central_storage"} & {*args.strategy}:
+        replica_devices(2)  # while TensorFlow has no tensor yet
     tried = {}
     for name in args.strategy:
         tried[name] = try_out(name, args.ways)

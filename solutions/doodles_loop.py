@@ -9,7 +9,10 @@ MirroredStrategy). The loop can look at its clock after every step.
 
 import argparse
 import csv
+import os
 import time
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
 
 import tensorflow as tf
 

@@ -5,12 +5,15 @@
     course run -np 2 solutions/fashion_mnist_solution.py -- --epochs 3
 
 One worker; two workers; two workers with the `mpirun` flags that suit this machine,
-with progress shown and the log kept. Have GPUs? Start a worker for each.
+with progress shown and the log kept. Have GPUs? Start a worker for each, no more.
 """
 
 import argparse
+import os
 import time
 from pathlib import Path
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
 
 import tensorflow as tf
 
@@ -19,13 +22,15 @@ import horovod.tensorflow.keras as hvd
 
 from utils import data, logs
 
-# Step 1: Start Horovod. Then give each worker a GPU of its own, the one numbered
-# like its local rank, with memory growth on. Without GPUs there is nothing to pin.
+# Step 1: Start Horovod. Then give each worker a GPU of its own: the only one that
+# it sees, if a scheduler has chosen, else the one numbered like its local rank; with
+# memory growth on. Without GPUs there is nothing to pin.
 hvd.init()
 gpus = tf.config.list_physical_devices("GPU")
 if gpus:
-    tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
-    tf.config.experimental.set_memory_growth(gpus[hvd.local_rank()], True)
+    gpu = gpus[0] if len(gpus) == 1 else gpus[hvd.local_rank()]
+    tf.config.set_visible_devices(gpu, "GPU")
+    tf.config.experimental.set_memory_growth(gpu, True)
 
 on_gpu = bool(tf.config.list_physical_devices("GPU"))
 parser = argparse.ArgumentParser(

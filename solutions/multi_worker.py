@@ -17,6 +17,9 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
+
 import tensorflow as tf
 
 from utils import Stopwatch, data, logs, networks, tasks

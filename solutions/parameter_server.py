@@ -12,6 +12,8 @@ import csv
 import os
 from pathlib import Path
 
+os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
+
 import tensorflow as tf
 
 from utils import CourseError, data, logs, networks, tasks, watch

@@ -6,7 +6,10 @@ Notebook 12 gives it one fault at a time.
 """
 
 import argparse
+import os
 from pathlib import Path
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
 
 import horovod.tensorflow.keras as hvd
 import tensorflow as tf
@@ -17,7 +20,8 @@ hvd.init()
 rank, size = hvd.rank(), hvd.size()
 gpus = tf.config.list_physical_devices("GPU")
 if gpus:
-    tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
+    gpu = gpus[0] if len(gpus) == 1 else gpus[hvd.local_rank()]
+    tf.config.set_visible_devices(gpu, "GPU")
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--log-dir", default="logs", help="where history and model go")

@@ -10,13 +10,13 @@ pytest, and imports TensorFlow once for all of its programs.
 """
 
 import textwrap
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import pytest
+import tomli
 
 from utils.checking import exercises, lab
 from utils.checking.judges import judge
@@ -109,7 +109,7 @@ class Tables:
 
     def _rows(self, kind: str) -> list[dict]:
         path = Path(__file__).with_name(f"{kind}_{self.files}.toml")
-        rows = tomllib.loads(path.read_text())
+        rows = tomli.loads(path.read_text())
         return rows.get("program") or rows[self.exercise.name]
 
     def _program(self, row: dict) -> Program:
@@ -161,7 +161,7 @@ TABLES = {
             "programs",
             at_least=(6, 12),
             right_in=("two",),
-            stages_in=("two", "three", "one"),
+            stages_in=("two", "three", "one", "given", "crowded"),
             # The steps don't depend on the network: a small one is built in no time.
             smaller=((BLOCKS, "        x = cbr(x, filters)\n"),),
         ),
@@ -275,7 +275,9 @@ def test_a_wrong_program_is_caught_by_the_right_check(wrong, observed):
 
 def test_a_program_that_is_right_in_another_way_passes(right, observed):
     assert passed(right, observed[right]) == {*right.its.steps}
-    assert {world.outcome for world in observed[right].values()} == {lab.ENDED}
+    # Where there are too few GPUs, a right program fails.
+    ended = [w.outcome for w in observed[right].values() if w.name != "crowded"]
+    assert {*ended} == {lab.ENDED}
 
 
 def test_check_k_passes_after_step_n_just_if_k_is_not_above_n(stage, observed):

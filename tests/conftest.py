@@ -1,8 +1,13 @@
 """The line that sums up the proof that the checks are right; and Ctrl-C that works."""
 
+import os
 import signal
 
+os.environ["TF_USE_LEGACY_KERAS"] = "1"  # for tests that train themselves
+
 import pytest
+
+from utils.base import machine
 
 # What the modules of tests share asserts as they do.
 pytest.register_assert_rewrite("check_tables")
@@ -16,11 +21,31 @@ PROOFS = {
 }
 
 
+@pytest.fixture
+def pretend_gpus(monkeypatch):
+    """Sets how many GPUs the machine has, all of them visible."""
+
+    def install(count):
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        monkeypatch.setattr(machine, "installed", lambda: count)
+        monkeypatch.setattr(machine, "has_cudnn", lambda: True)
+
+    return install
+
+
 def pytest_configure():
     # Shells start jobs in the background with SIGINT ignored, and children inherit it:
     # programs that the tests interrupt would not notice.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items):
+    if machine.gpus():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="there is no GPU here"))
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -45,11 +45,22 @@ def program(folder: Path, text: str = PROGRAM, name: str = "program.py") -> Path
 
 
 @contextlib.contextmanager
+def working_in(folder: Path):
+    """contextlib.chdir, which Python 3.10 hasn't."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield folder
+    finally:
+        os.chdir(before)
+
+
+@contextlib.contextmanager
 def empty_course(folder: Path):
     """Make `folder` a course without notebooks and exercises, and work in it."""
     for name in ("notebooks", "exercises"):
         (folder / name).mkdir()
-    with contextlib.chdir(folder):
+    with working_in(folder):
         yield folder
 
 

@@ -31,6 +31,7 @@ from typing import Annotated
 
 import psutil
 import typer
+from processes import working_in
 
 from utils.base import course, files, logs, supervise
 from utils.running import launch, watch
@@ -393,7 +394,7 @@ def stop_in_the_kernel(place: Path, turn: Round) -> str:
             raise KeyboardInterrupt
 
     try:
-        with contextlib.chdir(place):
+        with working_in(place):
             launch.run("program.py", "wait", 0, workers=2, quiet=True, attend=attend)
     except RunFailed as failed:
         return expect(

@@ -7,11 +7,11 @@ import csv
 
 import pytest
 
+from utils import figures
 from utils.base import course, machine
-from utils.figures import speed as scaling_plots
-from utils.measure import bench, records, table
+from utils.measure import bench, cost_model, records, table
 from utils.measure.bench import Plan
-from utils.measure.programs import pipelines
+from utils.measure.programs import pipelines, products
 from utils.measure.table import Row, Section
 from utils.running import launchers
 from utils.training import data, samples
@@ -88,7 +88,7 @@ def test_files_have_every_round(tmp_path):
 
 def test_the_figure_has_a_bar_for_each_row_that_is_compared():
     section = example()
-    (axis,) = scaling_plots.of_section(section, "Recorded today.").axes
+    (axis,) = figures.speed.of_section(section, "Recorded today.").axes
     assert [label.get_text() for label in axis.get_yticklabels()] == ["ours"]
     assert [bar.get_width() for bar in axis.patches] == pytest.approx([0.95])
     assert axis.get_xlabel() == "ratio to: limit"
@@ -184,7 +184,7 @@ def test_it_measures_for_real(tmp_path):
         out=tmp_path,
         tell=messages.append,
         plan=TINY,
-        draw=scaling_plots.of_section,
+        draw=figures.speed.of_section,
     )
     assert [len(row.values) for row in pipes.rows] == [1, 1, 1]
     assert {path.name for path in tmp_path.iterdir()} == {
@@ -243,3 +243,81 @@ def test_plain_ways_to_start_are_plain():
     assert bench._own_mpirun(program, 3) == ["mpirun", "-np", "3", *program]
     line = launchers.mpirun_line(2, program, 1, {"HOROVOD_CYCLE_TIME": "5"})
     assert " ".join(line).endswith("-x HOROVOD_CYCLE_TIME=5 python x.py")
+
+
+# ------------------------------------------------------------ GPUs, pretended
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """Starts nothing; the options of each start, and speeds that are made up."""
+    calls = []
+
+    def timed(*options, workers, environment=None, **_):
+        calls.append((options, workers, environment))
+        case = options[options.index("--cases") + 1]
+        policy = options[options.index("--precision") + 1]
+        seconds = {"mixed_float16": 0.1}.get(policy, 0.2 if environment == {} else 0.4)
+        return [{"step_seconds": {case: [seconds]}}] * workers
+
+    monkeypatch.setattr(bench, "_timed", timed)
+    monkeypatch.setattr(bench, "_peak", lambda policy, environment: 100.0)
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("gpus", "more"), [(1, []), (2, [2]), (3, [2, 3]), (8, [2, 4, 8])]
+)
+def test_gpus_are_measured_by_precision_and_by_number(
+    gpus, more, started, pretend_gpus
+):
+    pretend_gpus(gpus)
+    section = bench.gpu(Plan(rounds=1), lambda text: None)
+    medians = {row.name: row.values[0] for row in section.rows}
+    single = {"float32": 320.0, "TF32": 640.0, "mixed precision": 1280.0}
+    scaled = {f"{n} GPUs, mixed precision": 1280.0 * n for n in more}
+    assert medians == pytest.approx(single | scaled)
+    ratios = {row.name: (row.ratios, row.base) for row in section.rows}
+    assert ratios["TF32"] == ([2.0], "float32")
+    for count, name in zip(more, scaled, strict=True):
+        assert ratios[name] == ([count], "mixed precision")
+    assert [workers for _, workers, _ in started] == [1, 1, 1, *more]
+    assert started[0][2] == {"NVIDIA_TF32_OVERRIDE": "0"}
+    operations = 6 * cost_model.wide_resnet(10).macs
+    share = f"{320 * operations / 1e14:.0%} of the 100.0"
+    assert share in section.notes[0]
+
+
+def test_without_a_gpu_there_is_nothing_to_measure(pretend_gpus, tmp_path):
+    pretend_gpus(0)
+    with pytest.raises(course.CourseError, match="there is no GPU here"):
+        bench.bench(["gpu"], out=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "names", "seen"), [(0, [], 0), (1, ["gpu"], 0), (4, ["gpu"], 4)]
+)
+def test_other_sections_have_a_device_for_each_worker(
+    gpus, names, seen, monkeypatch, pretend_gpus, tmp_path
+):
+    pretend_gpus(gpus)
+    visible = {}
+
+    def section(name):
+        def measure(plan, tell):
+            visible[name] = machine.gpus()
+            return Section(name, [Row("row", [1.0], "s")])
+
+        return measure
+
+    sections = {name: section(name) for name in ("launch", "gpu")}
+    monkeypatch.setattr(bench, "SECTIONS", sections)
+    bench.bench(out=tmp_path, plan=Plan(rounds=1, workers=2))
+    assert visible == {"launch": seen} | {name: gpus for name in names}
+    assert machine.gpus() == gpus
+
+
+@pytest.mark.slow
+def test_products_of_matrices_are_timed():
+    (speed,) = products.products("float32", size=64, rounds=1, repeats=2)
+    assert 0 < speed < 1_000

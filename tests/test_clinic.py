@@ -18,6 +18,7 @@ SHOWN_BY = {
     "The optimizer is not wrapped": "All workers have the same weights",
     "No broadcast": "All workers have the same weights",
     "All on one GPU": "Every worker has a GPU of its own",
+    "A GPU that it can't see": "Every worker has a GPU of its own",
     "The learning rate is not scaled": "The learning rate fits the number of workers",
     "The learning rate is scaled twice": "The learning rate fits the number of workers",
     "The same images on all ranks": "Every worker has images of its own",

@@ -10,6 +10,7 @@ import pytest
 
 from utils.base import course
 from utils.measure import cost_model
+from utils.running import launchers
 
 PAGE = (course.PACKAGE_ROOT / "exercises" / "clusters.md").read_text()
 PROGRAM = "solutions/cluster/one_node_or_many.py"
@@ -63,6 +64,50 @@ def test_the_files_that_the_page_names_are_there():
     assert {
         name for name in named if not (course.PACKAGE_ROOT / name).exists()
     } == set()
+
+
+def commands_for_hosts():
+    """The commands that the page has for hosts a and b, as lists of words."""
+    text = "\n".join(re.findall(r"^```\n(.*?)^```", PAGE, re.M | re.S))
+    lines = text.replace("\\\n", " ").splitlines()
+    return [shlex.split(line) for line in lines if " -np 8 " in line]
+
+
+# This machine in their place.
+HERE = {
+    "8": "2",
+    "a:4,b:4": "localhost:2",
+    "eth0": launchers.loopback(),
+    "10.0.0.0/24": "127.0.0.0/8",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", commands_for_hosts(), ids=" ".join)
+def test_commands_for_hosts_start_workers(words, tmp_path):
+    program = words[words.index("python") + 1]
+    assert (course.PACKAGE_ROOT / program).exists()
+    (tmp_path / "hosts").write_text("localhost slots=2\n")
+    (tmp_path / "here.py").write_text("print('here')")
+    line = [HERE.get(word, word) for word in words[: words.index("python")]]
+    done = subprocess.run(
+        [*line, sys.executable, "here.py"],
+        cwd=tmp_path,
+        env=launchers.clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("here") == 2
+
+
+def test_there_are_commands_for_hosts():
+    commands = commands_for_hosts()
+    assert [words[0] for words in commands] == ["mpirun", "mpirun", "horovodrun"]
+    for words in commands[:2]:
+        assert {"btl_tcp_if_include", "oob_tcp_if_include"} <= set(words)
+        assert "NCCL_SOCKET_IFNAME=eth0" in words
 
 
 def test_numbers_that_make_no_sense_are_refused(capsys):

@@ -6,8 +6,8 @@ import matplotlib.figure
 import numpy as np
 import pytest
 
+from utils import figures
 from utils.base.course import CourseError
-from utils.figures import speed as scaling_plots
 from utils.measure import cost_model
 from utils.measure.cost_model import CostModel, Network, Point, fit, wide_resnet
 from utils.training import networks
@@ -169,7 +169,7 @@ def test_predictions_are_drawn_with_a_band_for_each_law():
     for fitted in fits:
         low, middle, high = fitted.efficiency(1000, 64, wide_resnet(1))
         assert low <= middle <= high
-    figure = scaling_plots.predicted(fits, [wide_resnet(1), wide_resnet(10)], 64)
+    figure = figures.speed.predicted(fits, [wide_resnet(1), wide_resnet(10)], 64)
     assert isinstance(figure, matplotlib.figure.Figure)
     left, right = figure.axes
     assert (left.get_title(), right.get_title()) == ("WRN-16-1", "WRN-16-10")
@@ -179,9 +179,9 @@ def test_predictions_are_drawn_with_a_band_for_each_law():
 
 
 def test_the_literature_and_amdahl_are_drawn():
-    axis = scaling_plots.reported(cost_model.HOROVOD_2018).axes[0]
+    axis = figures.speed.reported(cost_model.HOROVOD_2018).axes[0]
     texts = {text.get_text() for text in axis.texts}
     assert texts == {"90%", "68%"}
-    axis = scaling_plots.amdahl(0.05, {1: 100.0, 2: 190.0}).axes[0]
+    axis = figures.speed.amdahl(0.05, {1: 100.0, 2: 190.0}).axes[0]
     measured = axis.lines[-1].get_ydata()
     assert list(measured) == [1, 1.9]

@@ -7,7 +7,6 @@ import sys
 import pytest
 
 from utils.base import machine
-from utils.base.course import CourseError
 from utils.training import devices
 
 pytestmark = pytest.mark.slow
@@ -62,17 +61,32 @@ def test_replicas_that_share_a_core_are_announced(ended):
     assert "NOTICE: 3 replicas on" in ended.stderr
 
 
-def test_more_replicas_than_gpus_are_refused(monkeypatch):
-    """The GPUs are pretended; what is done with their list is not."""
+def test_more_replicas_than_gpus_compute_on_cores(monkeypatch, capsys):
+    """The devices are pretended; what is done with their list is not."""
     import tensorflow as tf
 
-    gpus, grown = ["one", "two"], []
-    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: gpus)
+    gpus, grown, hidden, split = ["first", "second"], [], [], []
+    there = {"GPU": gpus, "CPU": ["processor"]}
+    monkeypatch.setattr(tf.config, "list_physical_devices", there.get)
+    monkeypatch.setattr(tf.config, "get_visible_devices", there.get)
+    monkeypatch.setattr(
+        tf.config, "set_visible_devices", lambda devices, _: hidden.append(devices)
+    )
+    monkeypatch.setattr(
+        tf.config, "get_logical_device_configuration", lambda device: None
+    )
+    monkeypatch.setattr(
+        tf.config,
+        "set_logical_device_configuration",
+        lambda device, parts: split.append((device, len(parts))),
+    )
     monkeypatch.setattr(
         tf.config.experimental, "set_memory_growth", lambda gpu, on: grown.append(gpu)
     )
     assert devices.replica_devices() == ["GPU:0", "GPU:1"]
     assert devices.replica_devices(1) == ["GPU:0"]
     assert set(grown) == set(gpus)
-    with pytest.raises(CourseError, match="3 replicas need 3 GPUs, and there are 2"):
-        devices.replica_devices(3)
+    assert (hidden, split, capsys.readouterr().err) == ([], [], "")
+    assert devices.replica_devices(3) == ["CPU:0", "CPU:1", "CPU:2"]
+    assert (hidden, split) == ([[]], [("processor", 3)])
+    assert "2 GPUs, and 3 replicas need one each" in capsys.readouterr().err

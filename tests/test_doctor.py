@@ -12,10 +12,10 @@ import threading
 import pytest
 from rich.console import Console
 
+from utils import figures
 from utils.base import course, machine, profiles
 from utils.checking import doctor
 from utils.checking.doctor import LIMITED, MISSING, OK, Line, Report
-from utils.figures import machine as machine_plots
 from utils.lessons import outline
 from utils.running import launchers
 from utils.training import fetch
@@ -23,9 +23,7 @@ from utils.training import fetch
 pytestmark = pytest.mark.timeout(300)
 
 ALL_WELL = {
-    "tensorflow": "2.15.1",
-    "cuda": "",
-    "gpus": 0,
+    "tensorflow": "2.21.0",
     "horovod": "0.28.1",
     "built": {"MPI": True, "Gloo": True, "NCCL": False},
     "sum": 3.0,
@@ -63,7 +61,7 @@ def test_two_processes_really_add_two_numbers(report):
     assert (line.state, line.found) == (OK, "added 1 and 2 with Horovod: 3")
     assert report.line("horovod").found.startswith("0.28.1 with MPI, Gloo")
     assert re.fullmatch(r"Open MPI \d+\.\d+\.\d+", report.line("mpi").found)
-    assert report.line("tensorflow").found == "2.15.1"
+    assert report.line("tensorflow").found == "2.21.0"
 
 
 def test_what_is_tried_is_what_runs_use(monkeypatch):
@@ -160,24 +158,6 @@ def test_software_that_is_there_needs_nothing():
         assert (line.state, line.fix) == (OK, "")
 
 
-@pytest.mark.parametrize(
-    ("gpus", "facts", "state", "words"),
-    [
-        (0, ALL_WELL, OK, "none needed"),
-        (2, ALL_WELL, LIMITED, "2, of which TensorFlow sees 0"),
-        (2, ALL_WELL | {"gpus": 2}, LIMITED, "without NCCL"),
-        (1, ALL_WELL | {"gpus": 1, "cuda": "12.2"}, OK, "1, CUDA 12.2"),
-        (2, {}, LIMITED, "2, of which TensorFlow sees 0"),
-    ],
-)
-def test_gpus(monkeypatch, gpus, facts, state, words):
-    monkeypatch.setattr(machine, "gpus", lambda: gpus)
-    line = doctor._gpu_line(facts)
-    assert line.state == state
-    assert words in line.found
-    assert bool(line.fix) == (state != OK)
-
-
 def test_one_core_is_a_limit_not_an_obstacle(monkeypatch):
     monkeypatch.setattr(machine, "cores", lambda: 1)
     line = doctor._core_line()
@@ -272,14 +252,14 @@ def test_real_data_is_checked(monkeypatch):
     ],
 )
 def test_devices_are_shared_out(workers, devices, one_each, shares, words):
-    assert machine_plots.share_out(workers, devices, one_each) == shares
-    assert machine_plots.in_words(shares, "core").startswith(words)
+    assert figures.machine.share_out(workers, devices, one_each) == shares
+    assert figures.machine.in_words(shares, "core").startswith(words)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 8])
 def test_the_machine_is_drawn_with_its_words(workers):
     settings = profiles.Settings("cpu", workers, 1, 1, 1)
-    diagram = machine_plots.show_machine(Report([], [], settings))
+    diagram = figures.machine.show_machine(Report([], [], settings))
     drawn = " ".join(text.get_text() for axes in diagram.axes for text in axes.texts)
     assert "worker 0" in drawn
     assert diagram.words in drawn

@@ -15,6 +15,7 @@ from utils.checking.judges import horovod as judge_horovod
 PLACE = {"weights": "0a", "state": "1b"}
 OF_ALL = {
     "started": {"pid": 7},
+    "keras 3": {"module": "tensorflow"},
     "tampered": {"how": "replaced json.dumps"},
     "failed": {"error": "ValueError: no", "status": 1},
     "ended": {"cpu": [1.5, 0.25]},

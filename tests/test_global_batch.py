@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from utils import figures
 from utils.base import course
-from utils.figures import accuracy as accuracy_plots
 from utils.measure import global_batch, records
 from utils.measure.global_batch import Attempt
 from utils.training import data, networks, samples
@@ -150,8 +150,8 @@ def test_recorded_figures_say_where_they_come_from(tmp_path):
     records.save("made up", results, "a command", ("a note",), tmp_path)
     record = records.load("made up", tmp_path)
     for figure in (
-        accuracy_plots.accuracy_by_workers(record),
-        accuracy_plots.time_to_accuracy(record, 0.75),
+        figures.accuracy.accuracy_by_workers(record),
+        figures.accuracy.time_to_accuracy(record, 0.75),
     ):
         text = figure.get_supxlabel()
         assert record.origin in text
@@ -163,7 +163,7 @@ def test_recorded_figures_say_where_they_come_from(tmp_path):
 def test_a_recipe_that_never_gets_there_is_called_so(tmp_path):
     records.save("made up", {"runs": RUNS[2:], "epochs": 2}, "a command", (), tmp_path)
     record = records.load("made up", tmp_path)
-    figure = accuracy_plots.time_to_accuracy(record, 0.75)
+    figure = figures.accuracy.time_to_accuracy(record, 0.75)
     labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
     assert labels == ["base rate: never", "scaled: never", "scaled, warm-up"]
 
@@ -189,7 +189,7 @@ def test_the_front_is_what_nobody_beats():
     assert global_batch.front([good, slow, fast]) == [fast, good]
     assert global_batch.front([fast, twin]) == [fast, twin]
     assert [attempt.meets_goal for attempt in (fast, good)] == [False, True]
-    accuracy_plots.pareto([fast, good, slow])
+    figures.accuracy.pareto([fast, good, slow])
 
 
 @pytest.fixture(scope="module")

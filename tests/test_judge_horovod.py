@@ -60,6 +60,45 @@ def exchange(op, given, got, line=7, elements=None, root=None):
     ]
 
 
+# ------------------------------------------------------------ step 1
+
+STARTED = {"what": "enter", "op": "init"}
+
+
+def chooses(*gpus):
+    """What a worker reports that starts Horovod and uses these GPUs."""
+    return [STARTED, {"what": "devices", "visible": [*gpus], "growth": [*gpus]}]
+
+
+@pytest.mark.parametrize(
+    ("two", "given", "crowded", "caught"),
+    [
+        (([3], [1]), [0], None, "right"),
+        (([3], [1]), [0], [], "right"),
+        (([0], [2]), [0], None, "right"),  # counted from the last one
+        (([1], [3]), [0], None, "right"),  # of its own, whichever it is
+        (([0], [1]), [0], None, "rank-for-local-rank"),
+        (([1], [0]), [0], None, "rank-for-local-rank"),
+        (([1], [1]), [0], None, "same-gpu"),
+        (([3, 2], [1, 0]), [0], None, "wrong-gpu"),
+        (([], []), [0], None, "wrong-gpu"),
+        (([0, 1, 2, 3], [0, 1, 2, 3]), [0], None, "not-pinned"),
+        (([3], [1]), None, None, "given-gpu-not-found"),
+        (([3], [1]), [3], None, "given-gpu-not-used"),
+        (([3], [1]), [], None, "given-gpu-not-used"),
+        (([3], [1]), [0], [1], "shared-gpu"),
+        (([3], [1]), [0], [0, 1], "shared-gpu"),
+    ],
+)
+def test_a_gpu_is_right_if_it_is_the_worker_s_own(report, two, given, crowded, caught):
+    """None: the worker failed, where it was given a GPU, or there were too few."""
+    report([chooses(*gpus) for gpus in two])
+    failed = [STARTED, {"what": "failed", "error": "IndexError", "line": 9}]
+    for world, gpus in (("given", given), ("crowded", crowded)):
+        report([failed if gpus is None else chooses(*gpus)], world)
+    assert verdict(report, 1).id == f"step-1.{caught}"
+
+
 # ------------------------------------------------------------ step 3
 
 GRADIENTS = np.array([[1.0, 2.0, 3.0], [3.0, 2.0, -1.0]])

@@ -4,15 +4,19 @@ published schema, and against each other, the image, the program and the set-up.
 import ast
 import copy
 import json
+import os
 import re
+import runpy
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import jsonschema
 import pytest
 import yaml
 
-from utils.base import course
+from utils.base import course, machine
 from utils.running import launch, launchers
 
 CLUSTER = course.PACKAGE_ROOT / "solutions" / "cluster"
@@ -21,6 +25,7 @@ SCHEMA = json.loads(
 )
 JOB, CLAIM = yaml.safe_load_all((CLUSTER / "mpijob.yaml").read_text())
 SPEC = JOB["spec"]
+GPU_JOB, GPU_CLAIM = yaml.safe_load_all((CLUSTER / "mpijob_gpu.yaml").read_text())
 REPLICAS = SPEC["mpiReplicaSpecs"]
 UNITS = {"Mi": 2**20, "Gi": 2**30}
 
@@ -38,7 +43,7 @@ def problems(job):
 
 def image():
     """The instructions of the Containerfile: (name, words)."""
-    text = (CLUSTER / "Containerfile").read_text()
+    text = (course.PACKAGE_ROOT / "Containerfile").read_text()
     text = re.sub(r"^#.*\n", "", text, flags=re.M).replace("\\\n", " ")
     lines = [line.split(maxsplit=1) for line in text.splitlines() if line.strip()]
     return [(name, words.strip()) for name, words in lines]
@@ -50,7 +55,7 @@ def instruction(name):
 
 def test_the_job_keeps_to_the_published_schema():
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
-    assert problems(JOB) == []
+    assert problems(JOB) == problems(GPU_JOB) == []
 
 
 @pytest.mark.parametrize(
@@ -97,7 +102,7 @@ def test_the_launcher_runs_a_program_of_the_image_with_options_that_it_has():
     assert "-np" not in words  # replicas and slots say it
     program = words[words.index("python") + 1]
     source = course.PACKAGE_ROOT / program
-    assert program.split("/")[0] in copied()
+    assert source.is_file()  # and the image has the whole course
     tree = ast.parse(source.read_text())
     known = {
         call.args[0].value
@@ -111,25 +116,51 @@ def test_the_launcher_runs_a_program_of_the_image_with_options_that_it_has():
     assert f"PATH={workdir}/.venv/bin:" in instruction("ENV")[0]
 
 
-def copied():
-    """What the image gets of the course's folder."""
-    lines = [shlex.split(words) for words in instruction("COPY")]
-    return {word for line in lines for word in line[1:-1]}
+def test_only_what_the_set_up_reads_has_it_done_again():
+    words = [words for _, words in image()]
+    copies = [shlex.split(words)[1:-1] for words in instruction("COPY")]
+    done = next(n for n, text in enumerate(words) if text.startswith("make setup"))
+    before = {
+        name
+        for number, (instruction, text) in enumerate(image())
+        if instruction == "COPY" and number < done
+        for name in shlex.split(text)[1:-1]
+    }
+    # As the stages of the set-up and the package of the course have it.
+    assert before == {
+        *("Makefile", "pyproject.toml", "requirements.lock"),
+        *("utils/__init__.py", "utils/setup"),
+    }
+    assert all((course.PACKAGE_ROOT / name).exists() for name in before)
+    assert copies[-1] == ["."]
 
 
-def test_the_image_gets_what_the_set_up_and_the_course_need():
-    needed = {"Makefile", "pyproject.toml", "requirements.lock", "utils", "solutions"}
-    assert needed | {"notebooks", "exercises"} == copied()
-    assert all((course.PACKAGE_ROOT / name).exists() for name in copied())
-    before = [words for _, words in image()]
-    before = before[: before.index("make setup")]
-    for name in ("Makefile", "pyproject.toml", "requirements.lock", "utils"):
-        assert any(name in words for words in before), name
+def test_the_image_is_for_learners_and_not_for_root():
+    assert instruction("USER") == ["learner"]
+    opens = json.loads(instruction("CMD")[0])
+    assert opens[:2] == ["jupyter", "lab"]
+    assert (course.PACKAGE_ROOT / opens[-1]).is_file()
+    assert instruction("ARG")[-1] == "GPU=0"
+
+
+def test_editors_build_the_machine_that_the_image_is_built_on():
+    folder = course.PACKAGE_ROOT / ".devcontainer"
+    text = (folder / "devcontainer.json").read_text()
+    settings = json.loads(re.sub(r"^\s*//.*\n", "", text, flags=re.M))
+    build = settings["build"]
+    recipe = (folder / build["dockerfile"]).resolve()
+    assert recipe == course.PACKAGE_ROOT / "Containerfile"
+    assert recipe.parent == (folder / build["context"]).resolve()
+    assert f"AS {build['target']}" in instruction("FROM")[0]
+    assert settings["remoteUser"] == instruction("USER")[0]
+    # Binder takes only a file of this name.
+    assert (course.PACKAGE_ROOT / "Dockerfile").resolve() == recipe
 
 
 def test_the_image_has_the_packages_that_the_readme_asks_for():
     readme = (course.PACKAGE_ROOT / "README.md").read_text()
-    packages = re.search(r"Debian 12 \| `sudo apt install (.*?)`", readme)[1].split()
+    line = re.search(r"Debian, Ubuntu \| `sudo apt install (.*?)`", readme)
+    packages = line[1].split()
     installed = instruction("RUN")[0].split()
     assert set(packages) - {"git"} <= set(installed)  # the course is there already
     assert {"openssh-server", "openssh-client"} <= set(installed)
@@ -145,7 +176,6 @@ def test_launcher_and_workers_agree_on_ssh():
     assert f"'Port {port}'" in server
     assert f"'HostKey {home}/.ssh/id_rsa'" in server
     assert server.endswith(f"> {worker['args'][-1]}")
-    assert json.loads(instruction("CMD")[0]) == worker["command"] + worker["args"]
     images = {container(name)["image"] for name in REPLICAS}
     assert len(images) == 1
 
@@ -164,3 +194,74 @@ def test_what_must_outlive_the_pods_is_on_the_claim_that_all_workers_mount():
         assert folder.startswith("/shared/")
     assert len(after("--checkpoint")) == 1  # or a restart would begin anew
     assert REPLICAS["Launcher"]["restartPolicy"] == "OnFailure"
+
+
+# ------------------------------------------------------------ with GPUs
+
+
+def differences(a, b, path=""):
+    """The places where two values differ."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        for name in a.keys() | b.keys():
+            yield from differences(a.get(name), b.get(name), f"{path}/{name}")
+    elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        for one, other in zip(a, b, strict=True):
+            yield from differences(one, other, path)
+    elif a != b:
+        # Kubernetes' own names may have a slash, too.
+        yield re.split(r"/(?!gpu)", path)[-1]
+
+
+def test_with_gpus_nothing_differs_but_what_they_need():
+    found = {*differences(JOB, GPU_JOB)}
+    assert found == {
+        *("name", "image", "args", "cpu", "memory", "nvidia.com/gpu", "claimName")
+    }
+    assert {*differences(CLAIM, GPU_CLAIM)} == {"name"}
+
+
+def test_each_slot_has_a_gpu_and_all_threads():
+    replicas = GPU_JOB["spec"]["mpiReplicaSpecs"]
+    (worker,) = replicas["Worker"]["template"]["spec"]["containers"]
+    (launcher,) = replicas["Launcher"]["template"]["spec"]["containers"]
+    slots = GPU_JOB["spec"]["slotsPerWorker"]
+    assert worker["resources"]["limits"]["nvidia.com/gpu"] == slots
+    assert "nvidia.com/gpu" not in launcher["resources"]["limits"]
+    words = launcher["args"]
+    assert not any("THREADS" in word for word in words)
+    assert "CUDA_CACHE_PATH=/shared/cuda_cache" in words
+    # The guard, and then what is run without GPUs, with the same options.
+    guard = words.index("solutions/cluster/on_gpus.py")
+    assert words[guard - 1] == "python"
+    plain = container("Launcher")["args"]
+    assert words[guard + 1 :] == plain[plain.index("python") + 1 :]
+
+
+@pytest.mark.slow
+def test_without_a_gpu_nothing_is_trained(tmp_path):
+    program = tmp_path / "trains.py"
+    program.write_text("print('trains')")
+    done = subprocess.run(
+        [sys.executable, str(CLUSTER / "on_gpus.py"), str(program)],
+        env=dict(os.environ, **machine.HIDDEN),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    assert "TensorFlow sees no GPU here, so nothing is trained" in done.stderr
+    assert "trains" not in done.stdout
+
+
+def test_with_a_gpu_the_program_gets_its_own_words(tmp_path, monkeypatch, capsys):
+    import tensorflow as tf
+
+    program = tmp_path / "trains.py"
+    program.write_text("import sys, other\nprint(__name__, sys.argv[1:])")
+    (tmp_path / "other.py").write_text("")  # beside it, as for any program
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["a GPU"])
+    monkeypatch.setattr(sys, "argv", ["on_gpus.py", str(program), "--epochs", "2"])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
+    runpy.run_path(str(CLUSTER / "on_gpus.py"), run_name="__main__")
+    assert capsys.readouterr().out == "__main__ ['--epochs', '2']\n"

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from processes import empty_course
 
+from utils import figures
 from utils.base import course
-from utils.figures import cluster as cluster_plots
 from utils.running import launch
 
 # Seconds when idle; the limits are for machines that do other work as well.
@@ -66,12 +66,12 @@ def test_worker_0_alone_is_chief_keeps_the_history_and_the_model(run):
 
 
 def test_with_the_policy_data_every_image_is_seen_once(run):
-    seen = cluster_plots.seen(run)
+    seen = figures.cluster.seen(run)
     numbers = np.concatenate(list(seen.values()))
     assert set(seen) == {0, 1}
     # A global batch has 64 images: 4 of 260 are left over.
     assert len(numbers) == len(set(numbers)) == 256
-    assert cluster_plots.shards({"DATA": run}).axes
+    assert figures.cluster.shards({"DATA": run}).axes
 
 
 def test_a_killed_worker_costs_no_finished_epoch(killed):
@@ -81,10 +81,13 @@ def test_a_killed_worker_costs_no_finished_epoch(killed):
     assert epochs == [[0], [1]]
     digests = weights_at_the_end(killed)
     assert digests["0"] == digests["1"]
-    assert cluster_plots.lives(killed).axes
+    assert figures.cluster.lives(killed).axes
 
 
 UNEQUAL = """
+import os
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
 import tensorflow as tf
 
 strategy = tf.distribute.MultiWorkerMirroredStrategy()

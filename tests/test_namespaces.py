@@ -12,9 +12,9 @@ import psutil
 import pytest
 from processes import empty_course, program, wait_for
 
+from utils import figures
 from utils.base import course, supervise
 from utils.cluster import elastic, namespaces
-from utils.figures import cluster as cluster_plots
 from utils.measure import bench, cost_model, network_speed
 from utils.running.result import RunFailed
 
@@ -299,7 +299,7 @@ def test_training_on_two_hosts_is_measured(folder, monkeypatch):
     assert two_hosts.predicted[0] <= two_hosts.predicted[1]
     table = network_speed.table(measured)
     assert list(table.index) == list(measured)
-    points = cluster_plots.speeds(measured).axes[0].lines[0]
+    points = figures.cluster.speeds(measured).axes[0].lines[0]
     one_host = measured["1 host"].images_per_second
     assert list(points.get_ydata()) == [two_hosts.images_per_second / one_host]
 
@@ -325,4 +325,4 @@ def test_an_elastic_training_goes_on_without_the_host_that_was_cut_off(folder):
     assert set(journal["workers"][journal["time"] < cut.time]) == {2}
     assert set(journal["workers"][journal["time"] > cut.time + 5]) == {1}
     assert journal["images"].iloc[-1] == journal["images"].max() >= 640 - 2 * 8
-    assert cluster_plots.lost_host(cut).axes[0].lines
+    assert figures.cluster.lost_host(cut).axes[0].lines

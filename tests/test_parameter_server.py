@@ -5,8 +5,8 @@ import re
 import pytest
 from processes import empty_course
 
+from utils import figures
 from utils.base import course
-from utils.figures import cluster as cluster_plots
 from utils.running import launch
 from utils.running.result import RunFailed
 
@@ -38,7 +38,7 @@ def run(folder):
 
 
 def test_all_steps_are_done_although_a_worker_died(run):
-    steps = cluster_plots.steps(run)
+    steps = figures.cluster.steps(run)
     assert len(steps) == 120
     assert "worker 1 was ended by signal 9, Killed; the others go on" in (
         run.log.read_text()
@@ -51,7 +51,7 @@ def test_all_steps_are_done_although_a_worker_died(run):
 
 
 def test_every_report_adds_up_to_the_updates_of_the_weights(run):
-    steps = cluster_plots.steps(run)
+    steps = figures.cluster.steps(run)
     updates = int(re.search(r"Updates of the weights: (\d+)", run.log.read_text())[1])
     # A step that was cut off after its update, but before its report, is done again.
     assert updates in (120, 121)
@@ -63,7 +63,7 @@ def test_every_report_adds_up_to_the_updates_of_the_weights(run):
 
 
 def test_a_large_variable_is_cut_so_that_both_servers_hold_a_part(run):
-    table = cluster_plots.variables(run)
+    table = figures.cluster.variables(run)
     parts = table[table["name"].str.startswith("dense/kernel")]
     assert list(parts["bytes"]) == [1600 * 256 * 4 // 2] * 2
     assert set(parts["ps"]) == {0, 1}
@@ -75,9 +75,9 @@ def test_a_large_variable_is_cut_so_that_both_servers_hold_a_part(run):
 
 
 def test_the_figures_are_drawn(run):
-    assert cluster_plots.placement(run).axes
-    assert cluster_plots.timeline(run).axes
-    assert cluster_plots.staleness({"a worker died": run}).axes
+    assert figures.cluster.placement(run).axes
+    assert figures.cluster.timeline(run).axes
+    assert figures.cluster.staleness({"a worker died": run}).axes
 
 
 def test_keras_fit_trains_on_the_same_cluster(folder):

@@ -11,8 +11,7 @@ from IPython.core.formatters import DisplayFormatter
 from matplotlib import pyplot
 from matplotlib.image import imread
 
-from utils.figures import style
-from utils.figures import training as plots
+from utils.figures import style, training
 from utils.running.result import Run
 
 
@@ -59,14 +58,14 @@ def words(figure):
 
 
 def test_distances_are_relative_to_rank_0(run):
-    assert plots.distances(run)[1] == pytest.approx(
+    assert training.distances(run)[1] == pytest.approx(
         1 / np.sqrt([100, 101, 104, 116]), rel=1e-5
     )
-    assert plots.update_distances(run)[1] == pytest.approx(0)
+    assert training.update_distances(run)[1] == pytest.approx(0)
 
 
 def test_paths_begin_after_the_first_batch_and_coincide_for_equal_steps(run):
-    figure = plots.paths({"equal steps": run})
+    figure = training.paths({"equal steps": run})
     first, second, star = figure.axes[0].lines
     assert first.get_xydata() == pytest.approx(second.get_xydata())
     lengths = np.linalg.norm(first.get_xydata(), axis=1)
@@ -81,11 +80,11 @@ def test_speeds_leave_out_the_first_epoch(run):
 
 
 def test_lines_are_counted_by_the_rank_in_front(run):
-    assert plots.lines_by_rank(run) == {0: 2, 1: 1}
+    assert training.lines_by_rank(run) == {0: 2, 1: 1}
 
 
 def test_unseen_shares_are_those_of_the_formula():
-    one_round, three_rounds = plots.unseen(3, range(1, 9)).axes[0].lines
+    one_round, three_rounds = training.unseen(3, range(1, 9)).axes[0].lines
     assert one_round.get_ydata() == pytest.approx(
         [(1 - 1 / n) ** n for n in range(1, 9)]
     )
@@ -96,12 +95,18 @@ def test_unseen_shares_are_those_of_the_formula():
 @pytest.mark.parametrize(
     ("draw", "expected"),
     [
-        (plots.curves, ["epoch", "loss", "accuracy", "training", "validation"]),
-        (plots.devices, ["rank 0", "rank 1", "core 0", "75%"]),
-        (plots.drift, ["rank 1 against rank 0", "batch"]),
-        (lambda run: plots.voices({"before": run}), ["rank 1", "lines printed"]),
-        (lambda run: plots.epoch_times({"one": run}), ["one", "3.0 s"]),
-        (lambda run: plots.accuracies({"after": run}), ["after", "rank 1"]),
+        (
+            training.curves,
+            ["epoch", "loss", "accuracy", "training", "validation"],
+        ),
+        (training.devices, ["rank 0", "rank 1", "core 0", "75%"]),
+        (training.drift, ["rank 1 against rank 0", "batch"]),
+        (
+            lambda run: training.voices({"before": run}),
+            ["rank 1", "lines printed"],
+        ),
+        (lambda run: training.epoch_times({"one": run}), ["one", "3.0 s"]),
+        (lambda run: training.accuracies({"after": run}), ["after", "rank 1"]),
     ],
 )
 def test_figures_say_what_they_show_and_what_the_data_was(run, draw, expected):
@@ -118,7 +123,7 @@ def settings():
 
 
 def test_a_figure_has_the_style_and_no_setting_changes(run, settings):
-    axis = plots.drift(run).axes[0]
+    axis = training.drift(run).axes[0]
     assert matplotlib.rcParams.copy() == settings
     assert axis.xaxis.get_gridlines()[0].get_visible()
     assert not axis.spines["top"].get_visible()
@@ -131,19 +136,19 @@ def test_settings_are_the_learners_again_after_an_error(settings):
 
 
 def test_pyplot_has_no_figure_to_close(run):
-    plots.curves(run)
+    training.curves(run)
     assert pyplot.get_fignums() == []
 
 
 def test_a_rank_has_its_colour_and_mark_in_all_figures(run):
-    (alone,) = plots.drift(run).axes[0].get_legend().get_lines()
-    beside = plots.accuracies({"": run}).axes[0].lines[1]
+    (alone,) = training.drift(run).axes[0].get_legend().get_lines()
+    beside = training.accuracies({"": run}).axes[0].lines[1]
     assert alone.get_color() == beside.get_color() == style.ORANGE
     assert alone.get_marker() == beside.get_marker() == "s"
 
 
 def test_jupyter_shows_a_whole_figure_without_pyplot(run):
-    figure = plots.curves(run)
+    figure = training.curves(run)
     data, metadata = DisplayFormatter().format(figure)
     assert data["text/plain"] == repr(figure)
     picture = imread(io.BytesIO(base64.b64decode(data["image/png"])))
@@ -157,9 +162,9 @@ def test_jupyter_shows_a_whole_figure_without_pyplot(run):
 def test_a_run_that_was_not_watched_is_named(run):
     run.samples.clear()
     with pytest.raises(ValueError, match="watch=True"):
-        plots.devices(run)
+        training.devices(run)
 
 
 def test_ranks_and_the_network_are_labelled():
-    assert "GPU 2\nrank 6\nlocal rank 2" in words(plots.ranks(2, 4))
-    assert "7 x 7\n640 channels" in words(plots.network(10))
+    assert "GPU 2\nrank 6\nlocal rank 2" in words(training.ranks(2, 4))
+    assert "7 x 7\n640 channels" in words(training.network(10))

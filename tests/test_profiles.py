@@ -26,6 +26,7 @@ def nvidia_smi(monkeypatch, tmp_path):
         program.write_text(f"#!/bin/sh\n{body}\n")
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
         monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+        monkeypatch.setattr(machine, "has_cudnn", lambda: True)
 
     return install
 
@@ -71,9 +72,9 @@ def test_the_choice_goes_before_ci(monkeypatch):
 
 
 @needs_no_gpu
-def test_gpu_chosen_by_hand_has_a_worker_even_without_gpus(monkeypatch):
+def test_gpu_chosen_by_hand_has_two_workers_even_without_gpus(monkeypatch):
     monkeypatch.setenv("COURSE_PROFILE", "gpu")
-    assert profiles.settings().workers == 1
+    assert profiles.settings().workers == 2
 
 
 def test_an_unknown_profile_is_refused_with_the_three_names(monkeypatch):

@@ -52,6 +52,7 @@ if args.then == "fail":
 # second epoch, until Slurm has started it again.
 TINY = f"""\
 import os, runpy, time
+os.environ["TF_USE_LEGACY_KERAS"] = "1"  # before `survival` imports TensorFlow
 from utils.training import networks, survival
 networks.use_instead(networks.tiny)
 write = survival.Journal.on_train_batch_end

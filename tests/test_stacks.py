@@ -105,7 +105,7 @@ def stack(*calls):
     return Stack(0, tuple(Frame(file, 1, function) for file, function in frames), 0.0)
 
 
-KERAS = "/lib/keras/src/engine/training.py"
+KERAS = "/lib/tf_keras/src/engine/training.py"
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ KERAS = "/lib/keras/src/engine/training.py"
     ],
 )
 def test_what_it_does_is_told_in_few_words(calls, doing):
-    end = ["/home/mine.py:<module>", "/lib/keras/x.py:fit"] if calls else []
+    end = ["/home/mine.py:<module>", "/lib/tf_keras/x.py:fit"] if calls else []
     assert doing in stack(*calls, *end).doing("mine.py")
 
 

@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 # The course's program, with a small network, and slow enough to be killed in time.
 PROGRAM = f"""\
 import os, runpy, time
+os.environ["TF_USE_LEGACY_KERAS"] = "1"  # before `survival` imports TensorFlow
 from utils.training import networks, survival
 networks.use_instead(networks.tiny)
 seconds = float(os.environ["SECONDS_PER_BATCH"])

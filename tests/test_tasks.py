@@ -362,7 +362,7 @@ def test_an_address_that_is_taken_is_named(monkeypatch):
         tasks.enter()
 
 
-def test_each_task_that_computes_gets_a_gpu_of_its_own(monkeypatch):
+def test_each_task_that_computes_gets_a_gpu_of_its_own(monkeypatch, pretend_gpus):
     cluster = {"chief": ["a:1"], "worker": ["a:2", "a:3"], "ps": ["a:4"]}
 
     def seen():
@@ -372,9 +372,10 @@ def test_each_task_that_computes_gets_a_gpu_of_its_own(monkeypatch):
         }
 
     assert set(seen().values()) == {None}
-    monkeypatch.setattr(tasks, "gpus", lambda: 2)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    pretend_gpus(2)
     alone = {"chief 0": "-1", "worker 0": "0", "worker 1": "1", "ps 0": "-1"}
     assert seen() == alone
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     assert seen() == {**alone, "worker 0": "3", "worker 1": "5"}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    assert set(seen().values()) == {"-1"}  # too few: all compute on cores

@@ -119,7 +119,7 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run a program on several workers: course run -np 2 PROGRAM -- --epochs 3"""
-    from utils.base.profiles import settings
+    from utils.base.profiles import in_force
     from utils.running import launch
     from utils.running.tasks import counts
 
@@ -127,7 +127,7 @@ def run(
         result = launch.run(
             script,
             *(arguments or ()),
-            workers=settings().workers if workers is None else workers,
+            workers=in_force().workers if workers is None else workers,
             tasks=counts(tasks) if tasks else None,
             restarts=restarts,
             tolerate=tolerate,

@@ -143,6 +143,8 @@ def main():
     output = folder("SM_OUTPUT_DATA_DIR")
     arrays = load(channel)
 
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
+
     import horovod.tensorflow as hvd_tf
     import horovod.tensorflow.keras as hvd
     import tensorflow as tf
@@ -151,8 +153,9 @@ def main():
     gpus = tf.config.list_physical_devices("GPU")
     check_workers(hvd, gpus)
     if gpus:
-        tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
-        tf.config.experimental.set_memory_growth(gpus[hvd.local_rank()], True)
+        gpu = gpus[0] if len(gpus) == 1 else gpus[hvd.local_rank()]
+        tf.config.set_visible_devices(gpu, "GPU")
+        tf.config.experimental.set_memory_growth(gpu, True)
 
     # Each worker has its share of the images, and all do as many steps.
     images, unseen = len(arrays["x_train"]), len(arrays["x_val"])

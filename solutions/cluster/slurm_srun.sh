@@ -3,6 +3,7 @@
 #
 #     sbatch solutions/cluster/slurm_srun.sh --epochs 20
 #     sbatch --nodes 2 --ntasks-per-node 4 solutions/cluster/slurm_srun.sh --epochs 20
+#     sbatch --gpus-per-task 1 --cpus-per-task 8 solutions/cluster/slurm_srun.sh
 #     sbatch --export ALL,PMI=pmix_v4 solutions/cluster/slurm_srun.sh
 #
 # Everything that slurm_mpirun.sh says holds here, too.

@@ -1,4 +1,4 @@
-"""Train on Spark, as HorovodRunner on Databricks does: a worker in each Spark task.
+"""Train on Spark, with `horovod.spark.run`: a worker in each Spark task.
 
     python solutions/cluster/spark_train.py --workers 2 --folder kept
     spark-submit --master spark://HOST:7077 solutions/cluster/spark_train.py \\
@@ -24,20 +24,27 @@ def train(args):
     is imported here; Horovod tells each worker who it is."""
     import dataclasses
     import hashlib
+    import os
     import socket
+
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
 
     import horovod.tensorflow as hvd_tf
     import horovod.tensorflow.keras as hvd
     import tensorflow as tf
+    from horovod.spark.task import get_available_devices
 
     from utils import data, networks, survival
 
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
+    if given := get_available_devices():  # by Spark, to this task
+        os.environ["CUDA_VISIBLE_DEVICES"] = given[0]
     gpus = tf.config.list_physical_devices("GPU")
     if gpus:
-        tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
-        tf.config.experimental.set_memory_growth(gpus[hvd.local_rank()], True)
+        gpu = gpus[0] if len(gpus) == 1 else gpus[hvd.local_rank()]
+        tf.config.set_visible_devices(gpu, "GPU")
+        tf.config.experimental.set_memory_growth(gpu, True)
 
     data.seed_worker(args.seed)
     dataset = data.load(args.data, args.train_images)

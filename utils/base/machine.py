@@ -1,23 +1,56 @@
 """What this machine has to compute with."""
 
+import contextlib
+import ctypes.util
+import functools
+import importlib.util
+import itertools
 import os
 import platform
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
 
+HIDDEN = {"CUDA_VISIBLE_DEVICES": "-1"}  # what lets a process see no GPU
 
-def gpus() -> int:
-    """The number of NVIDIA GPUs that CUDA_VISIBLE_DEVICES leaves visible, found
-    without importing TensorFlow."""
-    installed = len(list(Path("/dev").glob("nvidia[0-9]*"))) or _listed_by_nvidia_smi()
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return installed
-    wanted = [name for name in visible.split(",") if name.strip() not in ("", "-1")]
-    return min(installed, len(wanted))
+
+def gpus(environment: Mapping[str, str] | None = None) -> int:
+    """The number of NVIDIA GPUs that TensorFlow can use, found without importing it:
+    those that CUDA_VISIBLE_DEVICES leaves visible, and none without cuDNN, which
+    `make setup GPU=1` installs.
+
+    environment: of which process; by default of this one. `gpus({})` counts all.
+    """
+    there = installed()
+    if there and not has_cudnn():
+        return 0
+    variables = os.environ if environment is None else environment
+    visible = variables.get("CUDA_VISIBLE_DEVICES")
+    return there if visible is None else min(there, len(names(visible)))
+
+
+@functools.cache
+def has_cudnn() -> bool:
+    """Is NVIDIA's library for networks here, as a package or as the system's?"""
+    with contextlib.suppress(ModuleNotFoundError):  # without any package of NVIDIA's
+        if importlib.util.find_spec("nvidia.cudnn"):
+            return True
+    return bool(ctypes.util.find_library("cudnn"))
+
+
+def installed() -> int:
+    """The number of NVIDIA GPUs in this machine, whoever can use them."""
+    return len(list(Path("/dev").glob("nvidia[0-9]*"))) or _listed_by_nvidia_smi()
+
+
+def names(visible: str) -> list[str]:
+    """The GPUs that a CUDA_VISIBLE_DEVICES names: by numbers, or as GPU-8932f937 and,
+    for a part of one, MIG-5a1e. As CUDA has it, -1 ends the list."""
+    words = (word.strip() for word in visible.split(","))
+    return list(itertools.takewhile(lambda word: word not in ("", "-1"), words))
 
 
 def _listed_by_nvidia_smi() -> int:

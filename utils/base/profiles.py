@@ -3,15 +3,15 @@
 import os
 from dataclasses import dataclass, replace
 
-from utils.base.course import CourseError
-from utils.base.machine import gpus
+from utils.base import machine
+from utils.base.course import CourseError, notice
 
 
 @dataclass(frozen=True)
 class Settings:
     """What a notebook's parameters cell starts from.
 
-    name: the profile these numbers come from, one of PROFILES.
+    name: the profile in force, one of PROFILES.
     workers: processes that train together.
     epochs: passes over the training images.
     train_images: how many of the 60,000 training images are used.
@@ -28,33 +28,64 @@ class Settings:
 PROFILES = {
     "ci": Settings("ci", workers=2, epochs=2, train_images=1_920, width=1),
     "cpu": Settings("cpu", workers=2, epochs=2, train_images=6_400, width=1),
-    "gpu": Settings("gpu", workers=1, epochs=5, train_images=60_000, width=10),
+    "gpu": Settings("gpu", workers=2, epochs=5, train_images=60_000, width=10),
 }
 
 
-def settings() -> Settings:
+def settings(alone: bool = False) -> Settings:
+    """What a notebook's parameters cell starts from: see `in_force`.
+
+    Where a lesson has more workers than there are GPUs, it leaves them alone: from here
+    on, whatever this process starts computes on cores, a single worker too, or it could
+    not be compared with the others. A notice says so.
+    """
+    chosen = in_force(alone)
+    if 0 < machine.gpus() < chosen.workers:
+        notice(
+            f"{_gpus_here()}, and this lesson has {chosen.workers} workers, which need "
+            "one each. They compute on cores instead, all of them, so that they can be "
+            "compared: CUDA_VISIBLE_DEVICES is -1 from here on."
+        )
+        os.environ.update(machine.HIDDEN)
+    return chosen
+
+
+def _gpus_here() -> str:
+    count = machine.gpus()
+    return "There is 1 GPU here" if count == 1 else f"There are {count} GPUs here"
+
+
+def in_force(alone: bool = False) -> Settings:
     """The settings of the profile in force: COURSE_PROFILE names it; without that it
     is `ci` where CI=true, `gpu` where there are NVIDIA GPUs, else `cpu`.
 
-    On `gpu` there is one worker per GPU.
-    Raises CourseError when COURSE_PROFILE names no profile.
+    alone: for a lesson with a single worker. Raises CourseError when COURSE_PROFILE
+    names no profile.
     """
     chosen = os.environ.get("COURSE_PROFILE")
     if chosen:
-        return profile(chosen)
+        return profile(chosen, alone)
     if os.environ.get("CI", "").lower() == "true":
-        return profile("ci")
-    return profile("gpu" if gpus() else "cpu")
+        return profile("ci", alone)
+    return profile("gpu" if machine.gpus() else "cpu", alone)
 
 
-def profile(name: str) -> Settings:
-    """The settings of the profile `name`. Raises CourseError for an unknown name."""
+def profile(name: str, alone: bool = False) -> Settings:
+    """The settings of the profile `name`. Raises CourseError for an unknown name.
+
+    On `gpu` there is a worker for each GPU, and never fewer than two. Where they don't
+    have one each, they compute on cores, and train as much as `cpu` has it.
+    """
     if name not in PROFILES:
         raise CourseError(
             f"there is no profile {name!r}: choose ci, cpu or gpu "
             "(in COURSE_PROFILE, or with --profile)."
         )
     selected = PROFILES[name]
-    if name == "gpu":
-        selected = replace(selected, workers=max(1, gpus()))
+    if alone:
+        selected = replace(selected, workers=1)
+    elif name == "gpu":
+        selected = replace(selected, workers=max(selected.workers, machine.gpus()))
+    if name == "gpu" and machine.gpus() < selected.workers:
+        return replace(PROFILES["cpu"], name=name, workers=selected.workers)
     return selected

@@ -4,6 +4,7 @@ import ast
 import codecs
 import difflib
 import io
+import sys
 import threading
 import tokenize
 from pathlib import Path
@@ -39,7 +40,10 @@ def syntax_tree(content: str | bytes, name: str) -> ast.Module:
     """
     with _parsing:
         try:
-            return ast.parse(content, filename=name)
+            tree = ast.parse(content, filename=name)
+            if sys.version_info < (3, 11):
+                ast.dump(tree)  # this parser reads deeper than anything else can look
+            return tree
         except (RecursionError, MemoryError):
             # Python's parser has a stack of its own, and calls it memory.
             raise SyntaxError("it is nested too deeply for Python to read") from None

@@ -13,10 +13,11 @@ import json
 import re
 import threading
 import time
-import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import tomli
 
 from utils.base import course, files, logs, programs
 from utils.base.show import Page, Table
@@ -74,7 +75,7 @@ def diseases() -> dict[str, dict[str, str]]:
 class Case:
     """A program with a fault. disease: its name; complaint: what its owner says.
 
-    healthy, ill: its text. server: it downloads; gpus: it is run with two pretended
+    healthy, ill: its text. server: it downloads; gpus: it is run with four pretended
     GPUs.
     """
 
@@ -96,7 +97,7 @@ class Case:
 def cases() -> tuple[Case, ...]:
     """All cases, in the order of their numbers, which begin at 1."""
     all_cases = []
-    table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+    table = tomli.loads(Path(__file__).with_suffix(".toml").read_text())
     for number, row in enumerate(table["case"], 1):
         text = PATIENT.read_text().partition('"""\n\n')[2]
         text = f'"""Case {number} of the clinic: a program with one fault."""\n\n{text}'
@@ -134,8 +135,8 @@ class Observed:
     """How a program behaved.
 
     stood_still: the stacks when Horovod first warned of a stall. glimpses: stacks while
-    it trained. writers: the ranks that left files. gpus: for each rank, which of the
-    pretended GPUs it could see.
+    it trained. writers: the ranks that left files. gpus: which of the
+    pretended GPUs each worker used, see `_gpus`.
     """
 
     run: Run
@@ -145,7 +146,7 @@ class Observed:
     glimpses: list[list[stacks.Stack]] = field(default_factory=list)
     prints: list[fingerprint.Print] = field(default_factory=list)
     writers: tuple[int, ...] = ()
-    gpus: dict[int, list[int]] = field(default_factory=dict)
+    gpus: dict[str, list[list[int]]] = field(default_factory=dict)
 
     @property
     def script(self) -> str:
@@ -263,20 +264,25 @@ def _all_train(folder: Path) -> bool:
     return len(list(folder.glob("workers/*.prints"))) == WORKERS
 
 
-def _gpus(script: Path) -> dict[int, list[int]]:
-    """Which of two pretended GPUs each worker can see: rank -> their numbers."""
+# The worlds that show which GPUs a program chooses, in words.
+MACHINES = {"two": "all four to be seen", "given": "one given to each worker"}
+
+
+def _gpus(script: Path) -> dict[str, list[list[int]]]:
+    """Which of four pretended GPUs each worker can see in the end, by world."""
     from utils.checking import lab
     from utils.checking.judges import judge
 
     with files.scratch() as place:
         folder = place.resolve()
-        lab.perform(folder, [lab.Job(str(script.resolve()), ("two",), ())])
-        world = judge.read(folder / "0")["two"]
-        by_rank = {}
-        for rank in world.ranks:
-            events = rank.all("devices")
-            by_rank[rank.number] = events[-1]["visible"] if events else []
-    return by_rank
+        lab.perform(folder, [lab.Job(str(script.resolve()), tuple(MACHINES), ())])
+        chosen = {}
+        for name, world in judge.read(folder / "0").items():
+            events = [rank.all("devices") for rank in world.ranks]
+            chosen[name] = [
+                of_rank[-1]["visible"] if of_rank else [] for of_rank in events
+            ]
+    return chosen
 
 
 # ------------------------------------------------------------ healthy?
@@ -359,11 +365,13 @@ def _in_step(observed: Observed) -> str:
 
 
 def _own_gpu(observed: Observed) -> str:
-    visible = list(observed.gpus.values())
-    if len({tuple(gpus) for gpus in visible}) == len(visible):
-        return ""
-    shared = " and ".join(map(str, visible[0])) or "no GPU"
-    return f"all workers see GPU {shared}"
+    visible = observed.gpus["two"]
+    if len({tuple(gpus) for gpus in visible}) < len(visible):
+        shared = " and ".join(map(str, visible[0]))
+        return f"all workers see GPU {shared}" if shared else "no worker sees a GPU"
+    if observed.gpus["given"] != [[0]]:
+        return "a worker that was given a single GPU did not find it"
+    return ""
 
 
 SIGNS: dict[str, Callable[[Observed], str]] = {
@@ -406,9 +414,19 @@ def admit(number: int) -> Page:
     if observed.trained:
         parts += ["Their fingerprints:", _prints_table(observed.trained)]
     if observed.gpus:
-        rows = [(str(rank), str(gpus)) for rank, gpus in sorted(observed.gpus.items())]
-        parts.append(Table(("rank", "the GPUs that it sees, of two"), rows))
+        parts.append(_gpus_table(observed.gpus))
     return Page(*parts)
+
+
+def _gpus_table(gpus: dict[str, list[list[int]]]) -> Table:
+    from utils.checking import lab
+
+    rows = []
+    for name, machine in MACHINES.items():
+        ranks = zip(lab.WORLDS[name].local_ranks, gpus[name], strict=True)
+        for local_rank, seen in ranks:
+            rows.append((machine, str(local_rank), str(seen)))
+    return Table(("four GPUs", "local rank", "the GPUs that it uses"), rows)
 
 
 def _telling(observed: Observed) -> list[stacks.Stack]:

@@ -4,6 +4,7 @@ Nothing is guessed: two processes are started with `mpirun`, add two numbers wit
 Horovod, and tell what they found on the way (utils.checking.probe).
 """
 
+import importlib.metadata
 import json
 import os
 import platform
@@ -16,10 +17,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
+from packaging.specifiers import SpecifierSet
 
 from utils.base import course, machine, profiles, supervise
 from utils.base.show import Page, Table
-from utils.checking import probe
+from utils.checking import gpu, probe
 from utils.lessons import outline
 from utils.running import launch, launchers
 from utils.training import fetch
@@ -27,9 +29,11 @@ from utils.training import fetch
 OK, LIMITED, MISSING = "ok", "limited", "missing"
 
 PROBE_SECONDS = 90.0  # two processes import TensorFlow at once; it may be a cold start
+GPU_SECONDS = 300.0  # the same, and for some GPUs TensorFlow has to compile first
 NEEDED_MEMORY = 2 * launch.MEMORY_PER_WORKER + 0.6e9  # two workers and a notebook
 NEEDED_DISK = 1e9  # the data, the logs and the executed notebooks
 SMALLEST_FILE = fetch.FILES["y_test"][0]
+DISTRIBUTION = "distributed-training-course"  # as pyproject.toml calls it
 SET_UP = "run `make setup`; it says what it misses"
 
 
@@ -113,18 +117,24 @@ class Report(Page):
 
 
 def doctor() -> Report:
-    """Look at this machine; about 15 seconds, most of it TensorFlow's import.
+    """Look at this machine; about 15 seconds, most of it TensorFlow's import. Where
+    there are GPUs it is twice that, or minutes, if TensorFlow compiles for them.
 
     Raises CourseError when COURSE_PROFILE names no profile.
     """
-    profile = profiles.settings()
+    profile = profiles.in_force()
     own_lines: list[Line] = []
     # Two things that wait: for a network that may be absent, for TensorFlow.
     looking = threading.Thread(target=lambda: own_lines.extend(_lines_of_machine()))
     looking.start()
     facts = _probe()
     looking.join()
-    lines = [*_lines_of_software(facts), *own_lines, _gpu_line(facts)]
+    count = machine.gpus()
+    gpu_facts = _gpu_facts(count) if count else {}
+    hidden = "CUDA_VISIBLE_DEVICES" in os.environ
+    installed = count if hidden else machine.installed()
+    gpu_lines = _gpu_lines(installed, gpu.read(gpu.ask()), gpu_facts)
+    lines = [*_lines_of_software(facts), *own_lines, *gpu_lines]
     return Report(lines, _lessons(lines), profile)
 
 
@@ -231,20 +241,34 @@ def _probe() -> dict:
     """
     program = [sys.executable, "-m", "utils.checking.probe"]
     environment = launchers.clean_environment()  # what runs get
+    if machine.gpus():  # they are another matter, see _gpu_facts
+        environment |= machine.HIDDEN
     facts = {}
     if mpirun := _mpirun():
-        line = launchers.mpirun_line(2, program, threads=None if machine.gpus() else 1)
+        line = launchers.mpirun_line(2, program, threads=1)
         facts = _facts_from([mpirun, *line[1:]], environment)
     if "tensorflow" in facts:
         return facts
     return {**facts, **_facts_from(program, environment), "alone": True}
 
 
-def _facts_from(command: list[str], environment: dict[str, str]) -> dict:
+def _gpu_facts(installed: int) -> dict:
+    """What two workers with a GPU each found out, or one where there is one GPU."""
+    if not (mpirun := _mpirun()):
+        return {}
+    program = [sys.executable, "-m", "utils.checking.probe", "--gpu"]
+    line = launchers.mpirun_line(min(2, installed), program, threads=None)
+    environment = launchers.clean_environment()
+    return _facts_from([mpirun, *line[1:]], environment, GPU_SECONDS)
+
+
+def _facts_from(
+    command: list[str], environment: dict[str, str], limit: float = PROBE_SECONDS
+) -> dict:
     facts: dict = {}
     with supervise.owned(
         command,
-        PROBE_SECONDS,
+        limit,
         env=environment,
         **supervise.READ_LINES,
     ) as process:
@@ -272,9 +296,10 @@ def _lines_of_software(facts: dict) -> list[Line]:
 
 def _python_line() -> Line:
     version = platform.python_version()
-    if version.startswith("3.11."):
+    needed = importlib.metadata.metadata(DISTRIBUTION)["Requires-Python"]
+    if SpecifierSet(needed).contains(version):
         return Line("python", "Python", version)
-    fix = "the course needs Python 3.11: run `make setup`, which can fetch it"
+    fix = f"the course needs Python {needed}: run `make setup`, which can fetch it"
     return Line("python", "Python", version, MISSING, fix)
 
 
@@ -335,24 +360,50 @@ def _all_reduce_line(facts: dict) -> Line:
     return Line("all-reduce", what, found, MISSING, fix)
 
 
-def _gpu_line(facts: dict) -> Line:
-    installed, visible = machine.gpus(), facts.get("gpus", 0)
+def _gpu_lines(installed: int, gpus: list[gpu.Gpu], facts: dict) -> list[Line]:
+    """installed: how many GPUs; gpus: what is known of them; facts: of `_gpu_facts`."""
     if not installed:
-        return Line("gpus", "GPUs", "none, and none needed: a core stands in for each")
+        found = "none, and none needed: a core stands in for each"
+        return [Line("gpus", "GPUs", found)]
+    visible = facts.get("gpus", 0)
     if visible < installed:
-        return Line(
-            "gpus",
-            "GPUs",
-            f"{installed}, of which TensorFlow sees {visible}",
-            LIMITED,
-            "everything runs on the cores; `make setup GPU=1` installs what GPUs need",
-        )
-    cuda = f", CUDA {facts['cuda']}" if facts.get("cuda") else ""
-    if installed > 1 and not facts["built"]["NCCL"]:
-        found = f"{installed}{cuda}, Horovod without NCCL"
-        fix = "they talk through memory"
-        return Line("gpus", "GPUs", found, LIMITED, fix)
-    return Line("gpus", "GPUs", f"{installed}{cuda}, one worker each")
+        return [
+            Line(
+                "gpus",
+                "GPUs",
+                f"{installed}, of which TensorFlow sees {visible}",
+                LIMITED,
+                f"`make setup GPU=1` installs what GPUs need; {gpu.ON_CORES}",
+            )
+        ]
+    forbids, limits = gpu.problems(gpus, facts)
+    if installed > 1 and not facts.get("nccl"):
+        limits.append("Horovod has no NCCL: its workers talk through memory")
+    if installed == 1:
+        users = "one worker alone; several compute on cores"
+    else:
+        users = "a worker each"
+    found = f"{gpu.described(gpus, facts) or installed}; for {users}"
+    state = MISSING if forbids else LIMITED if limits else OK
+    fix = ". ".join([*forbids, *limits])
+    return [Line("gpus", "GPUs", found, state, fix), _gpu_sum_line(facts)]
+
+
+def _gpu_sum_line(facts: dict) -> Line:
+    what, workers = "Sums on GPUs", facts.get("workers", 0)
+    if not facts.get("right"):
+        found = f"a convolution failed: {facts.get('last', 'no answer')[:200]}"
+        if "right" not in facts and "seconds" not in facts:
+            found = f"no convolution in {GPU_SECONDS:.0f} s: it may still be compiling"
+        return Line("gpu-sum", what, found, MISSING, f"{gpu.WARM_UP}; {gpu.ON_CORES}")
+    found = f"a first convolution in {facts['seconds']:.1f} s"
+    if facts.get("sum") != workers * (workers + 1) / 2:
+        found += f"; no all-reduce: {facts.get('last', 'no answer in time')[:200]}"
+        fix = f"`NCCL_DEBUG=INFO course doctor` says more; {gpu.ON_CORES}"
+        return Line("gpu-sum", what, found, MISSING, fix)
+    how = "NCCL" if facts.get("nccl") else "Horovod, in memory"
+    added = f"{workers} workers added 1 and 2" if workers > 1 else "an all-reduce"
+    return Line("gpu-sum", what, f"{found}; {added} with {how}")
 
 
 # -------------------------------------------------------------- the notebooks

@@ -100,6 +100,7 @@ Schema = Mapping[str, Mapping[str, Check]]
 _OF_EVERY_EVENT = {"what": _text, "time": _number, "line": _optional(_whole)}
 _OF_EVERY_PROGRAM: Schema = {
     "started": {"pid": _whole},
+    "keras 3": {"module": _text},
     "tampered": {"how": _text},
     "failed": {"error": _text, "status": _whole},
     "ended": {"cpu": _list(_number)},

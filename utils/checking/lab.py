@@ -32,12 +32,13 @@ import psutil
 
 from utils.base import course, files, machine, supervise
 from utils.checking import evidence
+from utils.checking.observers import first_import, observe
 from utils.checking.observers import graphs as observe_graphs
-from utils.checking.observers import observe
 from utils.checking.observers import replicas as observe_replicas
 from utils.checking.observers import scaled as observe_scaled
 from utils.checking.observers import survive as observe_survive
 from utils.running import launchers, worker
+from utils.training import keras_2
 
 # Odd numbers of batches, so that dividing leaves remainders.
 TRAIN_IMAGES, BATCH_SIZE, VAL_BATCH_SIZE = 60, 8, 4
@@ -50,7 +51,9 @@ class World:
     """The workers that a program is run on.
 
     local_ranks: what to pretend, by rank, where not the real ones; gpus: how many to
-    pretend on the machine. count_only: see observers/observe.py. replicas: of a single
+    pretend on the machine; given: the CUDA_VISIBLE_DEVICES of each worker, by rank,
+    where a scheduler has set it. devices_only: a worker ends when it has chosen its
+    devices. count_only: see observers/observe.py. replicas: of a single
     worker, for programs with tf.distribute; reference: it runs the course's program
     for one device, with which the other is compared. machines: each worker is on a
     machine of its own, with one GPU and a disk (see observers/scaled.py).
@@ -64,6 +67,8 @@ class World:
     size: int
     local_ranks: tuple[int, ...] = ()
     gpus: int = 0
+    given: tuple[str, ...] = ()
+    devices_only: bool = False
     count_only: bool = False
     replicas: int = 0
     reference: bool = False
@@ -92,10 +97,16 @@ def _machines(size: int, **facts) -> World:
 # Two workers of a machine with four GPUs, on which others work, too; and machines
 # without a GPU.
 WORLDS = {
-    "two": World(2, local_ranks=(3, 2), gpus=4, graphs=True),
+    "two": World(2, local_ranks=(3, 1), gpus=4, graphs=True),
     "pair": World(2, count_only=True, graphs=True),
     "three": World(3, count_only=True),
     "one": World(1, count_only=True),
+    # One of four workers: to each a scheduler has given a GPU, by a name that is no
+    # number; or they have two GPUs for four.
+    "given": World(
+        1, local_ranks=(3,), gpus=4, given=(observe.name_of(0),), devices_only=True
+    ),
+    "crowded": World(1, local_ranks=(3,), gpus=2, devices_only=True),
     "replicas": World(1, replicas=2),
     "reference": World(1, replicas=1, reference=True),
     "machine": _machines(1),
@@ -396,10 +407,13 @@ def _work(running: _Running, environment: dict[str, str]) -> int:
     os.setsid()
     os.environ.clear()
     os.environ.update(environment)
+    del os.environ[keras_2.VARIABLE]  # programs choose it themselves
     rank = course.worker_rank()
     world = running.world
     if world.observed:  # which pretends what GPUs there are
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    if world.given:
+        os.environ["CUDA_VISIBLE_DEVICES"] = world.given[rank]
     local_rank = world.local_ranks[rank] if world.local_ranks else None
     if local_rank is not None:
         os.environ["OMPI_COMM_WORLD_LOCAL_RANK"] = str(local_rank)
@@ -427,12 +441,18 @@ def _work(running: _Running, environment: dict[str, str]) -> int:
     elif world.kind == "scaled":
         observer = observe_scaled.ScaledObserver(*common, local_rank, world.gpus)
     else:
-        observer = observe.Observer(*common, local_rank, world.gpus, world.count_only)
+        observer = observe.Observer(
+            *common, local_rank, world.gpus, world.count_only, world.devices_only
+        )
     observer.event("started", pid=os.getpid())
     graphs = None
     if world.graphs and rank == 0:
         graphs = observer.graphs = observe_graphs.Graphs(observer)
-    with observer.at_work():
+
+    def got_keras_3(module: str) -> None:
+        observer.event("keras 3", module=module)
+
+    with observer.at_work(), first_import.watched(got_keras_3):
         failure = worker.run_program(running.script)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -442,11 +462,7 @@ def _work(running: _Running, environment: dict[str, str]) -> int:
         os._exit(failure["status"])
     if graphs:
         graphs.build()
-    observer.event("ended", cpu=os.times()[:2])
-    # The goodbyes of Horovod and MPI would take a second; the lab ends the world when
-    # all workers are here.
-    while True:
-        signal.pause()
+    observer.wait_for_the_end()
 
 
 def _run_plainly(script: str) -> int:
@@ -502,11 +518,12 @@ def command(folder: Path) -> list[str]:
 def environment() -> dict[str, str]:
     """What the command needs in its environment, beside what every process has."""
     return {
+        keras_2.VARIABLE: "1",
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "OMP_NUM_THREADS": "1",
         "TF_NUM_INTRAOP_THREADS": "1",
         "TF_NUM_INTEROP_THREADS": "1",
-        # With it, TensorFlow 2.15 fails at the first convolution of an empty batch,
+        # With it, TensorFlow 2.21 fails at the first convolution of an empty batch,
         # which is what a replica gets when there are fewer images than replicas.
         "TF_ENABLE_ONEDNN_OPTS": "0",
         "CUDA_VISIBLE_DEVICES": "-1",

@@ -38,7 +38,7 @@ from pathlib import Path
 
 import psutil
 
-from utils.base import course, logs, programs, supervise
+from utils.base import course, logs, machine, programs, supervise
 from utils.cluster import elastic
 from utils.running import launch, launchers
 from utils.running.follow import follow
@@ -328,7 +328,9 @@ class Lan:
         quiet: bool,
     ) -> Run:
         """Start a launcher on host 1 and wait for its end."""
-        variables = launchers.thread_variables(1) | dict(variables)
+        # One core for each host; all of them would choose the same GPUs.
+        hidden = machine.HIDDEN if machine.gpus({}) else {}
+        variables = launchers.thread_variables(1) | hidden | dict(variables)
         private = {"COURSE_RUN": str(folder), **private}
         command = launcher.command(program, folder, variables, private)
         result = Run(Path(program[0]).name, launcher.workers, command.shown, folder)

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils.base import supervise
+from utils.base import machine, supervise
 from utils.base.course import CourseError
 from utils.running import launchers
 
@@ -179,6 +179,7 @@ def cluster(
             "PATH": _path(),
             "SLURM_CONF": str(folder / "slurm.conf"),
             "VENV": sys.prefix,  # the scripts activate the environment in use
+            **machine.HIDDEN,  # all nodes are this machine, and would choose the same
         }
         running = Cluster(folder, environment)
         with (

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PROGRAM = course.PACKAGE_ROOT / "solutions" / "cluster" / "spark_train.py"
-OLDEST_JAVA, NEWEST_JAVA = 8, 17  # that Spark 3.5 is made for
+OLDEST_JAVA, NEWEST_JAVA = 17, 21  # that Spark 4 is made for
 
 
 def problem() -> str | None:
@@ -34,7 +34,7 @@ def problem() -> str | None:
     version = java_version()
     if version is None or version < OLDEST_JAVA:
         return (
-            "Spark needs Java, version 8, 11 or 17, on PATH or in JAVA_HOME.\n"
+            "Spark needs Java, version 17 or 21, on PATH or in JAVA_HOME.\n"
             "    Debian, Ubuntu:  sudo apt install openjdk-17-jre-headless\n"
             "    Fedora:          sudo dnf install java-17-openjdk-headless\n"
             "    macOS:           brew install openjdk@17"
@@ -64,7 +64,7 @@ def session(workers: int, master: str | None = None) -> Iterator["SparkSession"]
     """Spark for the block, and ended after it.
 
     master: where; without it the one that spark-submit was given, else this machine,
-        with a core for each worker.
+        with a core for each worker. A GPU is used only if there is one for each.
 
     Raises CourseError where Spark can't run.
     """
@@ -75,10 +75,12 @@ def session(workers: int, master: str | None = None) -> Iterator["SparkSession"]
             raise course.CourseError(why)
         if java_version() > NEWEST_JAVA:
             course.notice(
-                f"Spark 3.5 is made for Java 8 to {NEWEST_JAVA}; this is Java "
+                f"Spark 4 is made for Java 17 to {NEWEST_JAVA}; this is Java "
                 f"{java_version()}."
             )
         master = master or f"local[{workers}]"
+        if 0 < machine.gpus() < workers:
+            os.environ.update(machine.HIDDEN)
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName("course")

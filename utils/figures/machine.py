@@ -11,8 +11,10 @@ def show_machine(report: Report) -> Diagram:
 
     report: from `doctor()`; its profile says how many workers.
     """
-    workers, kind = report.profile.workers, "GPU" if gpus() else "core"
-    shares = share_out(workers, gpus() or cores(), bool(gpus()))
+    workers = report.profile.workers
+    on_gpus = gpus() >= workers
+    kind = "GPU" if on_gpus else "core"
+    shares = share_out(workers, gpus() if on_gpus else cores(), on_gpus)
     drawn = min(workers, 4)
     diagram, ax = paper(8, 2.2, in_words(shares, kind))
     gap = 1.1

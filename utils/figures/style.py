@@ -4,7 +4,7 @@ import base64
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import matplotlib
 import matplotlib.figure
@@ -43,16 +43,16 @@ class Figure(matplotlib.figure.Figure):
         metadata = {"width": width, "height": height}
         return {"image/png": picture, "text/plain": repr(self)}, {"image/png": metadata}
 
-    def with_notices(self, *runs: Run) -> Self:
+    def with_notices(self, *runs: Run) -> "Figure":
         """Put under it what the user must know of the runs that it shows."""
         notices = dict.fromkeys(text for run in runs for text in run.notices)
         return self._under(notices, WARNING)
 
-    def with_origin(self, *lines: str) -> Self:
+    def with_origin(self, *lines: str) -> "Figure":
         """Put under it where recorded numbers come from, and what limits them."""
         return self._under(filter(None, lines), GREY)
 
-    def _under(self, lines: Iterable[str], colour: str) -> Self:
+    def _under(self, lines: Iterable[str], colour: str) -> "Figure":
         if text := "\n".join(lines):
             self.supxlabel(text, fontsize=8, color=colour, wrap=True)
         return self

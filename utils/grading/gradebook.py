@@ -211,6 +211,7 @@ def ids(names: Iterable[str], path: Path) -> dict[str, str]:
 
 def _cell(value: object) -> object:
     if isinstance(value, str):
+        value = value.replace("\0", "\N{REPLACEMENT CHARACTER}")  # no CSV of 3.10's
         # Programs differ in whether they skip blanks, or read fullwidth forms as plain.
         plain = unicodedata.normalize("NFKC", value).lstrip(" ")
         return f"'{value}" if plain.startswith(_FORMULA) else value

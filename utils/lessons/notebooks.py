@@ -158,7 +158,8 @@ def fingerprint(notebook: Path, contents: dict[str, bytes], profile: str) -> str
         digest.update(f"{name} {len(content)}\n".encode())
         digest.update(content)
 
-    add("profile", repr(profiles.profile(profile)).encode())
+    settings = [profiles.profile(profile, alone) for alone in (False, True)]
+    add("profile", repr(settings).encode())
     add("python", sys.version.encode())
     for name, content in contents.items():
         if not name.endswith(".ipynb") or Path(name).name == notebook.name:
@@ -386,7 +387,7 @@ def prove_all(
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     chosen = discover(numbers)
-    name = profiles.profile(profile).name if profile else profiles.settings().name
+    name = profiles.profile(profile).name if profile else profiles.in_force().name
     console = Console(stderr=True)
     columns = ("{task.description}", "cell {task.completed} of {task.total}")
     results = {}

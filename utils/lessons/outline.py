@@ -5,9 +5,10 @@ python -m utils.lessons.outline    # writes README's table of notebooks anew
 
 import functools
 import math
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+
+import tomli
 
 from utils.base import course, files, programs
 
@@ -75,7 +76,7 @@ class Outline:
 def read(path: Path = FILE) -> Outline:
     """The outline in a file. Raises CourseError for one that says nonsense."""
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = tomli.loads(path.read_text(encoding="utf-8"))
         notebooks = {
             name: Notebook(name, **facts | {"needs": tuple(facts["needs"])})
             for name, facts in data["notebooks"].items()

@@ -7,20 +7,23 @@ round, and a ratio is taken within a round, so that a machine that slows down sl
 of them. What could not be measured is an error, never an empty cell.
 """
 
+import contextlib
 import csv
 import functools
 import json
+import os
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from utils.base import course, files, machine, profiles, programs, supervise
-from utils.measure import network_speed, records
+from utils.lessons import outline
+from utils.measure import cost_model, network_speed, records
 from utils.measure.table import IMAGES, SECONDS, TARGET, Row, Section, keep, recorded
 from utils.running import launch, launchers
 
@@ -186,10 +189,10 @@ class Plan:
 
     @classmethod
     def of_machine(cls, rounds: int = ROUNDS) -> "Plan":
-        """A worker for each GPU, or for each core without GPUs."""
+        """A worker for each GPU, or for each core with less than two GPUs."""
         gpus = machine.gpus()
-        workers = max(2, gpus or machine.cores())
-        return cls(rounds, workers=workers, width=profiles.settings().width)
+        workers = gpus if gpus > 1 else max(2, machine.cores())
+        return cls(rounds, workers=workers, width=profiles.in_force().width)
 
 
 ALONE, TOGETHER = "alone", "together"
@@ -311,6 +314,35 @@ def start_up(plan: Plan, tell: Callable[[str], None]) -> Section:
     return Section("start", [Row(part, v, SECONDS) for part, v in values.items()])
 
 
+def loop(plan: Plan, tell: Callable[[str], None]) -> Section:
+    """What a learner waits for, again and again."""
+    count = len(outline.exercise(outline.FIRST).steps)
+    program = f"{outline.FIRST}_after_step_{count:02}.py"
+    check = ("check", "--script", str(course.PACKAGE_ROOT / "solutions" / program))
+    rows = _in_turn(
+        {
+            "course --help": lambda: _seconds("--help"),
+            "course check N, the median step": lambda: statistics.median(
+                _seconds(*check, str(step + 1)) for step in range(count)
+            ),
+            f"course check, all {count} steps": lambda: _seconds(*check),
+        },
+        plan.rounds,
+        tell,
+        SECONDS,
+    )
+    return Section("loop", [*rows, start_up(plan, tell).rows[-1]])
+
+
+def _seconds(*words: str) -> float:
+    """How long a command of the course takes, to its end."""
+    with files.scratch() as folder:
+        began = time.monotonic()
+        command = [sys.executable, "-m", "utils.cli", *words]
+        _start(command, folder, {}, TIME_LIMIT)
+        return time.monotonic() - began
+
+
 # Where the time of a step goes: part -> the operations in it, by their first letters.
 PARTS = {
     "convolutions": ("Conv2D",),
@@ -374,6 +406,74 @@ def precision(plan: Plan, tell: Callable[[str], None]) -> Section:
     section = Section("precision", _in_turn(makers, plan.rounds, tell), notes)
     section.compare(normal)
     return section
+
+
+# Of the section on GPUs: title -> Keras' policy, and what else it takes.
+PRECISIONS = {
+    "float32": ("float32", {"NVIDIA_TF32_OVERRIDE": "0"}),
+    "TF32": ("float32", {}),
+    "mixed precision": ("mixed_float16", {}),
+}
+GPU_BATCH, GPU_WIDTH = 128, 10
+
+
+def gpu(plan: Plan, tell: Callable[[str], None]) -> Section:
+    """WRN-16-10 on one GPU, by precision, against the device's own peak; and on more of
+    them. Raises CourseError without a GPU."""
+    gpus = machine.gpus()
+    if not gpus:
+        raise course.CourseError(
+            "there is no GPU here, so there is nothing to measure."
+        )
+    alone, together = (f"{way}:{GPU_BATCH}x{GPU_WIDTH}" for way in (ALONE, TOGETHER))
+    common = ("--steps", plan.steps, "--data", plan.data)
+
+    def speed(policy, environment, workers=1):
+        case = alone if workers == 1 else together
+        way = "single" if workers == 1 else "horovod"
+        options = ("--with", way, "--cases", case, "--precision", policy, *common)
+        reports = _timed(*options, workers=workers, environment=environment)
+        return sum(_speed(reports, case, GPU_BATCH))
+
+    makers = {
+        name: functools.partial(speed, *settings)
+        for name, settings in PRECISIONS.items()
+    }
+    more = [count for count in (2, 4, 8, 16) if count < gpus] + [gpus] * (gpus > 1)
+    for count in more:
+        settings = PRECISIONS["mixed precision"]
+        name = f"{count} GPUs, mixed precision"
+        makers[name] = functools.partial(speed, *settings, count)
+    rows = _in_turn(makers, plan.rounds, tell)
+    section = Section("gpu", rows)
+    section.compare("float32", "TF32", "mixed precision")
+    if more:
+        section.compare("mixed precision", *(row.name for row in rows[-len(more) :]))
+    for row in rows[: len(PRECISIONS)]:
+        tell(f"the device's peak, {row.name}")
+        peak = _peak(*PRECISIONS[row.name])
+        section.notes.append(share_of_peak(row, peak))
+    return section
+
+
+def share_of_peak(row: Row, peak: float) -> str:
+    """How much of what a device can compute (TFLOP/s) the training was, in words."""
+    # A step forwards takes two operations for each mac; backwards twice as many.
+    operations = 3 * 2 * cost_model.wide_resnet(GPU_WIDTH).macs
+    reached = statistics.median(row.values) * operations / 1e12
+    return (
+        f"{row.name}: {reached:.1f} TFLOP/s, {reached / peak:.0%} of the {peak:.1f} "
+        "that products of large matrices reach on this GPU."
+    )
+
+
+def _peak(policy: str, environment: dict[str, str]) -> float:
+    """TFLOP/s of one GPU, the best round."""
+    with files.scratch() as folder:
+        command = [sys.executable, "-m", "utils.measure.programs.products"]
+        _start([*command, "--precision", policy], folder, environment, TIME_LIMIT)
+        lines = (folder / "output.txt").read_text(errors="replace").splitlines()
+    return max(json.loads(next(ln for ln in reversed(lines) if ln.startswith("["))))
 
 
 def accuracy(plan: Plan, tell: Callable[[str], None]) -> Section:
@@ -475,10 +575,12 @@ SECTIONS = {
     "launch": launching,
     "pipeline": pipeline,
     "start": start_up,
+    "loop": loop,
     "profile": profile,
     "precision": precision,
     "accuracy": accuracy,
     "recipe": recipe,
+    "gpu": gpu,
     "network": network_speed.of_bench,
 }
 
@@ -495,7 +597,9 @@ def bench(
     plan: Plan | None = None,
     draw: Callable[[Section], "Figure"] | None = None,
 ) -> list[Section]:
-    """Measure these sections (default: all), and write each as soon as it is done.
+    """Measure these sections, and write each as soon as it is done. By default all,
+    that on GPUs where there is one; the others have a device for each worker, or
+    compute on cores.
 
     out: the folder for bench.md, bench.csv and the figures. record: keep the results as
     the course's own, which notebooks and README show. draw: makes a section's figure.
@@ -512,8 +616,10 @@ def bench(
     out = out or course.root() / "logs" / f"bench_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
     out.mkdir(parents=True, exist_ok=True)
     done = []
-    for name in sections or SECTIONS:
-        section = SECTIONS[name](plan, lambda text, n=name: tell(f"{n}: {text}"))
+    everything = [name for name in SECTIONS if name != "gpu" or machine.gpus()]
+    for name in sections or everything:
+        with _enough_devices(plan.workers if name != "gpu" else 1):
+            section = SECTIONS[name](plan, lambda text, n=name: tell(f"{n}: {text}"))
         done.append(section)
         write(done, out)
         if draw:
@@ -524,6 +630,23 @@ def bench(
             text = readme.read_text(encoding="utf-8")
             files.write_whole(readme, with_records(text))
     return done
+
+
+@contextlib.contextmanager
+def _enough_devices(workers: int) -> Iterator[None]:
+    """In this block, leave the GPUs alone if there are fewer than workers, so that one
+    worker and several compute on the same."""
+    before = {name: os.environ.get(name) for name in machine.HIDDEN}
+    if 0 < machine.gpus() < workers:
+        os.environ.update(machine.HIDDEN)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def write(sections: Sequence[Section], out: Path) -> None:

@@ -6,12 +6,12 @@
 weights then differ from the single device's.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
-from utils.base import course, show
+from utils.base import course, machine, show
 from utils.measure import records
 from utils.running import launch
 
@@ -162,19 +162,25 @@ def compare(
     start from the same weights, or ten steps did not move them, as then a comparison
     would say nothing; and RunFailed as `launch.run` does.
     """
+    # All on the same kind of device: a GPU adds up in another order than a processor.
+    most = max((case.workers for case in cases), default=1)
+    environment = machine.HIDDEN if 0 < machine.gpus() < most else {}
     groups: dict[tuple, list[Case]] = {}
     for case in dict.fromkeys([c.alone() for c in cases] + list(cases)):
         groups.setdefault(case.processes(), []).append(case)
     trained: dict[Case, list[dict]] = {}
     for group in groups.values():
         tell(f"{_network(group[0])}: {', '.join(map(str, group))} ({group[0].workers})")
-        trained |= train(group)
+        trained |= train(group, environment)
     return Comparison([_row(c, trained[c], *trained[c.alone()]) for c in cases])
 
 
-def train(cases: Sequence[Case]) -> dict[Case, list[dict[str, np.ndarray]]]:
+def train(
+    cases: Sequence[Case], environment: Mapping[str, str] | None = None
+) -> dict[Case, list[dict[str, np.ndarray]]]:
     """Run programs/ten_steps.py once, for cases that can share their processes.
 
+    environment: variables for them.
     Returns what each process kept: its arrays `start`, `end` and `moving`.
     """
     first = cases[0]
@@ -190,6 +196,7 @@ def train(cases: Sequence[Case]) -> dict[Case, list[dict[str, np.ndarray]]]:
         tasks={"worker": processes} if launcher == "tasks" else None,
         time_limit=TIME_LIMIT,
         quiet=True,
+        environment=environment,
     )
     arrays = {}
     for case in cases:

@@ -20,7 +20,7 @@ from utils.base import course, files, logs
 from utils.measure import records
 from utils.running import launch
 from utils.running.result import Run
-from utils.training import data, networks
+from utils.training import data, keras_2, networks
 
 PROGRAM = course.PACKAGE_ROOT / "solutions" / "scaled_solution.py"
 BASE_LR, BATCH, EPOCHS, IMAGES = 0.02, 64, 4, 6_400
@@ -280,6 +280,7 @@ def score(folder: Path, dataset: data.Dataset, width: int = 1) -> float:
 
     Raises CourseError if there is no checkpoint, or one of other weights.
     """
+    keras_2.choose()
     import tensorflow as tf
 
     newest = tf.train.latest_checkpoint(str(folder))

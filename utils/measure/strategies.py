@@ -1,4 +1,4 @@
-"""The strategies of TensorFlow 2.15, and what works under each: said, and tried out.
+"""The strategies of TensorFlow 2.21, and what works under each: said, and tried out.
 
     python -m utils.measure.strategies
 

@@ -103,10 +103,12 @@ TITLES = {
     "launch": "Training, all workers together",
     "pipeline": "Input pipeline alone, one thread",
     "start": "From the command to the first batch",
+    "loop": "What a learner waits for",
     "profile": "Where a step's time goes, one worker on one core",
     "precision": "One worker on one core or GPU",
     "accuracy": f"Time to {TARGET} validation accuracy, twice running",
     "recipe": "Validation accuracy, one thing changed",
+    "gpu": "WRN-16-10 on GPUs, 128 images a step on each",
     "network": "Two hosts of one core each, by the network between them",
 }
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from utils.base import course
 from utils.base.show import Table
+from utils.training import keras_2
 
 LENGTH = 6  # characters of a digest
 
@@ -43,6 +44,7 @@ class Print:
 
 def start() -> None:
     """Note the fingerprints of every `fit` of this worker from now on."""
+    keras_2.choose()
     import tensorflow as tf
 
     rank = course.worker_rank()

@@ -102,8 +102,8 @@ class Followed:
     """
 
     _REWRITE = re.compile(r".*\r|\x08+|\x1b\[[0-9;]*[A-Za-z]")
-    # Horovod names its sources by where pip has built it, which is long gone.
-    _BUILD = re.compile(r"/\S*/pip-install-\w+/[^/\s]+/")
+    # Horovod names its sources by where it was built, which is long gone.
+    _BUILD = re.compile(r"/\S*/horovod-\d[\d.]*/")
     _EPOCH = re.compile(r"Epoch (\d+)/(\d+)")
     _BAR = re.compile(r" *(\d+)/(\d+) \[")
 

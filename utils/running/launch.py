@@ -17,9 +17,9 @@ from pathlib import Path
 
 import psutil
 
-from utils.base import course, logs, programs
+from utils.base import course, logs, machine, programs
 from utils.base.course import TIME_LIMIT
-from utils.base.machine import cores, gpus
+from utils.base.machine import cores
 from utils.running import tasks as clusters
 from utils.running.follow import follow
 from utils.running.launchers import (
@@ -37,7 +37,7 @@ from utils.running.watch import Watch
 MEMORY_PER_WORKER = 0.7e9  # bytes: TensorFlow, the data and the width-1 network
 
 
-def _check(script: Path, launcher: Launcher) -> list[str]:
+def _check(script: Path, launcher: Launcher, on_gpus: bool) -> list[str]:
     """Refuse what can't work; return what the user should know about the rest."""
     workers, processes = launcher.workers, launcher.processes
     tree = programs.parse_program(script)
@@ -47,9 +47,7 @@ def _check(script: Path, launcher: Launcher) -> list[str]:
             f"{script.name} never calls hvd.init(): its {workers} workers run side by "
             "side, each as if it were alone."
         )
-    if gpus():
-        if workers > gpus():
-            notices.append(f"{workers} workers share {gpus()} GPU(s).")
+    if on_gpus:
         return notices
     if workers > cores():
         notices.append(
@@ -64,6 +62,24 @@ def _check(script: Path, launcher: Launcher) -> list[str]:
             f"{free / 1e9:.1f} GB are free. Start fewer workers or close programs."
         )
     return notices
+
+
+def _why_on_cores(workers: int, gpus: int, elastic: bool) -> str:
+    """Why workers leave the GPUs alone that there are; "" if they use them, one each.
+
+    Two on a GPU would take turns and share its memory, and NCCL refuses them.
+    """
+    if gpus and elastic:
+        return (
+            "Both hosts of an elastic run are this machine, and their workers would "
+            "choose the same GPUs: they compute on cores."
+        )
+    if gpus and workers > gpus:
+        have = "is 1 GPU" if gpus == 1 else f"are {gpus} GPUs"
+        return (
+            f"There {have}, and {workers} workers need one each: they compute on cores."
+        )
+    return ""
 
 
 def _refuse_unknown(options: Mapping[str, object], script: Path) -> None:
@@ -139,7 +155,8 @@ def run(
     reset_limit: after how many such changes an elastic run is ended.
     attend: called with the run again and again while it is on.
     threads: how many threads, and so cores, each worker computes with; by default the
-        cores are shared out. Without meaning where there are GPUs.
+        cores are shared out. Without meaning where workers compute on GPUs: they do if
+        they see one for each (`environment` may hide them), and else on cores.
     time_limit: seconds, after which every process is ended.
     record: let each worker keep its weights of so many batches (`Run.recording`).
     fingerprint: let each worker note what must be the same on all (fingerprint.py).
@@ -168,17 +185,24 @@ def run(
     else:
         launcher = Mpirun(workers)
     script = Path(script)
-    notices = _check(script, launcher)
+    environment, surroundings = dict(environment or {}), clean_environment()
+    gpus = machine.gpus(surroundings | environment)
+    why_on_cores = _why_on_cores(launcher.workers, gpus, elastic)
+    on_gpus = gpus > 0 and not why_on_cores
+    notices = _check(script, launcher, on_gpus)
     _refuse_unknown(options, script)
     folder = logs.new_folder(script.stem)
     if elastic:
         launcher = Horovodrun(workers, *both_hosts(workers, folder), reset_limit)
 
-    if gpus():
+    if on_gpus:
         threads = None
     elif threads is None:
         threads = max(1, cores() // launcher.workers)
-    variables = thread_variables(threads, launcher.inter_op) | dict(environment or {})
+    if why_on_cores:
+        environment |= machine.HIDDEN
+        notices.insert(0, why_on_cores)
+    variables = thread_variables(threads, launcher.inter_op) | environment
     if timeline:
         variables["HOROVOD_TIMELINE"] = course.shown(folder / TIMELINE)
     private = {"COURSE_RUN": str(folder)}
@@ -190,10 +214,15 @@ def run(
     command = launcher.command(program, folder, variables, private)
     result = Run(script.name, launcher.processes, command.shown, folder)
     result.notices += notices
-    surroundings = clean_environment() | command.variables
     watching = Watch(folder) if watch else None
     return follow(
-        command.line, result, surroundings, time_limit, attend, watching, quiet
+        command.line,
+        result,
+        surroundings | command.variables,
+        time_limit,
+        attend,
+        watching,
+        quiet,
     )
 
 

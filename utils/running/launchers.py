@@ -24,6 +24,7 @@ import psutil
 from utils.base import course, files
 from utils.base.machine import cores
 from utils.running import tasks as clusters
+from utils.training import keras_2
 
 
 def mpirun_line(
@@ -81,9 +82,11 @@ def mpirun() -> str:
 def clean_environment() -> dict[str, str]:
     """This process's environment, for a run of its own.
 
-    A worker of a run must not believe to be a worker of the run that started it.
+    A worker of a run must not believe to be a worker of the run that started it; and
+    its program chooses Keras 2 itself, or it would work here alone.
     """
     prefixes = ("OMPI_", "PMIX_", "HOROVOD_RANK", "TF_CONFIG", "COURSE_TASK")
+    prefixes += (keras_2.VARIABLE,)
     variables = {n: v for n, v in os.environ.items() if not n.startswith(prefixes)}
     # No message goes by libfabric's way (it is for one-sided communication), but to
     # close it takes a second at the end of every run.
@@ -225,9 +228,10 @@ def plain_tasks(
     """
     pairs = [f"{name}={value}" for name, value in variables.items()]
     first = [" ".join(["export", *pairs])] if pairs else []
+    surroundings = {**os.environ, **variables}
     lines = []
     for task in clusters.tasks_of(cluster):
-        variables_of_task = clusters.own_environment(task).items()
+        variables_of_task = clusters.own_environment(task, surroundings).items()
         words = [f"{name}={shlex.quote(value)}" for name, value in variables_of_task]
         lines.append(" ".join([*words, shlex.join(program)]))
     if clusters.has_servers(cluster):  # they would never end by themselves

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from utils.base import course
+from utils.training import keras_2
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ def load(folder: Path, rank: int) -> Recording:
 
 def start(batches: int) -> None:
     """Record the first `batches` batches of every `fit` from now on."""
+    keras_2.choose()
     import tensorflow as tf
 
     folder = Path(os.environ["COURSE_RUN"], "record")

@@ -51,7 +51,7 @@ class Stack:
     def inside(self, function: str, frame: Frame) -> bool:
         """Is a call on the way of Keras' function of this name?"""
         outwards = self.frames[self.frames.index(frame) :]
-        return any(f.function == function and "/keras/" in f.file for f in outwards)
+        return any(f.function == function and "/tf_keras/" in f.file for f in outwards)
 
     def doing(self, name: str) -> str:
         """What the innermost call in the file of this name has called, in few words:
@@ -65,7 +65,7 @@ class Stack:
                 words.append("in Horovod")
             elif frame.function == "quick_execute":
                 words.append("in a graph of TensorFlow")
-            elif "/keras/" in frame.file and _LANDMARK.fullmatch(frame.function):
+            elif "/tf_keras/" in frame.file and _LANDMARK.fullmatch(frame.function):
                 words.append(frame.function)
         if words:
             return " > ".join(dict.fromkeys(reversed(words)))

@@ -31,9 +31,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils.base import supervise
+from utils.base import machine, supervise
 from utils.base.course import CourseError
-from utils.base.machine import gpus
 
 TYPES = ("chief", "worker", "evaluator", "ps")
 # Below the ports that Linux (from 32768) and macOS (from 49152) give to outgoing
@@ -240,25 +239,30 @@ def _is_free(port: int) -> bool:
     return False
 
 
-def own_environment(task: Task) -> dict[str, str]:
+def own_environment(
+    task: Task, environment: Mapping[str, str] = os.environ
+) -> dict[str, str]:
     """The variables that make a process this task.
 
-    Where there are GPUs, each task that computes sees one of them, the others none:
-    TensorFlow would take hold of all.
+    environment: what it has besides. Where there are GPUs, each task that computes sees
+    one of them, the others none: TensorFlow would take hold of all. Where there are
+    fewer than such tasks, nobody sees any, as two can't share one.
     """
     config = {
         "cluster": task.cluster,
         "task": {"type": task.type, "index": task.index},
     }
     variables = {"TF_CONFIG": json.dumps(config)}
-    if gpus():
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-        names = [n.strip() for n in visible if n.strip()] or list(
-            map(str, range(gpus()))
+    if gpus := machine.gpus(environment):
+        visible = environment.get("CUDA_VISIBLE_DEVICES")
+        names = (
+            list(map(str, range(gpus))) if visible is None else machine.names(visible)
         )
         computing = [t for t in tasks_of(task.cluster) if t.computes]
-        place = computing.index(task) % len(names) if task.computes else None
-        variables["CUDA_VISIBLE_DEVICES"] = "-1" if place is None else names[place]
+        if task.computes and len(computing) <= gpus:
+            variables["CUDA_VISIBLE_DEVICES"] = names[computing.index(task)]
+        else:
+            variables |= machine.HIDDEN
     return variables
 
 

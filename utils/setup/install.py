@@ -1,11 +1,13 @@
 """Sets up everything the course needs, once. Every `make` target calls this first.
 
-    python3 utils/setup/install.py         set up `.venv`, or see that nothing is left
-    python utils/setup/install.py conda    complete the active conda environment, which
-                                           environment.yml began
+    python3 utils/setup/install.py [spark]         set up `.venv`, add Spark to it
+    python utils/setup/install.py conda [spark]    complete the active conda environment
 
-Environment variables: PYTHON=path (the Python 3.11 to build on), GPU=1 (with CUDA and
-NCCL; GPU=0 goes back), COURSE_YES=1 (answer every question with yes).
+Environment variables: PYTHON=path (the Python to build on), GPU=1 (with CUDA and NCCL;
+GPU=0 goes back), COURSE_YES=1 (answer every question with yes).
+
+uv makes the environment and fills it from requirements.lock. What it can't know is
+here: Horovod's patch and build, Open MPI's launcher, the kernel, a first sum.
 
 This uses only the standard library, as it starts before anything is installed, and
 plain syntax, so that any Python from 3.6 can start it.
@@ -13,7 +15,6 @@ plain syntax, so that any Python from 3.6 can start it.
 
 import contextlib
 import hashlib
-import json
 import os
 import platform
 import re
@@ -24,85 +25,52 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 import prerequisites
-from lock import AFTER_TENSORFLOW, FROM_CONDA, LOCK, ROOT, locked, replace
-from prerequisites import SetupError
+from prerequisites import PYTHONS, SetupError
 
+ROOT = Path(__file__).resolve().parent.parent.parent
+LOCK = ROOT / "requirements.lock"
+SPARK_LOCK = ROOT / "requirements-spark.lock"
 PYPROJECT = ROOT / "pyproject.toml"
+PATCH = Path(__file__).with_name("horovod.patch")
+FIRST_SUM = Path(__file__).with_name("first_sum.py")
+QUIET_IMPORT = Path(__file__).with_name("quiet_import.py")
 
-# The environment takes 2.3 GB, and building Horovod 1 GB more for a while.
-NEEDED_GB = 4
+# The environment takes 3 GB, and building Horovod 1 GB more for a while.
+NEEDED_GB = 5
 NEEDED_TO_GO_ON_GB = 1.5
 
-END_SECONDS = 5  # for a child to end by itself before it is killed
-
-# Variables of the caller's that would lead pip, Open MPI or the build astray.
-STRAY = (
-    "OPAL_PREFIX",
-    "PIP_PREFIX",
-    "PIP_TARGET",
-    "PYTHONHOME",
-    "PYTHONPATH",
-    "__PYVENV_LAUNCHER__",
-)
-
-HOROVOD_PARTS = {
-    "HOROVOD_WITH_TENSORFLOW": "1",
-    "HOROVOD_WITH_MPI": "1",
-    "HOROVOD_WITH_GLOO": "1",
-    "HOROVOD_WITHOUT_PYTORCH": "1",
-    "HOROVOD_WITHOUT_MXNET": "1",
-}
-
-ALL_REDUCE = """\
-import horovod.tensorflow as hvd
-import tensorflow as tf
-
-hvd.init()
-assert hvd.mpi_built(), "Horovod was built without MPI"
-assert hvd.gloo_built(), "Horovod was built without Gloo"
-total = hvd.allreduce(tf.constant(hvd.rank() + 1.0), op=hvd.Sum)
-assert total == hvd.size() * (hvd.size() + 1) / 2, total
-print(f"rank {hvd.rank()} of {hvd.size()} has the sum {float(total)}", flush=True)
-"""
+# Variables of the caller's that would lead uv, pip, Open MPI or the build astray.
+STRAY = "PIP_PREFIX PIP_TARGET PYTHONHOME PYTHONPATH __PYVENV_LAUNCHER__".split()
 
 LAUNCHER = """\
 #!/bin/sh
 # Open MPI runs as root only when it is told twice; containers often have no other user.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OPAL_PREFIX={prefix}
-exec {prefix}/bin/orterun "$@"
+# TensorFlow shows all libraries its own hwloc. Open MPI, loaded before it, would take
+# functions of that when it ends, and crash, unless it has found all of its own by then.
+# This is for the workers alone: with it, Slurm's programs can't load their plugins.
+exec {prefix}/bin/orterun -x LD_BIND_NOW=1 "$@"
 """
 
-# What every Python of the environment does when it starts.
-START_UP = "import os, sys"
-FIND_OPEN_MPI = 'os.environ["OPAL_PREFIX"] = sys.prefix'
-NO_WORD_OF_MISSING_GPUS = (
-    'os.path.exists("/dev/nvidiactl") or '
-    'os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")'
-)
-# TensorFlow leaves its faster convolutions off on processors that don't report
-# certain instructions, as many virtual machines don't.
-FAST_CONVOLUTIONS = 'os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")'
-
-
-class Stage(NamedTuple):
-    """A part of the set-up, done again when it or a part before it changes.
-
-    `action` takes the Home to work on; `files` are what the stage depends on.
-    """
-
-    title: str
-    action: object
-    files: tuple = ()
+# What every Python of the environment does when it starts: it finds Open MPI, is quiet
+# about missing GPUs, and has TensorFlow's faster convolutions, which are left off on
+# processors that don't report certain instructions, as many virtual machines don't.
+START_UP = """\
+import os, sys; os.environ["OPAL_PREFIX"] = sys.prefix; \
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1"); \
+os.path.exists("/dev/nvidiactl") or ( \
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3"), \
+__import__("course_quiet_import").install())
+"""
 
 
 class Home:
     """The environment to set up: the folder `prefix`, there already or not.
 
-    `.setup` inside it holds the log of all that ran, and the stamp: which stages are
-    done, on which Python, with or without GPUs.
+    `.setup` inside it holds uv if the machine has none, the log of all that ran, and
+    the stamp: the Python, 1 if it is for GPUs, and a key for each finished stage.
     """
 
     def __init__(self, prefix, conda=False):
@@ -110,33 +78,31 @@ class Home:
         self.conda = conda
         self.bin = self.prefix / "bin"
         self.python = self.bin / "python"
-        self.site = self.prefix / "lib" / "python3.11" / "site-packages"
         self.state = self.prefix / ".setup"
         self.log = self.state / "log"
-        self.stamp = self.state / "stamp.json"
         self.scratch = self.state / "scratch"  # empty at the start of every stage
         self.claim = None  # the open lock file, while this process is at work
-        self.base_python = None  # what to build on
-        self.gpu = os.environ.get("GPU") or self.read_stamp().get("gpu", "0")
+        self.gpu = os.environ.get("GPU") or self.stamp()[1]
         if self.gpu not in ("0", "1"):
             raise SetupError(f"GPU={self.gpu} is neither GPU=1 nor GPU=0.")
 
-    def read_stamp(self):
-        try:
-            return json.loads(self.stamp.read_text())
-        except FileNotFoundError:
-            return {}
+    @property
+    def site(self):
+        return next(self.prefix.glob("lib/python3.*/site-packages"))
 
-    def write_stamp(self, done):
-        python = os.path.realpath(str(self.python)) if done else self.base_python
-        stamp = {"python": python, "gpu": self.gpu, "done": done}
-        replace(self.stamp, json.dumps(stamp, indent=1))
+    def stamp(self):
+        path = self.state / "stamp"
+        return path.read_text().split("\n") if path.exists() else ["", "0"]
 
     def done(self):
         """The keys of the finished stages; none when their Python is gone."""
-        stamp = self.read_stamp()
-        python = self.python.exists() and os.path.realpath(str(self.python))
-        return stamp["done"] if python and python == stamp.get("python") else []
+        python, _, *keys = self.stamp()
+        there = self.python.exists() and python == os.path.realpath(str(self.python))
+        return keys if there else []
+
+    def write_stamp(self, done):
+        python = os.path.realpath(str(self.python))
+        replace(self.state / "stamp", "\n".join([python, self.gpu, *done]))
 
     def run(self, *command, minutes, **variables):
         """Run `command`, its output going to the log, and own all that it starts.
@@ -146,25 +112,22 @@ class Home:
         start = self.log.stat().st_size
         with self.log.open("a") as log:
             print("\n$", *command, file=log, flush=True)
-            child = None
+            child = subprocess.Popen(
+                [str(word) for word in command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self.environment(variables),
+                start_new_session=True,
+                # Should this process be killed, its child keeps the claim.
+                pass_fds=[self.claim.fileno()],
+            )
             try:
-                with stopping_later():  # or a child could be started and not known
-                    child = subprocess.Popen(
-                        [str(word) for word in command],
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=subprocess.STDOUT,
-                        env=self.environment(variables),
-                        start_new_session=True,
-                        # Should this process be killed, its child keeps the claim.
-                        pass_fds=[self.claim.fileno()],
-                    )
                 status = child.wait(minutes * 60)
             except subprocess.TimeoutExpired:
                 status = f"no end after {minutes} minutes"
             finally:
-                if child:
-                    end_group(child)
+                end_group(child)
         if status != 0:
             with self.log.open(errors="replace") as log:
                 log.seek(start)
@@ -172,56 +135,91 @@ class Home:
 
     def environment(self, variables):
         """The caller's environment variables, with what the set-up needs."""
-        inherited = {
-            name: value for name, value in os.environ.items() if name not in STRAY
-        }
         settings = {
+            "OPAL_PREFIX": str(self.prefix),
             "PATH": f"{self.bin}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
             "PIP_USER": "0",
             "PYTHONNOUSERSITE": "1",
+            "UV_COMPILE_BYTECODE": "1",
+            "UV_NO_PROJECT": "1",
+            **variables,
         }
-        return {**inherited, **settings, **variables}
+        kept = {name: os.environ[name] for name in os.environ if name not in STRAY}
+        return {**kept, **settings}
 
-    def pip_install(self, requirements, *options, minutes, **variables):
-        """Install exactly `requirements`, each file checked against its hashes."""
-        listed = self.scratch / "requirements.txt"
-        listed.write_text(requirements)
-        pip = (self.python, "-m", "pip", "install", "--no-input", "--no-deps")
-        exact = ("--require-hashes", "--requirement", listed)
-        # What is built doesn't fit into /tmp everywhere.
-        variables["TMPDIR"] = str(self.scratch)
-        self.run(*pip, *options, *exact, minutes=minutes, **variables)
+    def uv(self):
+        """The path of uv: the machine's own, or the locked one, fetched once."""
+        folder = self.state / "uv"
+        if not shutil.which("uv") and not (folder / "bin" / "uv").exists():
+            self.run(sys.executable, "-m", "venv", "--clear", folder, minutes=10)
+            pip = (folder / "bin" / "python", "-m", "pip", "install", "--no-input")
+            self.run(*pip, "--require-hashes", "-r", self.listed("uv"), minutes=60)
+        return shutil.which("uv") or str(folder / "bin" / "uv")
+
+    def uv_pip(self, *arguments, minutes, **variables):
+        """What Horovod's build and the course's own need is there already."""
+        here = ("--python", self.python, "--no-build-isolation")
+        variables["TMPDIR"] = str(self.scratch)  # /tmp is too small in places
+        self.run(self.uv(), "pip", *arguments, *here, minutes=minutes, **variables)
+
+    def listed(self, names):
+        """A requirements file with the lock's entries, each with its hashes, of the
+        packages whose names match a pattern."""
+        path = self.scratch / "requirements.txt"
+        entry = re.compile(rf"^(?:{names})==.*(?:\n .*)*\n", re.M)
+        path.write_text("".join(entry.findall(LOCK.read_text())))
+        return path
 
 
 def install_packages(home):
-    """Everything in the lock but Horovod, into an environment made anew."""
-    without = list(AFTER_TENSORFLOW)
-    if home.gpu == "0":
-        without.append("nvidia-*")
-    if home.conda:
-        without.extend(FROM_CONDA)
-    else:
+    """Everything in the lock but uv and Horovod, into an environment made anew."""
+    into = ("install", "--no-deps", "--requirements")
+    if not home.conda:
+        into = ("sync",)
+        python = find_python(home)
         for item in home.prefix.iterdir():
             if item != home.state:
                 remove(item)
-        home.run(home.base_python, "-m", "venv", home.prefix, minutes=10)
-        home.pip_install(locked("pip"), minutes=30)
-    home.pip_install(locked("*", without), minutes=240)
+        venv = (home.uv(), "venv", "--allow-existing", "--python", python, home.prefix)
+        home.run(*venv, minutes=10)
+    later = "uv|horovod" if home.gpu == "1" else "uv|horovod|nvidia-.*"
+    listed = home.listed(rf"(?!(?:{later})==)[\w-]+")
+    home.uv_pip(*into, listed, "--require-hashes", minutes=240)
+
+
+def find_python(home):
+    """What to build on, in words that uv knows: the Python named in PYTHON, else the
+    one built on before, else the newest; else one that uv may fetch."""
+    named, known = os.environ.get("PYTHON"), os.path.realpath(str(home.python))
+    find = (home.uv(), "python", "find", "--system", "--show-version")
+    for candidate in [named] if named else [known, *PYTHONS]:
+        if (prerequisites.quietly(*find, candidate) or "").startswith(PYTHONS):
+            return candidate
+    if named or not prerequisites.agreed(
+        "\nA Python for the course is missing. The program uv can fetch one into your\n"
+        "home folder (30 MB; nothing else on this machine changes). Fetch it?"
+    ):
+        raise SetupError(prerequisites.python_problem())
+    home.run(home.uv(), "python", "install", PYTHONS[0], minutes=30)
+    return PYTHONS[0]
 
 
 def build_horovod(home):
-    """Horovod from its source release, against the TensorFlow just installed."""
-    home.pip_install(
-        locked("horovod"),
-        "--no-binary=horovod",
-        "--no-build-isolation",
-        # pip would reuse a build made for another TensorFlow.
-        "--no-cache-dir",
-        "--ignore-installed",
-        minutes=90,
-        **build_variables(home),
-    )
+    """Horovod from its source release, patched, against the TensorFlow just installed.
+    It is never kept for a later build, which may be for another TensorFlow."""
+    pip = (home.python, "-m", "pip", "download", "--no-input", "--no-deps")
+    source = ("--no-binary=:all:", "--no-build-isolation", "--dest", home.scratch)
+    listed = home.listed("horovod")
+    home.run(*pip, *source, "--require-hashes", "-r", listed, minutes=30)
+    (archive,) = home.scratch.glob("horovod-*.tar.gz")
+    shutil.unpack_archive(str(archive), str(home.scratch))
+    folder = home.scratch / archive.name[: -len(".tar.gz")]
+    # In a folder that the course's repository ignores, git would do nothing, silently.
+    apply = ("git", "-C", folder, "apply", "--verbose", PATCH)
+    home.run(*apply, minutes=1, GIT_CEILING_DIRECTORIES=str(home.scratch))
+    anew = ("install", "--no-deps", "--no-cache", "--reinstall", folder)
+    home.uv_pip(*anew, minutes=90, **build_variables(home))
 
 
 def build_variables(home):
@@ -230,11 +228,16 @@ def build_variables(home):
     # to 2 GB of memory.
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     jobs = max(1, min(os.cpu_count() or 1, memory // 2**31))
-    variables = {**HOROVOD_PARTS, "MAKEFLAGS": f"-j{jobs}"}
-    if not home.conda:
-        variables["OPAL_PREFIX"] = str(home.prefix)
+    variables = {"MAKEFLAGS": f"-j{jobs}", "HOROVOD_WITHOUT_PYTORCH": "1"}
+    for part in ("TENSORFLOW", "MPI", "GLOO"):
+        variables[f"HOROVOD_WITH_{part}"] = "1"
     if home.gpu == "1":
+        cuda = prerequisites.cuda_home()
         variables["HOROVOD_GPU_OPERATIONS"] = "NCCL"
+        variables["HOROVOD_CUDA_HOME"] = cuda
+        # Horovod asks the first nvcc on PATH for what it can compile.
+        path = home.environment({})["PATH"]
+        variables["PATH"] = f"{cuda}/bin{os.pathsep}{path}"
         if "HOROVOD_NCCL_HOME" not in os.environ:
             variables.update(packaged_nccl(home.site / "nvidia" / "nccl"))
     return variables
@@ -256,8 +259,7 @@ def packaged_nccl(folder):
 
 def install_course(home):
     """The course's own package, its Jupyter kernel, its launchers."""
-    pip = (home.python, "-m", "pip", "install", "--no-input", "--no-deps")
-    home.run(*pip, "--no-build-isolation", "--editable", ROOT, minutes=10)
+    home.uv_pip("install", "--no-deps", "--editable", ROOT, minutes=10)
 
     kernel = (home.python, "-m", "ipykernel", "install", "--sys-prefix")
     title = ("--name", "python3", "--display-name", "Python 3 (distributed training)")
@@ -265,39 +267,39 @@ def install_course(home):
     path = ("--env", "PATH", f"{home.bin}{os.pathsep}${{PATH}}")
     home.run(*kernel, *title, *path, minutes=10)
 
-    start_up = [START_UP, NO_WORD_OF_MISSING_GPUS, FAST_CONVOLUTIONS]
-    if not home.conda:
-        start_up.append(FIND_OPEN_MPI)
-        launcher = LAUNCHER.format(prefix=shlex.quote(str(home.prefix)))
-        for name in ("mpirun", "mpiexec"):
-            replace(home.bin / name, launcher, mode=0o755)
-    replace(home.site / "course.pth", "; ".join(start_up) + "\n")
+    launcher = LAUNCHER.format(prefix=shlex.quote(str(home.prefix)))
+    for name in ("mpirun", "mpiexec"):
+        replace(home.bin / name, launcher, mode=0o755)
+    replace(home.site / "course_quiet_import.py", QUIET_IMPORT.read_text())
+    replace(home.site / "course.pth", START_UP)
 
 
 def check_all_reduce(home):
     """Two processes add up a number through what was just built."""
-    program = ALL_REDUCE
-    if home.gpu == "1":
-        program += 'assert hvd.nccl_built(), "Horovod was built without NCCL"\n'
     mpirun = (home.bin / "mpirun", "-np", 2, "--oversubscribe", "--bind-to", "none")
-    home.run(*mpirun, home.python, "-c", program, minutes=5)
+    home.run(*mpirun, home.python, FIRST_SUM, minutes=5)
+    if home.gpu == "1":
+        nccl = "import horovod.tensorflow as hvd; assert hvd.nccl_built(), 'no NCCL'"
+        home.run(home.python, "-c", nccl, minutes=5)
 
 
+# Title, what is done for it, and the files that it depends on. A stage is done again
+# when it or one before it changes.
 STAGES = (
-    Stage("600 MB of Python packages", install_packages, (LOCK,)),
-    Stage("Horovod, built from source in 3 to 10 minutes", build_horovod),
-    Stage("the course and its Jupyter kernel", install_course, (PYPROJECT,)),
-    Stage("a first sum over two processes", check_all_reduce),
+    ("700 MB of Python packages", install_packages, [LOCK]),
+    ("Horovod, built from source in 3 to 10 minutes", build_horovod, [PATCH]),
+    ("the course and its Jupyter kernel", install_course, [PYPROJECT, QUIET_IMPORT]),
+    ("a first sum over two processes", check_all_reduce, [FIRST_SUM]),
 )
 
 
-def set_up(home, stages, check_machine):
-    """Do the stages that are not done yet, one process at a time.
-
-    `check_machine(home)` is called before anything is written; it raises SetupError
-    when something is missing.
-    """
-    keys = fingerprints(home, stages)
+def set_up(home):
+    """Do the stages that are not done yet, one process at a time."""
+    keys, key = [], hashlib.sha256(Path(__file__).read_bytes())
+    key.update(f"{home.prefix} {home.gpu}".encode())
+    for _, _, files in STAGES:
+        key.update(b"".join(file.read_bytes() for file in files))
+        keys.append(key.hexdigest())
     if home.done() == keys:
         return
     check_machine(home)
@@ -308,33 +310,31 @@ def set_up(home, stages, check_machine):
             done.pop()
         if done == keys:
             return  # another process did it meanwhile
-        home.write_stamp(done)
         home.log.write_text("")
         print(f"Setting up {shown(home.prefix)}; details in {shown(home.log)}")
         while done != keys:
-            stage, key = stages[len(done)], keys[len(done)]
+            title, action, _ = STAGES[len(done)]
+            home.write_stamp(done)
             started = time.monotonic()
-            print(f"  {stage.title} ...", end=" ", flush=True)
+            print(f"  {title} ...", end=" ", flush=True)
             remove(home.scratch)
             home.scratch.mkdir()
-            stage.action(home)
-            done.append(key)
-            home.write_stamp(done)
-            print(duration(time.monotonic() - started), flush=True)
+            action(home)
+            done.append(keys[len(done)])
+            minutes, seconds = divmod(round(time.monotonic() - started), 60)
+            print(f"{minutes} min {seconds} s" if minutes else f"{seconds} s")
+        home.write_stamp(done)
         remove(home.scratch)
 
 
-def fingerprints(home, stages):
-    """A key for each stage, made of all that it and those before it depend on."""
-    key = hashlib.sha256(Path(__file__).read_bytes())
-    key.update(f"{home.prefix} {home.gpu}".encode())
-    keys = []
-    for stage in stages:
-        key.update(stage.title.encode())
-        for file in stage.files:
-            key.update(file.read_bytes())
-        keys.append(key.hexdigest())
-    return keys
+def add_spark(home):
+    """What notebook 18 asks for; nothing of what is there is changed."""
+    print("Spark: 400 MB to fetch, unless it is there already ...", flush=True)
+    with claimed(home):
+        exact = ("--no-deps", "--require-hashes", "--requirements", SPARK_LOCK)
+        home.scratch.mkdir(exist_ok=True)
+        home.uv_pip("install", *exact, minutes=60)
+        remove(home.scratch)
 
 
 @contextlib.contextmanager
@@ -352,7 +352,7 @@ def claimed(home):
 
 
 def check_machine(home):
-    """Raise SetupError with everything that is missing; decide what to build on."""
+    """Raise SetupError with everything that is missing."""
     if re.search(r"[\s:]", str(home.prefix)):
         raise SetupError(
             "Horovod can't be built in a folder with a space or a colon in its path:\n"
@@ -368,16 +368,9 @@ def check_machine(home):
     problems = [
         prerequisites.compiler_problem(),
         prerequisites.disk_problem(home.prefix, needed_gb),
+        prerequisites.uv_problem(),
         prerequisites.cuda_problem() if home.gpu == "1" else None,
     ]
-    if home.conda:
-        home.base_python = sys.executable
-    else:
-        known = home.read_stamp().get("python")
-        # The environment's own Python goes when the environment is made anew.
-        home.base_python = prerequisites.find_python(known, not_from=home.bin)
-    if not home.base_python:
-        problems.append(prerequisites.python_problem())
     if any(problems):
         raise SetupError("\n\n".join(filter(None, problems)))
 
@@ -385,18 +378,14 @@ def check_machine(home):
 def conda_home():
     """The active conda environment, if environment.yml made it."""
     prefix = os.environ.get("CONDA_PREFIX", "")
-    if not prefix or os.path.realpath(prefix) != os.path.realpath(sys.prefix):
-        raise SetupError(
-            "No conda environment is active, or its Python isn't the one running:\n"
-            "    conda activate distributed-training"
-        )
-    home = Home(prefix, conda=True)
-    if sys.version_info[:2] != (3, 11) or not (home.bin / "mpirun").exists():
-        raise SetupError(
-            f"{prefix} lacks Python 3.11 or Open MPI. Make the environment with\n"
-            "    conda env create --file environment.yml"
-        )
-    return home
+    if os.path.realpath(prefix) == os.path.realpath(sys.prefix):
+        if platform.python_version().startswith(PYTHONS):
+            return Home(prefix, conda=True)
+    raise SetupError(
+        "No conda environment of this course is active, or another Python runs this:\n"
+        "    conda env create --file environment.yml\n"
+        "    conda activate distributed-training"
+    )
 
 
 def explain(status, output, log):
@@ -406,52 +395,24 @@ def explain(status, output, log):
     if re.search(r"No space left on device|Disk quota exceeded", output):
         free_gb = shutil.disk_usage(str(ROOT)).free / 1e9
         return f"{text}\n\n{prerequisites.disk_full(ROOT, NEEDED_GB, free_gb)}"
-    if re.search(r"Retrying \(Retry|Max retries exceeded|ConnectionError", output):
+    if re.search(r"Retrying \(Retry|error sending request|retries exceeded", output):
         return (
             f"{text}\n\n"
             "The Python package index can't be reached. A first set-up downloads\n"
-            "600 MB; after that the course needs no network. Connect, or name your\n"
+            "700 MB; after that the course needs no network. Connect, or name your\n"
             "network's proxy, and run the same command again:\n"
             "    Debian, Ubuntu, Fedora, macOS:  export https_proxy=http://HOST:PORT"
         )
     return text
 
 
-def stops():
-    """The signals that ask this process to stop, unless its caller ignores them."""
-    names = ("SIGINT", "SIGTERM", "SIGHUP")
-    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
-    return [n for n in numbers if signal.getsignal(n) != signal.SIG_IGN]
-
-
-@contextlib.contextmanager
-def stopping_later():
-    """Let no signal break into what is done here; KeyboardInterrupt comes after it."""
-    arrived = []
-    before = {
-        number: signal.signal(number, lambda *_: arrived.append(True))
-        for number in stops()
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    if arrived:
-        raise KeyboardInterrupt
-
-
 def end_group(child):
-    """End `child` and its process group, whatever happens meanwhile."""
-    with contextlib.suppress(ProcessLookupError):
-        try:
-            if child.poll() is None:
-                os.killpg(child.pid, signal.SIGTERM)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    child.wait(END_SECONDS)
-        finally:
-            os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
+    """End `child` and its process group; who doesn't end by itself is killed."""
+    for number, seconds in ((signal.SIGTERM, 5), (signal.SIGKILL, None)):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(seconds)
 
 
 def remove(path):
@@ -461,13 +422,16 @@ def remove(path):
         path.unlink()
 
 
+def replace(path, text, mode=0o644):
+    """Write `text` to `path` all at once."""
+    beside = path.with_name(path.name + ".new")
+    beside.write_text(text)
+    beside.chmod(mode)
+    os.replace(str(beside), str(path))
+
+
 def shown(path):
     return os.path.relpath(str(path))
-
-
-def duration(seconds):
-    minutes, seconds = divmod(round(seconds), 60)
-    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
 
 
 def main():
@@ -476,18 +440,22 @@ def main():
     )
     if problem:
         raise SetupError(problem)
-    arguments = sys.argv[1:]
-    if arguments not in ([], ["conda"]):
+    wishes = sys.argv[1:]
+    if wishes not in ([], ["spark"], ["conda"], ["conda", "spark"]):
         raise SetupError(__doc__)
-    home = conda_home() if arguments else Home(ROOT / ".venv")
-    set_up(home, STAGES, check_machine)
+    home = conda_home() if "conda" in wishes else Home(ROOT / ".venv")
+    set_up(home)
+    if "spark" in wishes:
+        add_spark(home)
     print(f"{shown(home.prefix)} is ready.", flush=True)
 
 
 def start(program):
     """Call `program()`; what stops it becomes a message and an exit status."""
-    for number in stops():
-        signal.signal(number, signal.default_int_handler)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number and signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
     try:
         program()
     except (SetupError, OSError, subprocess.SubprocessError) as error:

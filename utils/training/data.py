@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from utils.base.course import CourseError, notice, worker_rank
-from utils.training import fetch, samples
+from utils.training import fetch, keras_2, samples
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -150,7 +150,9 @@ def dataset_of(
     name: str, arrays: dict[str, np.ndarray], classes: tuple[str, ...] = CLASSES
 ) -> Dataset:
     """The Dataset of arrays x_train, y_train, x_test, y_test, perhaps x_val, y_val."""
-    horovod_as_it_is()  # here, as every program comes by before it has an optimizer
+    # Here, as every program comes by before it has a network and an optimizer.
+    keras_2.choose()
+    horovod_as_it_is()
     x_train = arrays["x_train"]
     mean = x_train.mean()
     std = np.sqrt(np.square(x_train, dtype=np.uint16).mean() - mean**2)

@@ -6,13 +6,13 @@ from utils.base.course import CourseError, notice
 def replica_devices(replicas: int | None = None) -> list[str]:
     """Names of the devices for so many replicas, such as ["GPU:0", "GPU:1"].
 
-    Where there are GPUs, the first so many of them; default: all. Without GPUs the
-    processor is split into so many logical devices, default two: each is a device of
-    its own for TensorFlow, with variables of its own, and they share the cores.
+    Where there are GPUs, the first so many of them; default: all. Without GPUs, or
+    with fewer than replicas, the processor is split into so many logical devices,
+    default two: each is a device of its own for TensorFlow, with variables of its own,
+    and they share the cores.
 
     Call it before TensorFlow has started its devices, that is, before the first
-    tensor. Raises CourseError if that is too late, or for a number of replicas that
-    there are no devices for.
+    tensor. Raises CourseError if that is too late, or for no replica at all.
     """
     import tensorflow as tf
 
@@ -23,23 +23,26 @@ def replica_devices(replicas: int | None = None) -> list[str]:
         replicas = len(gpus) or 2
     if replicas < 1:
         raise CourseError(f"replicas is {replicas}: choose 1 or more.")
-    if gpus:
-        if replicas > len(gpus):
-            raise CourseError(
-                f"{replicas} replicas need {replicas} GPUs, and there are {len(gpus)}: "
-                f"choose --replicas {len(gpus)} or fewer."
-            )
+    if replicas <= len(gpus):
         for gpu in gpus:
             tf.config.experimental.set_memory_growth(gpu, True)
         return [f"GPU:{n}" for n in range(replicas)]
+    if gpus:
+        have = "is 1 GPU" if len(gpus) == 1 else f"are {len(gpus)} GPUs"
+        notice(
+            f"There {have}, and {replicas} replicas need one each: they compute on "
+            "cores."
+        )
     if replicas > cores():
         notice(
             f"{replicas} replicas on {cores()} cores take turns: expect no speed-up "
             f"beyond {cores()} replicas."
         )
     (cpu,) = tf.config.list_physical_devices("CPU")
-    if replicas != len(tf.config.get_logical_device_configuration(cpu) or [cpu]):
+    parts = tf.config.get_logical_device_configuration(cpu) or [cpu]
+    if replicas != len(parts) or tf.config.get_visible_devices("GPU"):
         try:
+            tf.config.set_visible_devices([], "GPU")
             tf.config.set_logical_device_configuration(
                 cpu, [tf.config.LogicalDeviceConfiguration()] * replicas
             )

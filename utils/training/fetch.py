@@ -359,6 +359,7 @@ class _Batch(pickle.Unpickler):
 
     ALLOWED = (
         ("numpy.core.multiarray", "_reconstruct"),
+        ("numpy._core.multiarray", "_reconstruct"),  # as numpy 2 says it
         ("numpy", "ndarray"),
         ("numpy", "dtype"),
         ("_codecs", "encode"),  # how Python 3 pickles bytes for Python 2

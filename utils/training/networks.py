@@ -6,6 +6,8 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from utils.training import keras_2
+
 if TYPE_CHECKING:
     import tensorflow as tf
 
@@ -29,6 +31,7 @@ def wide_resnet(
     (batch, *input_shape) to probabilities (batch, 10)."""
     if _instead:
         return _instead()
+    keras_2.choose()
     import tensorflow as tf
 
     layers = tf.keras.layers
@@ -67,6 +70,7 @@ def small_cnn(
 ) -> "tf.keras.Model":
     """Two convolutions and two dense layers, without dropout and batch normalisation:
     images float32 (batch, *input_shape) to probabilities (batch, classes)."""
+    keras_2.choose()
     import tensorflow as tf
 
     layers = tf.keras.layers
@@ -87,6 +91,7 @@ def small_cnn(
 def tiny() -> "tf.keras.Model":
     """One dense layer of eight, with batch normalisation: images float32 (batch, 28,
     28, 1) to probabilities (batch, 10)."""
+    keras_2.choose()
     import tensorflow as tf
 
     layers = tf.keras.layers

@@ -64,36 +64,47 @@ def starts_and_pins(worlds: dict[str, Observed]) -> None:
     if not started:
         world.raise_trouble()
         raise Problem("not-started", "No worker called hvd.init().")
-    locals_ = lab.WORLDS["two"].local_ranks
+    local_ranks = lab.WORLDS["two"].local_ranks
     devices = [rank.first("devices") for rank in world.ranks]
     visible = [event["visible"] for event in devices]
     where = "On a machine with four GPUs"
     touched = devices[0]["line"]
     pinned = world.ranks[0].all("pinned")
     line = pinned[-1]["line"] if pinned else touched
-    if visible != [[n] for n in locals_]:
-        message = "; ".join(
-            f"rank {rank} with local rank {local} saw {_gpus(gpus)}"
-            for rank, (local, gpus) in enumerate(zip(locals_, visible, strict=True))
+    name = ""
+    if all(len(gpus) == lab.WORLDS["two"].gpus for gpus in visible):
+        name = "not-pinned"
+    elif visible[0] == visible[1] and visible[0]:
+        name = "same-gpu"
+    elif any(len(gpus) != 1 for gpus in visible):
+        name = "wrong-gpu"
+    elif sorted(visible) == [[n] for n in range(world.size)]:
+        name = (
+            "rank-for-local-rank"  # of this machine's workers, these are not the first
         )
-        if visible == [[n] for n in range(world.size)]:
-            name = "rank-for-local-rank"
-        elif all(len(v) == lab.WORLDS["two"].gpus for v in visible):
-            name = "not-pinned"
+    if name:
+        message = "; ".join(
+            f"rank {rank} with local rank {local_rank} saw {_gpus(gpus)}"
+            for rank, (local_rank, gpus) in enumerate(
+                zip(local_ranks, visible, strict=True)
+            )
+        )
+        if name == "not-pinned":
             message += f"; TensorFlow took hold of the devices{in_line(touched)}"
-        elif len({tuple(v) for v in visible}) == 1 and visible[0]:
-            name = "same-gpu"
-        else:
-            name = "wrong-gpu"
         raise Problem(name, f"{where}, {message}.", line)
     for rank, event in enumerate(devices):
-        if locals_[rank] not in event["growth"]:
+        (gpu,) = event["visible"]
+        if gpu not in event["growth"]:
             raise Problem(
                 "no-memory-growth",
-                f"{where}, rank {rank} saw the right one, GPU {locals_[rank]}, but "
-                "memory growth was not on for it.",
+                f"{where}, rank {rank} saw one of its own, GPU {gpu}, but memory "
+                "growth was not on for it.",
                 line,
             )
+    if "given" in worlds:
+        _takes_what_is_given(worlds["given"])
+    if "crowded" in worlds:
+        _shares_no_gpu(worlds["crowded"])
     without_gpu = worlds.get("one")
     failures = without_gpu.failures() if without_gpu and not world.failures() else []
     if failures and not without_gpu.ranks[0].all("forward"):
@@ -104,6 +115,47 @@ def starts_and_pins(worlds: dict[str, Observed]) -> None:
             f"{short(failure['error'])}",
             failure["line"],
         )
+
+
+def _takes_what_is_given(world: Observed) -> None:
+    """A scheduler has let this worker see a single GPU, the first of four."""
+    (rank,), (local_rank,) = world.ranks, lab.WORLDS[world.name].local_ranks
+    where = (
+        "Where a scheduler had given each worker a GPU of its own, by "
+        f"CUDA_VISIBLE_DEVICES, the worker with local rank {local_rank}"
+    )
+    for _, failure in world.failures():
+        raise Problem(
+            "given-gpu-not-found",
+            f"{where} saw that one alone, and failed{in_line(failure['line'])}: "
+            f"{short(failure['error'])}",
+            failure["line"],
+        )
+    if not rank.all("devices"):
+        world.raise_trouble()
+    event = rank.first("devices")
+    if event["visible"] != [0]:
+        raise Problem(
+            "given-gpu-not-used",
+            f"{where} was given GPU 0, and saw {_gpus(event['visible'])}: what a "
+            "scheduler has chosen must stay.",
+            event["line"],
+        )
+
+
+def _shares_no_gpu(world: Observed) -> None:
+    """To end with an error is right here, and so is to compute on cores."""
+    (rank,), (local_rank,) = world.ranks, lab.WORLDS[world.name].local_ranks
+    for event in rank.all("devices"):
+        if event["visible"]:
+            raise Problem(
+                "shared-gpu",
+                "On a machine with two GPUs for four workers, the one with local rank "
+                f"{local_rank} took {_gpus(event['visible'])}, which another one has: "
+                "two on a GPU are slower than one, run out of memory, and NCCL refuses "
+                "them. Let it fail.",
+                event["line"],
+            )
 
 
 def _gpus(numbers: list[int]) -> str:
@@ -355,7 +407,7 @@ def _first_exchange(rank: Rank, since: str) -> int | None:
 
 @trains
 def shares_the_epoch(worlds: dict[str, Observed]) -> None:
-    used = worlds.values()
+    used = [w for w in worlds.values() if not lab.WORLDS[w.name].devices_only]
     counts = {}
     for world in sorted(used, key=lambda world: world.size):
         for rank in world.ranks:

@@ -20,6 +20,7 @@ from utils.base import course
 from utils.checking import evidence, lab
 from utils.checking.evidence import Unreadable
 from utils.lessons.verdict import RIGHT, UNDECIDED, WRONG, Verdict
+from utils.training import keras_2
 
 EVIDENCE_LINES = 6
 
@@ -248,11 +249,13 @@ def verdict(
     try:
         for world in worlds.values():
             _raise_tampering(world)
+            _raise_keras_3(world)
         try:
             judge(worlds)
         except Missing:
             for world in worlds.values():
-                world.raise_trouble()
+                if not lab.WORLDS[world.name].devices_only:
+                    world.raise_trouble()
             raise Problem(
                 "never-trained", "The program ended without having trained."
             ) from None
@@ -273,6 +276,25 @@ def _raise_tampering(world: Observed) -> None:
                 f"Rank {rank.number} {event['how']}: what the check sees may be wrong. "
                 "Programs may use and subclass libraries, not change or trace them.",
             )
+
+
+def _raise_keras_3(world: Observed) -> None:
+    for rank in world.ranks:
+        for event in rank.all("keras 3"):
+            where, line = in_line(event["line"]), event["line"]
+            if event["module"] == "tensorflow":
+                seen = (
+                    f"It imports TensorFlow{where} without having chosen Keras 2, so "
+                    "run by itself it gets Keras 3, which Horovod does not know. "
+                    f"Before that line goes `{keras_2.CHOICE}`."
+                )
+            else:
+                seen = (
+                    f"It imports {event['module']}{where}, which takes the package "
+                    "keras, Keras 3. For the Keras 2 of TensorFlow, import "
+                    "horovod.tensorflow.keras."
+                )
+            raise Problem("keras-3", seen, line)
 
 
 # ------------------------------------------------------------ small things

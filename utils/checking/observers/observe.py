@@ -12,9 +12,11 @@ the end (utils.checking.observers.graphs).
 
 import contextlib
 import functools
+import itertools
 import json
 import os
 import re
+import signal
 import sys
 import time
 from collections import Counter
@@ -159,6 +161,16 @@ class Reporter:
         for name in replaced:
             self.event("tampered", how=f"replaced {name}")
 
+    def wait_for_the_end(self) -> None:
+        """Report that the program has ended; never returns.
+
+        The goodbyes of Horovod and MPI would take a second; the lab ends the world when
+        all workers are here.
+        """
+        self.event("ended", cpu=os.times()[:2])
+        while True:
+            signal.pause()
+
     def _watch_for_tampering(self) -> None:
         """Report what Python audits: a hook for that can't be taken away again.
 
@@ -224,11 +236,17 @@ def _as_json(value):
     return repr(value)[:MOST_TEXT]
 
 
+def name_of(gpu: int) -> str:
+    """What CUDA_VISIBLE_DEVICES may call a pretended GPU, here a part of one (MIG)."""
+    return f"MIG-{gpu:08x}-5a1e-5ca1-ab1e-{gpu:012x}"
+
+
 class Observer(Reporter):
     """Reports what a worker of a Horovod program does.
 
     local_rank: the one to pretend, gpus: how many GPUs to pretend (see
-    `_pretend_gpus`). count_only: see `_hook_steps`.
+    `_pretend_gpus`). count_only: see `_hook_steps`. devices_only: it ends where
+    TensorFlow takes hold of its devices.
     """
 
     metrics_apart = APART
@@ -242,9 +260,11 @@ class Observer(Reporter):
         local_rank: int | None = None,
         gpus: int = 0,
         count_only: bool = False,
+        devices_only: bool = False,
     ):
         super().__init__(folder, rank, script)
         self.local_rank, self.gpus, self.count_only = local_rank, gpus, count_only
+        self.devices_only = devices_only
         self._reported: set[tuple] = set()
         self._lines: dict[int, int | None] = {}  # id of a callback -> where it was made
         self._forwards = self._gradients = self._updates = 0
@@ -271,7 +291,8 @@ class Observer(Reporter):
                 self.event("asked", name=name, too_early=True, answer=None)
                 raise
             if name.startswith("local") and self.local_rank is not None:
-                answer = self.local_rank if name == "local_rank" else self.gpus
+                local_size = max(self.gpus, self.local_rank + 1)
+                answer = self.local_rank if name == "local_rank" else local_size
             if not reported and key[1] is not None:
                 self.event("asked", name=name, too_early=False, answer=answer)
             return answer
@@ -342,6 +363,9 @@ class Observer(Reporter):
     def _hook_devices(self) -> None:
         from tensorflow.python.eager import context
 
+        # As they are before the program can replace them.
+        report_replaced, end = _report_replaced, Reporter.wait_for_the_end
+
         def initialize(original):
             def observed(ctx, *args, **kwargs):
                 if getattr(ctx, "_physical_devices", None) is None:
@@ -364,6 +388,9 @@ class Observer(Reporter):
                 if not ctx._initialized:
                     ctx._initialize_physical_devices()
                     self.event("devices", **self._devices(ctx))
+                    if self.devices_only:
+                        report_replaced(self)
+                        end(self)
                 return original(ctx)
 
             return observed
@@ -388,9 +415,12 @@ class Observer(Reporter):
         if chosen is None:
             self._physical = list(range(self.gpus))
         else:
+            numbers = {str(n): n for n in range(self.gpus)}
+            numbers |= {name_of(n): n for n in range(self.gpus)}
             words = [word.strip() for word in chosen.split(",")]
-            self._physical = [int(w) for w in words if w.isdigit()]
-            self._physical = [n for n in self._physical if n < self.gpus]
+            # As CUDA has it: what comes after a name that no GPU has does not count.
+            known = itertools.takewhile(numbers.__contains__, words)
+            self._physical = [numbers[word] for word in known]
         from tensorflow.python.eager import context
 
         self._pretended = [
@@ -423,8 +453,8 @@ class Observer(Reporter):
             self._inside.remove(activity)
 
     def _hook_training(self, tf) -> None:
-        from keras.src.optimizers import optimizer as new
-        from keras.src.optimizers.legacy import optimizer_v2 as legacy
+        from tf_keras.src.optimizers import optimizer as new
+        from tf_keras.src.optimizers.legacy import optimizer_v2 as legacy
 
         self.replace(tf.keras.Model, "__call__", self._forward)
         self.replace(tf.keras.Model, "fit", self._fit)
@@ -615,7 +645,7 @@ class Observer(Reporter):
                     v.assign_add(0.01 * self.rank + 0 * v)
 
     def _hook_callbacks(self, tf) -> None:
-        from keras.src import callbacks  # the list has no public name
+        from tf_keras.src import callbacks  # the list has no public name
 
         base = tf.keras.callbacks.Callback
 

@@ -27,8 +27,8 @@ class ReplicaObserver(Reporter):
     def at_work(self):
         """Observe the program that runs in this block."""
         import tensorflow as tf
-        from keras.src.optimizers import optimizer as optimizers
         from tensorflow.python.distribute import distribute_lib
+        from tf_keras.src.optimizers import optimizer as optimizers
 
         from utils.training import networks
 

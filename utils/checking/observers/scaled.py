@@ -25,8 +25,8 @@ class ScaledObserver(Observer):
         self._held: list = []  # open files, so that no new file gets their numbers
 
     def _hook_training(self, tf) -> None:
-        from keras.src.optimizers import optimizer as new
-        from keras.src.optimizers.legacy import optimizer_v2 as legacy
+        from tf_keras.src.optimizers import optimizer as new
+        from tf_keras.src.optimizers.legacy import optimizer_v2 as legacy
 
         from utils.training import networks
 
@@ -40,7 +40,7 @@ class ScaledObserver(Observer):
         """Compute all steps: there are few, of a tiny network."""
 
     def _hook_callbacks(self, tf) -> None:
-        from keras.src import callbacks
+        from tf_keras.src import callbacks
 
         super()._hook_callbacks(tf)
         self.replace(callbacks.CallbackList, "on_epoch_begin", self._epoch_begin)

@@ -7,10 +7,14 @@ prints a line of JSON: images per second of each, a number for every round.
 
 import argparse
 import json
+import os
 import time
 from collections.abc import Iterator
 
 import numpy as np
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
+
 import tensorflow as tf
 
 from utils.training import data

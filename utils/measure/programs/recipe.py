@@ -12,7 +12,10 @@ bench accuracy` runs both.
 """
 
 import argparse
+import os
 import time
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
 
 import horovod.tensorflow.keras as hvd
 import tensorflow as tf
@@ -82,7 +85,8 @@ def main() -> None:
     hvd.init()
     gpus = tf.config.list_physical_devices("GPU")
     if gpus:
-        tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
+        gpu = gpus[0] if len(gpus) == 1 else gpus[hvd.local_rank()]
+        tf.config.set_visible_devices(gpu, "GPU")
 
     rank, size = hvd.rank(), hvd.size()
     batch_size = 32 if args.plain else args.batch_size

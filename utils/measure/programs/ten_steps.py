@@ -19,6 +19,9 @@ import os
 from pathlib import Path
 
 import numpy as np
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
+
 import tensorflow as tf
 
 from utils.base import course, files
@@ -198,6 +201,30 @@ def flat(arrays) -> np.ndarray:
     return np.concatenate([np.empty(0, np.float32), *(np.ravel(a) for a in arrays)])
 
 
+def pin() -> None:
+    """Give each of Horovod's workers a GPU of its own, where there are GPUs."""
+    import horovod.tensorflow.keras as hvd
+
+    hvd.init()
+    gpus = tf.config.list_physical_devices("GPU")
+    if gpus:
+        gpu = gpus[0] if len(gpus) == 1 else gpus[hvd.local_rank()]
+        tf.config.set_visible_devices(gpu, "GPU")
+        tf.config.experimental.set_memory_growth(gpu, True)
+
+
+def same_numbers() -> None:
+    """Let a GPU compute the same from the same numbers, as a processor does.
+
+    By itself it rounds what it multiplies to 10 bits (TF32, on GPUs since 2020), so
+    that two ways to the same sum differ in the fourth digit; and it adds up in whatever
+    order its threads come, so that a run differs from itself.
+    """
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    tf.keras.utils.set_random_seed(1)  # which the next line asks for
+    tf.config.experimental.enable_op_determinism()
+
+
 def keep(folder: str, way: str, start: np.ndarray, model: tf.keras.Model) -> None:
     """Write FOLDER/WAY-r.npz: `start` and `end`, (n,), are the weights that are
     trained, `moving` the others: the moving averages of batch normalisation."""
@@ -225,6 +252,9 @@ def main() -> None:
             parser.error(f"the fault {args.fault} is one of {who}, not of {way}")
     if {"mirrored", "custom_loop"} & set(args.ways):
         replica_devices(REPLICAS)  # while TensorFlow has no tensor yet
+    if {"horovod", "ring"} & set(args.ways):
+        pin()
+    same_numbers()
 
     tf.keras.backend.set_floatx(args.precision)
     for way in args.ways:

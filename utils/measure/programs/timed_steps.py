@@ -21,6 +21,8 @@ import os  # noqa: E402
 import tempfile  # noqa: E402
 from pathlib import Path  # noqa: E402
 
+os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
+
 import tensorflow as tf  # noqa: E402
 
 from utils.base import files  # noqa: E402
@@ -113,7 +115,8 @@ def main() -> None:
             hvd.allreduce(0.0)  # ends when all have come
 
         if gpus := tf.config.list_physical_devices("GPU"):
-            tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
+            gpu = gpus[0] if len(gpus) == 1 else gpus[hvd.local_rank()]
+            tf.config.set_visible_devices(gpu, "GPU")
     elif args.how == "mirrored":
         strategy = tf.distribute.MirroredStrategy(
             devices.replica_devices(args.replicas)

@@ -1,0 +1,234 @@
+"""With one GPU, with two or four, and with none: what a lesson asks for, and what is
+started. The GPUs are pretended; nothing here computes."""
+
+import ast
+import re
+import shlex
+
+import nbformat
+import pytest
+from processes import empty_course
+
+from utils.base import course, machine, profiles
+from utils.measure import equality
+from utils.running import launch, launchers, tasks
+
+NOTEBOOKS = sorted((course.PACKAGE_ROOT / "notebooks").glob("*.ipynb"))
+ALONE = "01"  # trains with one worker
+PRETENDED_HOSTS = ("11", "18")  # would all choose the same GPUs, and so hide them
+
+
+@pytest.fixture(autouse=True)
+def _nothing_chosen(monkeypatch):
+    for name in ("COURSE_PROFILE", "CI", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.setenv(name, "")  # so that it is put back
+        monkeypatch.delenv(name)
+
+
+# ------------------------------------------------------------ what lessons ask for
+
+
+def cells_with_parameters(path):
+    cells = nbformat.read(path, 4).cells
+    return [cell for cell in cells if "parameters" in cell.metadata.get("tags", [])]
+
+
+def parameters(path):
+    """What the parameters cells of a notebook set, by name; {} without such cells."""
+    values = {"settings": profiles.settings}
+    for cell in cells_with_parameters(path):
+        lines = cell.source.splitlines()
+        for line in [line for line in lines if line.startswith("%env ")]:
+            name, value = line.removeprefix("%env ").split("=")
+            machine.os.environ[name] = value
+        tree = ast.parse("\n".join(ln for ln in lines if not ln.startswith("%")))
+        imports = (ast.Import, ast.ImportFrom)  # which take their time
+        tree.body = [node for node in tree.body if not isinstance(node, imports)]
+        exec(compile(tree, path.name, "exec"), values)
+    return values
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name[:2])
+def test_one_gpu_changes_nothing_for_lessons_with_several_workers(path, pretend_gpus):
+    cells = [c.source for c in cells_with_parameters(path)]
+    if not any("settings(" in cell or "%env CUDA" in cell for cell in cells):
+        pytest.skip("its workers don't depend on the machine")
+    found = {}
+    for count in (0, 1, 2, 4):
+        pretend_gpus(count)
+        found[count] = parameters(path)
+        hides = path.name[:2] in PRETENDED_HOSTS or count == 1
+        assert machine.gpus() == (0 if hides and path.name[:2] != ALONE else count)
+    sizes = ("workers", "replicas", "width", "train_images", "epochs", "counts")
+    numbers = {
+        count: {name: values[name] for name in sizes if name in values}
+        for count, values in found.items()
+    }
+    if path.name[:2] == ALONE:
+        assert numbers[1] == numbers[4] != numbers[0]
+        assert numbers[1]["width"] == 10
+    else:
+        assert numbers[1] == numbers[0]
+        assert numbers[2].get("workers", 2) == numbers[2].get("replicas", 2) == 2
+
+
+def test_the_profile_gpu_never_means_fewer_than_two_workers(pretend_gpus, monkeypatch):
+    cpu = profiles.PROFILES["cpu"]
+    monkeypatch.setenv("COURSE_PROFILE", "gpu")
+    for count, workers, width in ((0, 2, cpu.width), (1, 2, cpu.width), (4, 4, 10)):
+        pretend_gpus(count)
+        chosen = profiles.in_force()
+        assert (chosen.name, chosen.workers, chosen.width) == ("gpu", workers, width)
+    pretend_gpus(1)
+    assert profiles.in_force(alone=True).workers == 1
+    assert profiles.in_force(alone=True).width == 10
+
+
+def test_hiding_a_gpu_is_said(pretend_gpus, capsys):
+    pretend_gpus(2)
+    profiles.settings()
+    assert capsys.readouterr().err == ""
+    pretend_gpus(1)
+    profiles.settings(alone=True)
+    assert (capsys.readouterr().err, machine.gpus()) == ("", 1)
+    profiles.settings()
+    assert "1 GPU here, and this lesson has 2 workers" in capsys.readouterr().err
+    assert machine.gpus() == 0
+
+
+# ------------------------------------------------------------ what is started
+
+
+@pytest.fixture
+def started(tmp_path, monkeypatch):
+    """Starts nothing; gives the variables that workers would have, and the notices."""
+    monkeypatch.setattr(machine, "cores", lambda: 8)
+    monkeypatch.setattr(launch, "cores", lambda: 8)
+
+    def follow(line, result, surroundings, *_):
+        follow.line, follow.surroundings = line, surroundings
+        return result
+
+    monkeypatch.setattr(launch, "follow", follow)
+
+    def start(**options):
+        result = launch.run("program.py", **options)
+        if "mpirun" in follow.line[0]:
+            words = shlex.split(result.command)
+            pairs = [words[i + 1] for i, word in enumerate(words) if word == "-x"]
+            return dict(pair.split("=", 1) for pair in pairs), result.notices
+        names = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
+        found = follow.surroundings
+        return {name: found[name] for name in names if name in found}, result.notices
+
+    with empty_course(tmp_path):
+        (tmp_path / "program.py").write_text("import hvd\nhvd.init()\n")
+        yield start
+
+
+def on_cores(variables):
+    hidden = variables.get("CUDA_VISIBLE_DEVICES") == "-1"
+    assert hidden == ("OMP_NUM_THREADS" in variables), variables
+    return hidden
+
+
+@pytest.mark.parametrize(
+    ("count", "options", "cores"),
+    [
+        (1, {"workers": 1}, False),
+        (1, {"workers": 2}, True),
+        (2, {"workers": 2}, False),
+        (2, {"workers": 3}, True),
+        (4, {"workers": 2}, False),
+        (4, {"workers": 2, "elastic": True}, True),
+        (1, {"tasks": {"worker": 2}}, True),
+        (1, {"tasks": {"chief": 1, "worker": 1, "ps": 2}}, False),
+        (2, {"tasks": {"chief": 1, "worker": 2, "ps": 2}}, False),
+        (4, {"workers": 1, "threads": 1, "environment": machine.HIDDEN}, True),
+    ],
+)
+def test_workers_use_gpus_just_if_there_is_one_for_each(
+    count, options, cores, pretend_gpus, started
+):
+    pretend_gpus(count)
+    variables, notices = started(**options)
+    assert on_cores(variables) == cores
+    if cores and "threads" not in options:
+        assert "compute on cores" in notices[0]
+        pretend_gpus(0)
+        threads = started(**options)[0]
+        assert variables == threads | machine.HIDDEN  # as on a machine without GPUs
+    else:
+        assert not any("cores" in notice for notice in notices)
+    if options.get("threads"):
+        assert variables["OMP_NUM_THREADS"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("count", "workers", "hidden"),
+    [(0, 2, False), (1, 2, True), (2, 2, False), (2, 3, True)],
+)
+def test_ways_that_are_compared_compute_on_the_same(
+    count, workers, hidden, pretend_gpus, monkeypatch
+):
+    environments = []
+
+    def train(cases, environment):
+        environments.append(environment)
+        return {case: [] for case in cases}
+
+    monkeypatch.setattr(equality, "train", train)
+    monkeypatch.setattr(equality, "_row", lambda *_: None)
+    pretend_gpus(count)
+    equality.compare([equality.Case("horovod", workers), equality.Case("mirrored")])
+    expected = machine.HIDDEN if hidden else {}
+    assert len(environments) > 1
+    assert all(environment == expected for environment in environments)
+
+
+def test_gpus_that_a_task_sees_are_those_that_the_command_names(pretend_gpus):
+    pretend_gpus(2)
+    two = {"worker": ["a:1", "a:2"]}
+    lines = launchers.plain_tasks(two, ["python"], {}).splitlines()
+    assert re.findall(r"CUDA_VISIBLE_DEVICES=(\S+)", "\n".join(lines)) == ["0", "1"]
+    hidden = launchers.plain_tasks(two, ["python"], dict(machine.HIDDEN))
+    assert re.findall(r"CUDA_VISIBLE_DEVICES=(\S+)", hidden) == [
+        "-1"
+    ]  # for all at once
+
+
+def test_names_of_parts_of_gpus_are_handed_out_as_they_are(pretend_gpus):
+    pretend_gpus(4)
+    cluster = {"worker": ["a:1", "a:2"]}
+    names = "GPU-8932f937-d72c, MIG-5a1e-0001"
+    given = [
+        tasks.own_environment(task, {"CUDA_VISIBLE_DEVICES": names})
+        for task in tasks.tasks_of(cluster)
+    ]
+    seen = [variables["CUDA_VISIBLE_DEVICES"] for variables in given]
+    assert seen == ["GPU-8932f937-d72c", "MIG-5a1e-0001"]
+
+
+@pytest.mark.parametrize(
+    ("visible", "count"),
+    [
+        ("", 0),
+        ("-1", 0),
+        ("1", 1),
+        ("0,-1,1", 1),
+        ("MIG-a, MIG-b", 2),
+        ("0,1,2,3,4", 4),
+    ],
+)
+def test_gpus_of_an_environment(visible, count, pretend_gpus):
+    pretend_gpus(4)
+    assert machine.gpus({"CUDA_VISIBLE_DEVICES": visible}) == count
+    assert machine.gpus({}) == 4
+
+
+def test_gpus_that_tensorflow_can_t_use_do_not_count(pretend_gpus, monkeypatch):
+    """Many a laptop has one, and was set up without GPU=1."""
+    pretend_gpus(1)
+    monkeypatch.setattr(machine, "has_cudnn", lambda: False)
+    assert (machine.gpus(), machine.gpus({}), machine.installed()) == (0, 0, 1)
+    assert profiles.in_force(alone=True).name == "cpu"
