@@ -233,7 +233,7 @@ def test_another_report_than_expected_is_wrong():
 # --- Rounds ---------------------------------------------------------------------------
 
 
-def test_a_fault_is_told_with_the_round_that_brings_it_back(folder, monkeypatch):
+def test_a_fault_is_told_with_the_round_that_brings_it_back(folder, alone, monkeypatch):
     marks = []
 
     def leak(place, turn):
