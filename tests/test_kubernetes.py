@@ -117,15 +117,11 @@ def test_the_launcher_runs_a_program_of_the_image_with_options_that_it_has():
 
 
 def test_only_what_the_set_up_reads_has_it_done_again():
-    words = [words for _, words in image()]
+    names = [name for name, _ in image()]
     copies = [shlex.split(words)[1:-1] for words in instruction("COPY")]
-    done = next(n for n, text in enumerate(words) if text.startswith("make setup"))
-    before = {
-        name
-        for number, (instruction, text) in enumerate(image())
-        if instruction == "COPY" and number < done
-        for name in shlex.split(text)[1:-1]
-    }
+    done = [words.startswith("make setup") for _, words in image()].index(True)
+    count = names[:done].count("COPY")
+    before = {path for paths in copies[:count] for path in paths}
     # As the stages of the set-up and the package of the course have it.
     assert before == {
         *("Makefile", "pyproject.toml", "requirements.lock"),

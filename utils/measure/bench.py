@@ -335,7 +335,8 @@ def loop(plan: Plan, tell: Callable[[str], None]) -> Section:
 
 
 def _seconds(*words: str) -> float:
-    """How long a command of the course takes, to its end."""
+    """How long a command of the course takes, to its end, with the start of the
+    supervisor that owns it."""
     with files.scratch() as folder:
         began = time.monotonic()
         command = [sys.executable, "-m", "utils.cli", *words]
