@@ -65,7 +65,7 @@ PEER_TEST = $(BIN)/python -m pytest -p no:randomly -p no:cacheprovider -rfEs \
 peers: setup ## run Horovod's own tests against the Horovod that was built
 	@test -d $(PEERS) || { echo "PEERS=FOLDER: where is Horovod's folder 'test'?"; exit 2; }
 	@export TF_USE_LEGACY_KERAS=1 PYTHONDONTWRITEBYTECODE=1; \
-	export HOROVOD_GLOO_TIMEOUT_SECONDS=300; cd $(PEERS); status=0; \
+	export HOROVOD_GLOO_TIMEOUT_SECONDS=60; cd $(PEERS); status=0; \
 	for name in $(PEERS_OF_TWO); do \
 	    mpirun -np 2 --oversubscribe --bind-to none \
 	        $(PEER_TEST) parallel/test_$$name.py || status=1; done; \
