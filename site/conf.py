@@ -1,0 +1,34 @@
+"""How Sphinx builds the pages that build.py has put together."""
+
+project = "Distributed training, step by step"
+html_title = project
+language = "en"
+extensions = ["myst_nb"]
+exclude_patterns = ["lessons.md"]  # a part of the landing page
+
+# `course notebooks` has executed them.
+nb_execution_mode = "off"
+nb_merge_streams = True
+nb_ipywidgets_js = {}  # would come from elsewhere, and no page shows a widget
+myst_heading_anchors = 4  # links to headings, as in JupyterLab
+myst_links_external_new_tab = True
+
+highlight_language = "text"  # where a text does not say which
+
+html_theme = "sphinx_book_theme"
+html_theme_options = {
+    "show_toc_level": 2,
+    "use_fullscreen_button": False,
+    "use_sidenotes": False,
+    "pygments_light_style": "a11y-high-contrast-light",
+    "pygments_dark_style": "a11y-high-contrast-dark",
+}
+html_context = {"default_mode": "auto"}  # light or dark: as the reader has it
+html_static_path = ["static"]
+html_favicon = "static/favicon.svg"
+html_css_files = ["course.css"]
+html_js_files = ["course.js"]
+html_use_index = False
+html_show_sphinx = False
+html_show_copyright = False
+html_last_updated_fmt = ""

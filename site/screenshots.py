@@ -1,0 +1,135 @@
+"""Take the pictures of site/screenshots anew, from the real thing: `make screenshots`.
+
+JupyterLab runs in a copy of the course, as a learner's would who has just begun; the
+pages are those that `make site` has built.
+"""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import browser
+from utils.base import course, files, supervise
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+PICTURES = HERE / "screenshots"
+HTML = ROOT / "build" / "site" / "html"
+SIZE = {"width": 1280, "height": 800}
+TIME_LIMIT = 600.0  # seconds, for all that JupyterLab does here
+
+LESSON = "notebooks/02_share_the_gradients.html"
+NOTEBOOK = "notebooks/01_train_on_one_device.ipynb"
+
+# True once nothing fades or moves any more; and once the ring is in the window as well.
+STILL = "document.getAnimations().every(each => each.playState !== 'running')"
+RING = f"""(() => {{
+    const ring = document.querySelector("#a-ring");
+    const there = ring.getBoundingClientRect().top;
+    ring.scrollIntoView({{behavior: "instant"}});
+    return there >= 0 && there < 200 && {STILL};
+}})()"""
+
+# True once the cell that is at work has trained some batches, and stands in the window:
+# JupyterLab moves things about while it draws them.
+AT_WORK = """[...document.querySelectorAll(".jp-CodeCell")].some(cell => {
+    const works = cell.querySelector(".jp-InputPrompt")?.innerText.includes("*");
+    const output = cell.querySelector(".jp-OutputArea-output");
+    if (!works || !/images\\/s/.test(output?.innerText ?? "")) return false;
+    const {top, bottom} = cell.getBoundingClientRect();
+    const middle = (top + bottom) / 2 / window.innerHeight;
+    cell.scrollIntoView({block: "center"});
+    return middle > 0.3 && middle < 0.7;
+})"""
+
+
+def pages(chromium: browser.Browser) -> None:
+    """A lesson by day and by night; the landing page on a phone."""
+    with browser.served(HTML) as address:
+        for dark, name in ((False, "lesson"), (True, "lesson_dark")):
+            page = chromium.open(address + LESSON, **SIZE, dark=dark)
+            page.wait_for(RING)
+            page.screenshot(PICTURES / f"{name}.png")
+        page = chromium.open(address, 390, height=800)
+        page.wait_for(STILL)
+        page.screenshot(PICTURES / "phone.png")
+
+
+@contextlib.contextmanager
+def lab() -> Iterator[str]:
+    """JupyterLab in a copy of the course, with settings of its own; its address."""
+    with files.scratch() as scratch:
+        copy = scratch / "course"
+        for name in ("notebooks", "exercises", "solutions"):
+            shutil.copytree(ROOT / name, copy / name)
+        settings = scratch / "settings" / "@jupyterlab" / "apputils-extension"
+        settings.mkdir(parents=True)
+        quiet = json.dumps({"fetchNews": "false", "checkForUpdates": False})
+        (settings / "notification.jupyterlab-settings").write_text(quiet)
+        environment = os.environ | {
+            "JUPYTERLAB_SETTINGS_DIR": str(scratch / "settings"),
+            "JUPYTERLAB_WORKSPACES_DIR": str(scratch / "workspaces"),
+            "JUPYTER_CONFIG_DIR": str(scratch / "config"),
+            "JUPYTER_RUNTIME_DIR": str(scratch / "runtime"),
+            "IPYTHONDIR": str(scratch / "ipython"),
+        }
+        command = [sys.executable, "-m", "jupyter", "lab", "--no-browser"]
+        command += ["--allow-root", "--port=0", "--ip=127.0.0.1"]
+        command += ["--IdentityProvider.token=", "--LabApp.expose_app_in_browser=True"]
+        log = scratch / "log"
+        with (
+            log.open("w") as said,
+            supervise.owned(
+                command, TIME_LIMIT, cwd=copy, env=environment, stdout=said, stderr=said
+            ),
+        ):
+            yield _address(log)
+
+
+def _address(log: Path) -> str:
+    """Where a server that writes to `log` answers, once it does."""
+    end = time.monotonic() + TIME_LIMIT
+    while time.monotonic() < end:
+        found = re.search(r"http://127\.0\.0\.1:\d+/", log.read_text())
+        if found:
+            with contextlib.suppress(OSError):
+                urllib.request.urlopen(found[0] + "api", timeout=5).close()
+                return found[0]
+        time.sleep(0.2)
+    raise TimeoutError(f"JupyterLab did not start: {log.read_text()[-500:]}")
+
+
+def training(chromium: browser.Browser) -> None:
+    """A notebook while a cell of it trains."""
+    with lab() as address:
+        page = chromium.open(f"{address}lab/tree/{NOTEBOOK}", **SIZE)
+        page.wait_for("document.querySelectorAll('.jp-CodeCell').length > 3", 120)
+        idle = '.jp-Notebook-ExecutionIndicator[data-status="idle"]'
+        page.wait_for(f"document.querySelector('{idle}') !== null", 120)
+        page.click(".jp-MarkdownCell")
+        page.wait_for("jupyterapp.shell.currentWidget !== null")
+        page.evaluate("void jupyterapp.commands.execute('notebook:run-all-cells')")
+        page.wait_for(AT_WORK, TIME_LIMIT)
+        page.screenshot(PICTURES / "lab.png")
+
+
+def main() -> None:
+    if browser.found() is None:
+        sys.exit("There is no Chromium here: `make browser` adds it to a Debian.")
+    if not (HTML / "index.html").exists():
+        sys.exit(f"There are no pages in {course.shown(HTML)} yet: type `make site`.")
+    with browser.Browser(TIME_LIMIT) as chromium:
+        pages(chromium)
+        training(chromium)
+    print(f"The pictures are in {course.shown(PICTURES)}.")
+
+
+if __name__ == "__main__":
+    main()
