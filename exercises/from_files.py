@@ -1,0 +1,136 @@
+"""Train from files: each of N workers reads a part of TFRecord shards.
+
+    python exercises/from_files.py --epochs 2
+    mpirun -np 2 python exercises/from_files.py --epochs 2
+    course run -np 2 exercises/from_files.py -- --epochs 3 --epochs-done 1
+
+It begins as a Horovod program in which every worker reads all files, image by image.
+What is left to do: a part for each worker, whole batches, as many steps for all, and
+the place in the epoch at which a training goes on.
+"""
+
+import argparse
+import os
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
+
+import horovod.tensorflow.keras as hvd
+import tensorflow as tf
+
+from utils import data, logs, networks, shards
+
+hvd.init()
+gpus = tf.config.list_physical_devices("GPU")
+if gpus:
+    gpu = gpus[0] if len(gpus) == 1 else gpus[hvd.local_rank()]
+    tf.config.set_visible_devices(gpu, "GPU")
+    tf.config.experimental.set_memory_growth(gpu, True)
+
+parser = argparse.ArgumentParser(
+    description="Train a WideResNet-16 on images in TFRecord shards.",
+    formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+)
+option = parser.add_argument
+option("--log-dir", help="folder for history.csv; a new one below logs/ if not given")
+option("--shards", default="shards", help="folder of *.tfrecord; written if missing")
+option("--files", type=int, default=8, help="write so many shards")
+option("--batch-size", type=int, default=64, help="training images per worker and step")
+option("--epochs", type=int, default=2, help="train so many epochs in all")
+option("--epochs-done", type=int, default=0, help="go on after so many epochs")
+option("--steps-done", type=int, default=0, help="and so many steps of the next one")
+option("--base-lr", type=float, default=0.01, help="learning rate for one worker")
+option("--width", type=int, default=10 if gpus else 1, help="k of WRN-16-k")
+option("--train-images", type=int, help="write so many")
+option("--data", choices=["auto", "real", "sample"], default="auto", help="data set")
+option("--seed", type=int, default=1, help="make weights and order repeatable")
+args = parser.parse_args()
+
+data.seed_worker(args.seed)
+dataset = data.load(args.data, args.train_images)
+if hvd.local_rank() == 0:  # a disk for each machine: one of its workers writes
+    shards.write_missing(args.shards, dataset, args.files)
+hvd.allreduce(0.0, name="written")  # ends when all have come
+
+files = sorted(tf.io.gfile.glob(f"{args.shards}/*.tfrecord"))
+names = tf.data.Dataset.from_tensor_slices(files)
+
+# TODO: Step 1: Take a part of your own, before anything is shuffled. Of the files, so
+# that each is read by one worker: every Nth, from the one with your rank's number on.
+
+records = names.interleave(tf.data.TFRecordDataset, cycle_length=4)
+
+# TODO: Step 1: With fewer files than workers, somebody would have none. Then everybody
+# reads all of them, and they share out the records.
+
+# Keep them in memory as they come: as bytes, and before anything random.
+records = records.cache()
+own_images = int(records.reduce(0, lambda count, _: count + 1))
+
+# TODO: Step 3: Take as many steps as those who have the fewest images can. Whoever took
+# one more would wait for the others for ever.
+steps = own_images // args.batch_size
+
+FEATURES = {
+    "image": tf.io.FixedLenFeature([], tf.string),
+    "label": tf.io.FixedLenFeature([], tf.int64),
+}
+
+
+# TODO: Step 2: Parse and augment a whole batch in one call. A call costs more than the
+# pixels of an image. Each image still has its own flip and shift.
+def to_train_on(record):
+    """An image to train on, and its label, of a record."""
+    example = tf.io.parse_single_example(record, FEATURES)
+    image = tf.reshape(tf.io.decode_raw(example["image"], tf.uint8), (28, 28, 1))
+    image = tf.image.random_flip_left_right(image)
+    padded = tf.pad(image, [[data.SHIFT] * 2, [data.SHIFT] * 2, [0, 0]])
+    image = tf.image.random_crop(padded, (28, 28, 1))
+    return data.standardise(image, dataset), tf.one_hot(example["label"], 10)
+
+
+def rest_of(epoch, done):
+    """The batches of an epoch that come after `done` others."""
+    # TODO: Step 4: Let the order come from the seed and the epoch alone, so that it is
+    # the same again after a crash.
+    order = records.shuffle(own_images)
+
+    # TODO: Step 2: Batches first, then the function.
+    batches = order.map(to_train_on).batch(args.batch_size).take(steps)
+
+    # TODO: Step 4: Leave out what was trained on, while it is still bytes.
+
+    # TODO: Step 2: Here they are.
+
+    return batches.prefetch(tf.data.AUTOTUNE)
+
+
+model = networks.wide_resnet(args.width)
+model.compile(
+    hvd.DistributedOptimizer(
+        tf.keras.optimizers.SGD(args.base_lr * hvd.size(), momentum=0.9)
+    ),
+    loss=tf.keras.losses.CategoricalCrossentropy(),
+    metrics=["accuracy"],
+)
+verbose = 1 if hvd.rank() == 0 else 0
+callbacks = [
+    hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+    hvd.callbacks.MetricAverageCallback(),
+]
+if verbose:
+    print(f"{len(files)} files; {own_images} images and {steps} steps for rank 0")
+    history = logs.claim(args.log_dir, "history.csv")
+    callbacks.append(tf.keras.callbacks.CSVLogger(history, append=True))
+
+for epoch in range(args.epochs_done, args.epochs):
+    # TODO: Step 4: Only the epoch that was interrupted has something done.
+    done = 0
+
+    model.fit(
+        rest_of(epoch, done),
+        steps_per_epoch=steps - done,
+        initial_epoch=epoch,
+        epochs=epoch + 1,
+        callbacks=callbacks,
+        verbose=verbose,
+    )

@@ -1,0 +1,150 @@
+"""Input from files: shards hold what was written, and a profile is read as it is."""
+
+import json
+
+import numpy as np
+import pytest
+
+from utils.base.course import CourseError
+from utils.figures import feeding
+from utils.measure import step_profile
+from utils.training import data, shards
+
+IMAGES = np.arange(7 * 784, dtype=np.uint32).astype(np.uint8).reshape(7, 28, 28)
+LABELS = np.arange(7)
+
+
+def test_shards_hold_the_images_in_order(tmp_path):
+    import tensorflow as tf
+
+    paths = shards.write(tmp_path / "new", IMAGES, LABELS, [4, 1, 2])
+    assert [p.name for p in paths] == sorted(p.name for p in paths)
+    assert sorted(tmp_path.glob("new/*")) == paths
+    features = {
+        "image": tf.io.FixedLenFeature([], tf.string),
+        "label": tf.io.FixedLenFeature([], tf.int64),
+    }
+    found = [
+        tf.io.parse_single_example(record, features)
+        for record in tf.data.TFRecordDataset([str(path) for path in paths])
+    ]
+    assert [int(example["label"]) for example in found] == [*LABELS]
+    pixels = b"".join(example["image"].numpy() for example in found)
+    assert pixels == IMAGES.tobytes()
+
+
+@pytest.mark.parametrize("sizes", [[], [7, 0], [3, 3], [8, -1]])
+def test_sizes_that_do_not_fit_are_refused(tmp_path, sizes):
+    with pytest.raises(CourseError, match="can't hold 7"):
+        shards.write(tmp_path / "new", IMAGES, LABELS, sizes)
+    assert not (tmp_path / "new").exists()
+
+
+def test_even_shards_differ_by_one_at_most():
+    assert shards.even(7, 3) == [3, 2, 2]
+    with pytest.raises(CourseError, match="from 1 to 7"):
+        shards.even(7, 8)
+
+
+def test_shards_that_are_there_are_kept_and_other_folders_refused(tmp_path):
+    arrays = {"x_train": IMAGES, "y_train": LABELS, "x_test": IMAGES, "y_test": LABELS}
+    dataset = data.dataset_of("seven", arrays)
+    shards.write_missing(tmp_path / "new", dataset, 2)
+    (first, _) = sorted((tmp_path / "new").iterdir())
+    first.write_bytes(b"mine")
+    shards.write_missing(tmp_path / "new", dataset, 3)
+    assert first.read_bytes() == b"mine"
+    assert len([*first.parent.iterdir()]) == 2
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.txt").write_text("mine")
+    with pytest.raises(CourseError, match="something else"):
+        shards.write_missing(tmp_path / "other", dataset, 2)
+
+
+# Milliseconds: thread, name, start, length.
+SEEN = [
+    ("python", "step", 10, 6),
+    ("python", "IteratorGetNextOp::DoCompute", 10, 2),
+    ("python", "EagerLocalExecute: __inference_train_3", 12, 4),
+    ("python", "EagerLocalExecute: IteratorGetNext", 10, 2),
+    ("tf_data", "Iterator::Root::Prefetch::Map", 9, 2),
+    ("tf_data", "Iterator::Root::Prefetch::Map::BatchV2", 9, 1),
+    ("python", "step", 16, 4),
+    ("python", "EagerLocalExecute: __inference_train_3", 16, 4),
+    ("tf_data", "Iterator::Root::Prefetch::Map", 13, 2),
+    ("tf_data", "Iterator::Root::Prefetch::Map", 14, 2),
+]
+
+
+def write_profile(folder, seen):
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    space = xplane_pb2.XSpace()
+    plane = space.planes.add(name="/host:CPU")
+    lines = {}
+    for number, (thread, name, start, length) in enumerate(seen):
+        if thread not in lines:
+            lines[thread] = plane.lines.add(name=thread, timestamp_ns=5_000_000)
+        plane.event_metadata[number].name = name
+        lines[thread].events.add(
+            metadata_id=number,
+            offset_ps=(start - 5) * 1_000_000_000,
+            duration_ps=length * 1_000_000_000,
+        )
+    space.planes.add(name="Task Environment")
+    folder.mkdir()
+    (folder / "host.xplane.pb").write_bytes(space.SerializeToString())
+    return folder
+
+
+def test_a_profile_is_sorted_into_lanes(tmp_path):
+    table = step_profile.read(write_profile(tmp_path / "one", SEEN))
+    counts = table["lane"].value_counts().to_dict()
+    assert counts == {
+        step_profile.STEP: 2,
+        step_profile.COMPUTES: 2,
+        step_profile.WAITS: 1,
+        step_profile.MAKES: 3,
+    }
+    assert table["start"].min() == pytest.approx(-0.001)
+    shares = [step_profile.busy(table, lane) for lane in step_profile.LANES]
+    # Of 10 ms: 8; 2; and 1 of the first, with 13 to 16 of the others.
+    assert shares == pytest.approx([0.8, 0.2, 0.4])
+    figure = feeding.profiles({"one": table, "two": table})
+    assert len(figure.axes) == 2
+
+
+def test_a_trace_has_every_event_on_its_thread(tmp_path):
+    folder = write_profile(tmp_path / "one", SEEN)
+    assert step_profile.write_trace(folder, tmp_path / "trace.json") == len(SEEN)
+    trace = json.loads((tmp_path / "trace.json").read_text())
+    threads = {e["tid"]: e["args"]["name"] for e in trace if e["ph"] == "M"}
+    events = [e for e in trace if e["ph"] == "X"]
+    assert [(threads[e["tid"]], e["name"]) for e in events] == [
+        (thread, name)
+        for wanted in ("python", "tf_data")
+        for thread, name, *_ in SEEN
+        if thread == wanted
+    ]
+    assert min(e["ts"] for e in events) == 0
+    assert events[0]["dur"] == pytest.approx(6000)
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"), [(SEEN[1:6], "no event `step`"), (None, "0")]
+)
+def test_what_is_no_profile_of_steps_is_refused(tmp_path, seen, said):
+    folder = write_profile(tmp_path / "one", seen) if seen else tmp_path
+    with pytest.raises(CourseError, match=said):
+        step_profile.read(folder)
+
+
+def test_the_figure_of_parts_counts_what_nobody_and_what_several_have():
+    figure = feeding.parts({"so": {"worker 0": [0, 1, 2], "worker 1": [2, 4]}}, 6)
+    assert figure.axes[0].get_title() == "so: 2 in nobody's part, 1 in several"
+
+
+def test_the_figure_of_steps_has_a_line_at_computing():
+    figure = feeding.step_times({"repeated": 5.0, "files": 9.0}, "repeated")
+    lines = [line.get_xdata()[0] for line in figure.axes[0].lines]
+    assert lines == [5.0]

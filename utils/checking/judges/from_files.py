@@ -1,0 +1,231 @@
+"""Judge the steps of exercises/from_files.py: by which images two workers trained on.
+
+They get the same images in shards of equal sizes, in one file, and in shards of very
+different sizes; and in yet another world they are started in the middle of an epoch.
+"""
+
+from utils.checking import lab
+from utils.checking.judges.judge import Missing, Observed, Problem
+
+EPOCHS, BATCH, TRAIN_IMAGES = 2, 5, 40
+EQUAL, FEW, UNEVEN, REST = "files", "few files", "uneven files", "rest of files"
+WORKERS = lab.WORLDS[EQUAL].size
+SIZES = lab.WORLDS[UNEVEN].shards
+# If every second file is a worker's; whoever shares out records can take more.
+LEAST_STEPS = min(sum(SIZES[rank::WORKERS]) for rank in range(WORKERS)) // BATCH
+EPOCHS_DONE, STEPS_DONE = lab.REST_OF_FILES
+
+Epoch = list[list[list[int]]]  # rank -> step -> the images of its batch
+
+
+def _epochs(world: Observed) -> list[Epoch]:
+    """The epochs that all ranks have begun. Raises Missing where one never trained."""
+    trained = [rank.all("trained") for rank in world.ranks]
+    if not all(trained):
+        raise Missing
+    count = min(events[-1]["epoch"] for events in trained) + 1
+    return [
+        [[e["images"] for e in events if e["epoch"] == number] for events in trained]
+        for number in range(count)
+    ]
+
+
+def _all(steps: list[list[int]]) -> list[int]:
+    return [image for images in steps for image in images]
+
+
+def _place(world: Observed) -> int | None:
+    """The line that trains."""
+    return world.ranks[0].first("fit")["line"]
+
+
+def shares_the_files(worlds: dict[str, Observed]) -> None:
+    """Every image is trained on by one worker, however many files there are."""
+    line = _place(worlds[EQUAL])
+    for name in (EQUAL, FEW):
+        if name not in worlds:  # the checks of later steps don't need both
+            continue
+        world = worlds[name]
+        where = "With one file for two workers" if name == FEW else "With four files"
+        idle = [str(r.number) for r in world.ranks if not r.all("trained")]
+        if name == FEW and idle:  # though it has trained with four
+            raise Problem(
+                "without-a-file",
+                f"{where}, rank {' and rank '.join(idle)} trained on nothing: who has "
+                "no file, and how many steps can all take then?",
+                line,
+            )
+        epochs = _epochs(world)
+        for epoch in epochs:
+            _raise_shared(epoch, where, line)
+        if world.outcome != lab.ENDED:
+            world.raise_trouble()
+        for number, epoch in enumerate(epochs, 1):
+            seen = len({image for steps in epoch for image in _all(steps)})
+            if seen < TRAIN_IMAGES - WORKERS * (BATCH - 1):
+                raise Problem(
+                    "left-out",
+                    f"{where}, epoch {number} had {seen} of the {TRAIN_IMAGES} images; "
+                    "the others, nobody trained on.",
+                    line,
+                )
+        if len(epochs) > 1 and all(epoch == epochs[0] for epoch in epochs):
+            raise Problem(
+                "not-shuffled",
+                f"{where}, each epoch brought the same images in the same order.",
+                line,
+            )
+
+
+def _raise_shared(epoch: Epoch, where: str, line: int | None) -> None:
+    """Raise a Problem for images that two workers train on in an epoch."""
+    own = [set(_all(steps)) for steps in epoch]
+    common = len(set.intersection(*own))
+    if common == len(set.union(*own)):
+        raise Problem(
+            "same-images",
+            f"{where}, all workers trained on the same {common} images in an epoch.",
+            line,
+        )
+    if common:
+        raise Problem(
+            "seen-twice",
+            f"{where}, {common} images were trained on by both workers in an epoch. "
+            "Who shuffles first, shares out an order that is another on each worker.",
+            line,
+        )
+
+
+def works_by_the_batch(worlds: dict[str, Observed]) -> None:
+    """No function is called image by image; each image is moved for itself, anew."""
+    world, line = worlds[EQUAL], _place(worlds[EQUAL])
+    for rank in world.ranks:
+        batches = [event["images"] for event in rank.all("trained")]
+        images = len(_all(batches))
+        most = max(rank.first("mapped")["calls"], default=0)
+        if most >= images // EPOCHS:
+            raise Problem(
+                "image-by-image",
+                f"A function that the pipeline maps was called {most} times on rank "
+                f"{rank.number}, for {images} images in {len(batches)} batches.",
+                line,
+            )
+        _raise_unmoved(rank.number, rank.all("trained"), line)
+
+
+def _raise_unmoved(number: int, batches: list[dict], line: int | None) -> None:
+    """Raise a Problem unless each image is shifted for itself, and anew each time."""
+    strangers = sum(image < 0 for event in batches for image in event["images"])
+    if strangers:
+        raise Problem(
+            "other-images",
+            f"Rank {number} trained on {strangers} images that are none of those in "
+            "the files, flipped and shifted by up to 5 pixels.",
+            line,
+        )
+    if all(len(set(event["down"])) == 1 for event in batches):
+        moved = any(any(event["down"]) for event in batches)
+        raise Problem(
+            "one-shift" if moved else "unmoved",
+            f"On rank {number}, all images of a batch were shifted down alike: "
+            + ("one number was drawn for all of them." if moved else "by nothing."),
+            line,
+        )
+    shifts: dict[int, list[int]] = {}
+    for event in batches:
+        for image, down in zip(event["images"], event["down"], strict=True):
+            shifts.setdefault(image, []).append(down)
+    again = [downs for downs in shifts.values() if len(downs) > 1]
+    if again and all(len(set(downs)) == 1 for downs in again):
+        raise Problem(
+            "frozen",
+            f"On rank {number}, every image was shifted alike in each epoch: what is "
+            "drawn once and kept is no augmentation.",
+            line,
+        )
+
+
+def takes_equal_steps(worlds: dict[str, Observed]) -> None:
+    """All take as many steps, whatever the shards hold."""
+    world, line = worlds[UNEVEN], _place(worlds[UNEVEN])
+    epochs = _epochs(world)
+    where = f"With shards of {', '.join(map(str, SIZES))} images"
+    _raise_shared(epochs[0], where, line)
+    if world.outcome == lab.DEADLOCK:
+        counts = " and ".join(str(len(rank.all("trained"))) for rank in world.ranks)
+        raise Problem(
+            "waits-for-ever",
+            f"{where}, the workers began {counts} steps, and then wait for each other "
+            "for ever.",
+            line,
+        )
+    if world.outcome != lab.ENDED:
+        world.raise_trouble()
+    for epoch in epochs:
+        counts = [len(steps) for steps in epoch]
+        if len(set(counts)) > 1:
+            listing = " and ".join(map(str, counts))
+            raise Problem("unequal", f"{where}, they took {listing} steps.", line)
+        if counts[0] < LEAST_STEPS:
+            raise Problem(
+                "too-few",
+                f"{where}, they took {counts[0]} steps of {BATCH} images each; all of "
+                f"them have enough for {LEAST_STEPS}.",
+                line,
+            )
+        for number, steps in enumerate(epoch):
+            images = _all(steps)
+            if len(set(images)) < len(images):
+                raise Problem(
+                    "repeated",
+                    f"{where}, rank {number} trained on {len(images)} images in an "
+                    f"epoch, but only on {len(set(images))} different ones.",
+                    line,
+                )
+
+
+def goes_on_within(worlds: dict[str, Observed]) -> None:
+    """Started in the middle of an epoch, it trains on the images that are left."""
+    whole, rest = worlds[EQUAL], worlds[REST]
+    before, after, line = _epochs(whole), _epochs(rest), _place(rest)
+    if rest.outcome != lab.ENDED:
+        rest.raise_trouble()
+    if len(before) <= EPOCHS_DONE:
+        raise Missing
+    where = f"Started after {EPOCHS_DONE} epoch and {STEPS_DONE} step"
+    interrupted = before[EPOCHS_DONE]
+    done = {image for steps in interrupted for image in _all(steps[:STEPS_DONE])}
+    left = {image for steps in interrupted for image in _all(steps)} - done
+    first = {image for steps in after[0] for image in _all(steps)}
+    again = len(first & done)
+    if len(first) > len(left) and first >= left:
+        raise Problem(
+            "from-its-start",
+            f"{where}, they trained on {len(first)} images in what was left of the "
+            f"epoch, {again} of them for the second time.",
+            line,
+        )
+    if first != left:
+        raise Problem(
+            "other-order",
+            f"{where}, {len(left)} images were left. They trained on {len(first)}: "
+            f"{again} for the second time, and {len(left - first)} of those that were "
+            "left not at all.",
+            line,
+        )
+    if len(after) != lab.EPOCHS_OF_REST - EPOCHS_DONE:
+        raise Problem(
+            "other-epochs",
+            f"{where}, with --epochs {lab.EPOCHS_OF_REST}, they trained "
+            f"{len(after)} epochs.",
+            line,
+        )
+    for epoch in after[1:]:
+        seen = len({image for steps in epoch for image in _all(steps)})
+        if seen < TRAIN_IMAGES - WORKERS * (BATCH - 1):
+            raise Problem(
+                "skips-again",
+                f"{where}, the next epoch had {seen} of {TRAIN_IMAGES} images: only "
+                "the epoch that was interrupted has something done.",
+                line,
+            )

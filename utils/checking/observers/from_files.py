@@ -1,0 +1,107 @@
+"""Report what the workers of exercises/from_files.py do: which images each of them
+trains on, how far each was shifted, and how often the functions of a pipeline run.
+
+No check depends on the weights, so nothing is computed with a batch: a step is to meet
+the others. Each worker has a folder of its own with the same shards in it, as if each
+machine had a copy of the files.
+"""
+
+from collections.abc import Sequence
+
+from utils.checking.observers.scaled import ScaledObserver
+
+
+def write_shards(sizes: Sequence[int]) -> None:
+    """Write the images of the check into shards of these sizes, where the program looks
+    for them."""
+    from utils.training import data, shards
+
+    dataset = data.load("auto", sum(sizes))
+    shards.write("shards", dataset.x_train, dataset.y_train, sizes)
+
+
+class FilesObserver(ScaledObserver):
+    """Reports the batches of trainings with `Model.fit`."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._passes = 0
+        self._tops = None  # first row of each image that isn't all background
+        self._calls: list[int] = []  # of each function of a pipeline
+
+    def _hook_training(self, tf) -> None:
+        from utils.training import networks
+
+        networks.use_instead(networks.tiny)
+        self.replace(tf.keras.Model, "fit", self._fit)
+        self.replace(tf.data.Dataset, "map", self._map)
+
+    def _hook_steps(self, tf) -> None:
+        import horovod.tensorflow as hvd
+
+        def step(model, batch):
+            images, _, _ = tf.keras.utils.unpack_x_y_sample_weight(batch)
+            self._trained(images)
+            # Not an all-reduce: called eagerly, Horovod would take that of a metric for
+            # the same, and complain of its shape, where training waits.
+            hvd.allgather(tf.zeros(1))
+            return {"loss": tf.zeros(())}
+
+        self.replace(tf.keras.Model, "train_step", lambda original: step)
+
+    def _map(self, original):
+        import tensorflow as tf
+
+        def observed(dataset, function, *args, **kwargs):
+            number = len(self._calls)
+            self._calls.append(0)
+
+            def called() -> None:
+                self._calls[number] += 1
+
+            def counted(*elements):
+                tf.numpy_function(called, [], [])
+                return function(*elements)
+
+            return original(dataset, counted, *args, **kwargs)
+
+        return observed
+
+    def _hook_callbacks(self, tf) -> None:
+        from tf_keras.src import callbacks
+
+        self.replace(callbacks.CallbackList, "on_epoch_begin", self._epoch_begin)
+
+    def _epoch_begin(self, original):
+        def observed(*args, **kwargs):
+            self._passes += 1
+            return original(*args, **kwargs)
+
+        return observed
+
+    def _trained(self, images) -> None:
+        import numpy as np
+
+        from utils.training import data
+
+        numbers = self._numbers(images, True)
+        if self._tops is None:
+            self._tops = _tops(data.load("auto").x_train)
+        pixels = np.asarray(images)
+        pixels = pixels.reshape(len(pixels), *pixels.shape[1:3])
+        down = _tops(pixels) - self._tops[numbers]
+        self.event(
+            "trained", epoch=self._passes - 1, images=numbers, down=down.tolist()
+        )
+
+    def _report_end(self) -> None:
+        self.event("mapped", calls=self._calls)
+
+
+def _tops(images):
+    """The first row of each image, (n, height, width), with more than background in it.
+
+    The background is an image's least value.
+    """
+    least = images.min(axis=(1, 2), keepdims=True)
+    return (images > least).any(axis=2).argmax(axis=1)
