@@ -10,10 +10,10 @@ NO_PYTHON = Python is missing. Debian, Ubuntu: sudo apt install python3 python3-
 BIN := $(CURDIR)/.venv/bin
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help setup lab course test quick bench gpu soak spark cluster peers image lock
+.PHONY: help setup lab course site screenshots test quick bench gpu soak spark cluster browser peers image lock
 
 help:
-	@awk -F ': .*## ' '/^[a-z]+: .*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
+	@awk -F ': .*## ' '/^[a-z]+: .*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
 setup: ## set up the course's environment in .venv (once; the others do it, too)
 	@$(or $(PYTHON3),$(error $(NO_PYTHON))) utils/setup/install.py
@@ -21,12 +21,18 @@ setup: ## set up the course's environment in .venv (once; the others do it, too)
 lab: setup ## open JupyterLab on the first notebook
 	@$(BIN)/jupyter lab --allow-root notebooks/00_check_your_machine.ipynb
 
-# Where nobody reads the measured times, two share the cores.
+# Where nobody reads the measured times, three share the cores: one often waits.
 course: setup ## execute all notebooks on this machine and list how they went
-	@$(BIN)/course notebooks $(if $(CI),--jobs 2)
+	@$(BIN)/course notebooks $(if $(CI),--jobs 3)
 
-test: setup ## run the tests, two files at a time
-	@$(BIN)/pytest -n 2 --dist loadfile
+site: setup ## build the site from what `make course` executed
+	@$(BIN)/python site/build.py
+
+screenshots: setup ## take the pictures of the site anew (after make site; takes Chromium)
+	@$(BIN)/python site/screenshots.py
+
+test: setup ## run the tests, three files at a time
+	@$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 quick: setup ## run the tests that take two minutes together
 	@$(BIN)/pytest -m "not slow"
@@ -52,6 +58,16 @@ cluster: ## add Slurm and sshd for notebook 18 (Debian, Ubuntu; as root)
 	else \
 	    false; \
 	fi || echo "Slurm and sshd were not added: that takes Debian or Ubuntu, and root."
+
+# A look at the site is skipped where it can't be added.
+browser: ## add Chromium, in which tests look at the site (Debian; as root)
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+	    apt-get update --quiet=2 && \
+	    DEBIAN_FRONTEND=noninteractive timeout 300 apt-get install --quiet=2 --yes \
+	        --no-install-recommends chromium fonts-dejavu-core; \
+	else \
+	    false; \
+	fi || echo "Chromium was not added: that takes Debian, and root."
 
 # Horovod's own tests, which its source release leaves out: the folder `test` of its
 # repository at v0.28.1. Two workers share each test; the elastic ones start their own.

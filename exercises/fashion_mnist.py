@@ -27,7 +27,7 @@ from utils import data, logs
 
 on_gpu = bool(tf.config.list_physical_devices("GPU"))
 parser = argparse.ArgumentParser(
-    description="Train a WideResNet-16 on Fashion-MNIST.",
+    description="Train a WideResNet on Fashion-MNIST.",
     formatter_class=argparse.ArgumentDefaultsHelpFormatter,
 )
 option = parser.add_argument
@@ -39,7 +39,8 @@ option("--base-lr", type=float, default=0.02, help="learning rate of the first e
 option("--wd", type=float, default=5e-6, help="L2 weight decay")
 option("--target-accuracy", type=float, default=0.85, help="validation accuracy to ...")
 option("--patience", type=int, default=2, help="... exceed in so many epochs running")
-option("--width", type=int, default=10 if on_gpu else 1, help="k of WRN-16-k")
+option("--depth", type=int, default=16, choices=range(4, 41, 6), help="d of WRN-d-k")
+option("--width", type=int, default=10 if on_gpu else 1, help="k of WRN-d-k")
 option("--train-images", type=int, help="take so many, and a sixth to validate on")
 option("--data", choices=["auto", "real", "sample"], default="auto", help="data set")
 option("--seed", type=int, help="make weights and batches repeatable")
@@ -49,15 +50,32 @@ args = parser.parse_args()
 # TODO: Step 2: Only the first worker speaks; N workers printing at once is unreadable.
 verbose = 1
 
-data.seed_worker(args.seed)
+data.seed_worker(args.seed)  # also if given: other random numbers on each worker
 dataset = data.load(args.data, args.train_images)
-train = data.training_batches(dataset, args.batch_size, args.seed)
-validation = data.validation_batches(dataset, args.val_batch_size, args.seed)
+data.check_batch_size(dataset, args.batch_size)
 if verbose:
     print(f"{len(dataset.x_train)} training images from {dataset.name}")
 
+# The input pipeline: numbers of images, in a random order; as soon as all were drawn,
+# in a new one. Whole batches of numbers become batches of images, flipped and shifted
+# at random. Who draws what? Each worker by itself, from all images.
+train = tf.data.Dataset.range(len(dataset.x_train))
+train = train.shuffle(len(dataset.x_train))
+train = train.batch(args.batch_size, drop_remainder=True)
+train = train.repeat()
+train = train.map(data.augmented(dataset))
+train = train.prefetch(2).with_options(data.one_thread())
 
-# The network: a wide residual network of depth 16 (Zagoruyko and Komodakis, 2016,
+# Validation: likewise at random, but the images are as they are, and none is left out.
+validation = tf.data.Dataset.range(len(dataset.x_test))
+validation = validation.shuffle(len(dataset.x_test))
+validation = validation.batch(args.val_batch_size)
+validation = validation.repeat()
+validation = validation.map(data.as_they_are(dataset))
+validation = validation.prefetch(2).with_options(data.one_thread())
+
+
+# The network: a wide residual network (Zagoruyko and Komodakis, 2016,
 # arXiv:1605.07146), with max-pooling between its three groups instead of strides.
 def conv(x, filters, size):
     return tf.keras.layers.Conv2D(
@@ -87,14 +105,14 @@ def conv_block(x, filters):
     return tf.keras.layers.Add()([x, shortcut])
 
 
-def wide_resnet(width):
+def wide_resnet(depth, width):
     image = tf.keras.Input((28, 28, 1))
     x = cbr(image, 16)
     for group, filters in enumerate([16 * width, 32 * width, 64 * width]):
         if group > 0:
             x = tf.keras.layers.MaxPooling2D(2)(x)
-        x = conv_block(x, filters)
-        x = conv_block(x, filters)
+        for _ in range((depth - 4) // 6):
+            x = conv_block(x, filters)
     x = tf.keras.layers.GlobalAveragePooling2D()(x)
     x = tf.keras.layers.Dense(10, activation="softmax")(x)
     return tf.keras.Model(image, x)
@@ -104,14 +122,14 @@ optimizer = tf.keras.optimizers.SGD(args.base_lr, momentum=0.9)
 
 # TODO: Step 3: Average the gradients of all workers before each update of the weights.
 
-model = wide_resnet(args.width)
+model = wide_resnet(args.depth, args.width)
 model.compile(
     optimizer=optimizer,
     loss=tf.keras.losses.CategoricalCrossentropy(),
     metrics=["accuracy"],
 )
 if verbose:
-    print(f"WRN-16-{args.width} with {model.count_params():,} parameters")
+    print(f"WRN-{args.depth}-{args.width} with {model.count_params():,} parameters")
 
 steps = len(dataset.x_train) // args.batch_size
 val_steps = -(-len(dataset.x_test) // args.val_batch_size)  # rounded up

@@ -5,8 +5,8 @@
     course run -np 2 --elastic exercises/survive.py -- --epochs 2
 
 The second line goes on where the first has ended. It begins as a Horovod program that
-a crash throws back to its start. What is left to do: a checkpoint, going on from it, on
-all workers, and going on without a worker that has died.
+a crash throws back to its start. What is left to do: a checkpoint, going on from the
+newest whole one, on all workers, and going on without a worker that has died.
 """
 
 import argparse
@@ -69,7 +69,18 @@ def keep_checkpoint():
     pass
 
 
-# TODO: Step 2: Go on from the newest checkpoint that is whole. Rank 0 alone reads.
+def restore_newest():
+    """Restore the newest checkpoint that is whole; return how many epochs it has done.
+
+    0 without a checkpoint. Where there are some, but none is whole, the program ends:
+    to begin anew would write over them.
+    """
+    # TODO: Step 2: Try them, the newest first, until one is whole: all of it can be
+    # read, and fits. Say which one isn't.
+    return 0
+
+
+# TODO: Step 2: Go on from there. Rank 0 alone reads.
 
 # TODO: Step 4: Have a copy of the state in memory, to go back to when a worker dies.
 state = argparse.Namespace(epoch=epochs_done, images=0)

@@ -79,7 +79,19 @@ def in_order(count):
 
 def look_up(chosen):
     pixels = data.standardise(tf.gather(images, chosen), dataset)
-    return pixels, tf.one_hot(tf.gather(labels, chosen), 10)
+    return chosen, pixels, tf.one_hot(tf.gather(labels, chosen), 10)
+
+
+seen = []  # the numbers of the images that this worker has trained on, by step
+
+
+class Noting(tf.keras.Model):
+    """Notes which images `fit` gives to this worker."""
+
+    def train_step(self, batch):
+        numbers, pixels, targets = batch
+        tf.numpy_function(seen.append, [numbers], [])
+        return super().train_step((pixels, targets))
 
 
 # Here `fit` gets batches for all workers, and splits them: see the policy.
@@ -91,6 +103,7 @@ with strategy.scope():
         model = networks.wide_resnet(args.width)
     else:
         model = networks.small_cnn((28, 28, 1))
+    model = Noting(model.inputs, model.outputs)
     model.compile(
         optimizer=tf.keras.optimizers.SGD(args.lr, momentum=0.9),
         loss=tf.keras.losses.CategoricalCrossentropy(),
@@ -131,12 +144,11 @@ if task.is_chief:
 if args.die_at_epoch and task.index == args.die_task:
     callbacks.append(Accident(folder / "accident"))
 
-if args.keep_seen:
-    parts = strategy.experimental_distribute_dataset(in_order(count))
-    own = [strategy.experimental_local_results(part)[0] for part in parts]
-    np.save(folder / f"seen-{task.rank}.npy", np.concatenate(own))
-
 model.fit(train, epochs=args.epochs, callbacks=callbacks, verbose=verbose)
+
+if args.keep_seen:  # of the first epoch
+    first = seen[: count // global_batch]
+    np.save(folder / f"seen-{task.rank}.npy", np.concatenate(first))
 
 # Every worker has the same weights, bit for bit.
 weights = b"".join(weight.tobytes() for weight in model.get_weights())

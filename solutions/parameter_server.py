@@ -33,7 +33,10 @@ option("--partition", choices=["none", "large", "all"], default="large", help="c
 option("--train-images", type=int, help="take so many, and a sixth to test on")
 option("--data", choices=["auto", "real", "sample"], default="auto", help="data set")
 option("--kill-worker", type=int, metavar="K", help="in epoch 1, kill worker K")
+option("--until-back", action="store_true", help="add epochs until it works again")
 args = parser.parse_args()
+
+MOST_EPOCHS = 1000  # that are waited for a worker
 
 task = tasks.enter()
 if not {"chief", "worker", "ps"} <= set(task.cluster):
@@ -148,7 +151,9 @@ def train_with_a_loop():
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     iterator = iter(coordinator.create_per_worker_dataset(batches))
     rows, epochs = [], []
-    for epoch in range(args.epochs):
+    for epoch in range(MOST_EPOCHS):
+        if epoch >= args.epochs and not awaits_worker(rows):
+            break
         # `schedule` returns at once; whichever worker is free takes the next step.
         orders = [coordinator.schedule(step, (iterator,)) for _ in range(args.steps)]
         if epoch == 0 and args.kill_worker is not None:
@@ -158,10 +163,18 @@ def train_with_a_loop():
         rows += [[epoch, *(value.item() for value in report)] for report in reports]
         loss = sum(float(report[3]) for report in reports) / args.steps
         epochs.append((epoch, loss))
-        print(f"Epoch {epoch + 1}/{args.epochs}: {args.steps} steps, loss {loss:.4f}")
+        count = max(args.epochs, epoch + 1)
+        print(f"Epoch {epoch + 1}/{count}: {args.steps} steps, loss {loss:.4f}")
     write("steps.csv", ("epoch", "worker", "read", "wrote", "loss", "time"), rows)
     write("history.csv", ("epoch", "loss"), epochs)
     print(f"Steps reported: {len(rows)}. Updates of the weights: {version.numpy()}.")
+
+
+def awaits_worker(rows):
+    """Is there still to be one more, the killed one in its second life?"""
+    first = {worker for epoch, worker, *_ in rows if epoch == 0}
+    later = {worker for epoch, worker, *_ in rows if epoch > 0}
+    return args.until_back and len(first) <= workers and later <= first
 
 
 def kill_worker_after(order):

@@ -5,8 +5,8 @@
     course run -np 2 --elastic solutions/survive_solution.py -- --epochs 2
 
 The second line goes on where the first has ended. It begins as a Horovod program that
-a crash throws back to its start. What is left to do: a checkpoint, going on from it, on
-all workers, and going on without a worker that has died.
+a crash throws back to its start. What is left to do: a checkpoint, going on from the
+newest whole one, on all workers, and going on without a worker that has died.
 """
 
 import argparse
@@ -74,10 +74,36 @@ def keep_checkpoint():
         manager.save(checkpoint_number=state.epoch)
 
 
-# Step 2: Go on from the newest checkpoint that is whole. Rank 0 alone reads.
+def restore_newest():
+    """Restore the newest checkpoint that is whole; return how many epochs it has done.
+
+    0 without a checkpoint. Where there are some, but none is whole, the program ends:
+    to begin anew would write over them.
+    """
+    # Step 2: Try them, the newest first, until one is whole: all of it can be
+    # read, and fits. Say which one isn't.
+    # was: return 0
+    indices = tf.io.gfile.glob(f"{args.checkpoint}/ckpt-*.index")
+    paths = [index.removesuffix(".index") for index in indices]
+    for path in sorted(paths, key=lambda path: int(path.split("-")[-1]), reverse=True):
+        try:
+            reader = tf.train.load_checkpoint(path)
+            for name in reader.get_variable_to_shape_map():
+                reader.get_tensor(name)  # fails if its bytes are not those written
+            checkpoint.restore(path).assert_existing_objects_matched()
+        except (tf.errors.OpError, AssertionError, IndexError, ValueError) as error:
+            why = str(error).strip().partition("\n")[0]
+            print(f"NOTICE: {path} is refused: {why}", flush=True)
+        else:
+            return int(checkpoint.epoch)
+    if paths:
+        raise SystemExit(f"None of {len(paths)} checkpoints is whole: {paths}")
+    return 0
+
+
+# Step 2: Go on from there. Rank 0 alone reads.
 if args.checkpoint and hvd.rank() == 0:
-    if survival.restore_newest(checkpoint, args.checkpoint):
-        epochs_done = int(checkpoint.epoch)
+    epochs_done = restore_newest()
 
 # Step 4: Have a copy of the state in memory, to go back to when a worker dies.
 # was: state = argparse.Namespace(epoch=epochs_done, images=0)

@@ -40,12 +40,28 @@ def pytest_configure():
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items):
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config, items):
+    _long_files_first(items, float(config.getini("timeout")))
     if machine.gpus():
         return
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="there is no GPU here"))
+
+
+def _long_files_first(items, default):
+    """So that no worker of pytest begins with a long file when the other is done.
+
+    How long one may take is known by the time limits of its tests, in seconds.
+    """
+    longest = {}
+    for item in items:
+        limit = item.get_closest_marker("timeout")
+        slow = item.get_closest_marker("slow") is not None
+        rank = (slow, limit.args[0] if limit else default)
+        longest[item.path] = max(rank, longest.get(item.path, rank))
+    items.sort(key=lambda item: longest[item.path], reverse=True)
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -122,6 +122,16 @@ def test_the_first_failure_shows_the_nudge_and_hints_go_deeper(copy):
     assert progress.hints_shown("fashion_mnist", 1) == 3
 
 
+def test_the_hint_is_about_what_was_found(copy):
+    (copy / "exercises/fashion_mnist.py").write_text("import a\nif True\n    pass\n")
+    report = checks.report_on(3)
+    assert report.verdicts[0].id == "step-3.syntax"
+    assert report.hint == " ".join(hints.about("step-3.syntax").split())
+    # It is none of the three, which come next.
+    assert progress.hints_shown("fashion_mnist", 3) == 0
+    assert hints.of()[3][0] in progress.hint(3).data
+
+
 def test_a_wrong_step_stops_a_notebook_after_its_table(copy, capsys):
     with pytest.raises(work.StepMissing, match="step 2 is not right yet"):
         checks.check(2)
@@ -179,9 +189,10 @@ def test_a_deadlock_names_the_ranks_the_calls_and_the_line(copy):
     assert answer.returncode == 1
     (verdict,) = json.loads(answer.stdout)["verdicts"]
     assert verdict["id"] == "step-4.deadlock"
-    fit = path.read_text().splitlines().index("model.fit(") + 1
-    assert verdict["line"] == fit
-    assert f"rank 0 waits for the others in broadcast in line {fit}" in verdict["seen"]
+    lines = path.read_text().splitlines()
+    fit, made = (lines.index(line) + 1 for line in ("model.fit(", f"    {call}"))
+    assert verdict["line"] == made
+    assert f"rank 0 waits for the others in broadcast in line {made}" in verdict["seen"]
     assert f"rank 1 waits for the others in allreduce in line {fit}" in verdict["seen"]
 
 

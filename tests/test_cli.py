@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, writes_json
 
+from utils import cli
 from utils.base.course import PACKAGE_ROOT
 from utils.lessons import markup
 from utils.measure.table import TITLES
@@ -139,3 +140,12 @@ def test_notebooks_says_yes_and_does_nothing_twice(tiny_course):
     assert was | {"cached": True} == is_now
     output = run_course("notebooks", "00", "--profile", "ci").stdout
     assert "before, nothing changed" in output
+
+
+def test_a_diff_in_a_pipe_has_its_lines_whole(monkeypatch, capsys):
+    """Rich takes a pipe for a terminal of 80 columns, and cuts code there."""
+    line = f"-x = {'+'.join('1' * 100)}"
+    monkeypatch.setattr("utils.lessons.work.yours_and_ours", lambda *_: line)
+    monkeypatch.setenv("COLUMNS", "80")
+    cli.diff(1, "scaled")
+    assert capsys.readouterr().out == f"{line}\n"

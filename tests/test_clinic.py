@@ -5,9 +5,11 @@ import re
 import pytest
 from processes import empty_course
 
-from utils.base import course
+from utils.base import course, show
 from utils.checking import clinic
 from utils.lessons import work
+from utils.running import stacks
+from utils.running.result import Run
 
 SHOWN_BY = {
     "A collective on one rank only": "It ends, and ends well",
@@ -74,6 +76,7 @@ def test_the_right_name_is_told_from_a_wrong_one(folder):
     assert clinic.diseases()["Unequal steps"]["Cure"] in right
     wrong = repr(clinic.diagnose(2, "A straggler"))
     assert "It is not that" in wrong
+    assert clinic.diseases()["A straggler"]["Symptom"] in wrong
     assert clinic.diseases()["A straggler"]["Tell it apart"] in wrong
     assert "Unequal steps" not in wrong
 
@@ -81,6 +84,64 @@ def test_the_right_name_is_told_from_a_wrong_one(folder):
 def test_without_a_name_all_are_listed(folder):
     listed = repr(clinic.diagnose(1))
     assert all(name in listed for name in clinic.diseases())
+    names = [row[0] for row in clinic.diagnose(1).parts[0].rows]
+    assert names == sorted(names)
+    assert names != [case.disease for case in clinic.cases()]  # that order would tell
+
+
+def test_what_is_unchanged_is_not_called_cured(folder, monkeypatch):
+    """Nor is it run: nothing could come of it."""
+    monkeypatch.setattr(clinic, "observe", None)
+    case = clinic.case(14)  # all signs of health are there
+    for there in (False, True):
+        if there:
+            case.program.write_text(case.ill)
+        page = clinic.cure(14)
+        assert "is unchanged" in repr(page)
+        assert not any(isinstance(part, show.Table) for part in page.parts)
+
+
+def test_a_long_line_of_the_log_keeps_whole_names():
+    names = [f"DistributedSGD_Allreduce/cond_{n}/HorovodAllreduce" for n in range(20)]
+    line = f"0!: 1: [{', '.join(names)}]"
+    shown, _, rest = clinic._short(line).partition(" ... ")
+    kept = shown.partition("[")[2].split(", ")
+    assert kept == names[: len(kept)]
+    assert rest == f"and {len(names) - len(kept)} more names"
+    assert clinic._short("0: all is well") == "0: all is well"
+    words = clinic._short("word " * 200)
+    assert words.endswith("more words")
+
+
+def observed(folder, **facts):
+    """As if a program of case 14 had been run."""
+    run = Run("clinic_14.py", 2, "mpirun", folder)
+    run.log.write_text("0: hello\n")
+    return clinic.Observed(run, folder, **facts)
+
+
+def test_what_is_shown_has_two_looks_the_limits_files_and_history(folder, monkeypatch):
+    def looks(function):
+        frames = (stacks.Frame("clinic_14.py", 57, function),)
+        return [stacks.Stack(rank, frames, 0.5) for rank in (0, 1)]
+
+    (folder / "0").mkdir()
+    history = "epoch,accuracy,loss\n0,0.7500,1.7312\n"
+    (folder / "0" / "history.csv").write_text(history)
+    seen = observed(
+        folder,
+        stood_still=looks("sleep"),
+        later=looks("fit"),
+        written={0: ["history.csv"], 1: ["weights.h5"]},
+    )
+    monkeypatch.setattr(clinic, "observe", lambda *_: seen)
+    page = repr(clinic.admit(14))
+    for words in ("sleep", "fit", "6 s later", "after 3 s", "after 20 s", "150 s"):
+        assert words in page
+    assert "1 | weights.h5" in page
+    assert "1 | 0.75 | 1.731" in page
+    seen.later.clear()
+    assert "ended before a second look" in repr(clinic.admit(14))
 
 
 def test_what_there_is_not_is_refused(folder):
@@ -108,6 +169,8 @@ def test_the_fault_is_seen(case, folder):
     wrong = {name for name, what in clinic.signs_of(observed, case).items() if what}
     if case.disease in STALLS:  # others may seem to, where a first batch takes long
         assert [stack.rank for stack in observed.stood_still] == [0, 1]
+        if case.disease != "Slow, not stuck":  # it may have ended by then
+            assert [stack.rank for stack in observed.later] == [0, 1]
     expected = {SHOWN_BY[case.disease]} - {""}
     if expected == {"It ends, and ends well"}:  # more may be wrong with what broke off
         assert expected <= wrong

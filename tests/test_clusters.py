@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from utils.base import course
+from utils.cluster import elastic, handed_in, recorded, slurm
 from utils.measure import cost_model
 from utils.running import launchers
 
@@ -114,3 +115,147 @@ def test_numbers_that_make_no_sense_are_refused(capsys):
     with pytest.raises(SystemExit):
         WIRES["options"](["--workers", "1"])
     assert "2 workers or more" in capsys.readouterr().err
+
+
+def test_what_slurm_needs_is_said_in_the_same_words_everywhere():
+    makefile = (course.PACKAGE_ROOT / "Makefile").read_text()
+    assert slurm.PACKAGES in PAGE
+    assert slurm.PACKAGES in makefile
+    assert slurm.PACKAGES in slurm.LACKING
+
+
+# ------------------------------------------------------------ what is handed in
+
+MPIRUN = """mpirun -np 16 -H gpu1:8,gpu2:8 --bind-to none \\
+    --mca oob_tcp_if_include ib0 --mca btl_tcp_if_include ib0 \\
+    -x NCCL_SOCKET_IFNAME=ib0 -x NCCL_DEBUG=WARN python train.py -np 2"""
+SBATCH = """#!/bin/bash
+#SBATCH --nodes=4
+#SBATCH --ntasks-per-node=8
+#SBATCH --gpus-per-node=8
+#SBATCH --time=24:00:00
+#SBATCH --signal=B:USR1@600
+#SBATCH --requeue
+"""
+MPIJOB = (course.PACKAGE_ROOT / "solutions" / "cluster" / "mpijob.yaml").read_text()
+MPIJOB = MPIJOB.replace("REGISTRY/", "registry.example/")
+SPARK = """horovod.spark.run(
+    train, args=(args,), num_proc=8, use_gloo=True, start_timeout=300, verbose=0
+)"""
+
+
+def mpirun(text):
+    return handed_in.mpirun_problem(text, {"gpu1": 8, "gpu2": 8}, "ib0")
+
+
+def sbatch(text):
+    return handed_in.sbatch_problem(text, nodes=4, gpus=8, hours=24, warning=600)
+
+
+def mpijob(text):
+    return handed_in.mpijob_problem(text, pods=2, slots=2)
+
+
+def spark(text):
+    return handed_in.spark_problem(text, workers=8, seconds=300)
+
+
+@pytest.mark.parametrize(
+    ("problem", "text"),
+    [
+        (mpirun, MPIRUN),
+        (mpirun, MPIRUN.replace("-np 16", "-n 16").replace("=ib0", "==ib0")),
+        (mpirun, MPIRUN.replace("-H ", "--host ").replace("WARN", "INFO")),
+        (sbatch, SBATCH),
+        (sbatch, SBATCH.replace("24:00:00", "1-00:00:00").replace("@600", "@900")),
+        (mpijob, MPIJOB),
+        (mpijob, MPIJOB.replace('cpu: "2"', "cpu: 4")),
+        (spark, SPARK),
+        (spark, SPARK.replace("verbose=0", "nics=None")),
+    ],
+)
+def test_what_is_right_is_found_right(problem, text):
+    assert problem(text) == ""
+
+
+@pytest.mark.parametrize(
+    ("problem", "old", "new", "says"),
+    [
+        (mpirun, "-np 16", "-np 2", "-np says 2"),
+        (mpirun, "-np 16 ", "", "-np says nothing"),
+        (mpirun, "gpu2:8", "gpu2", "-H says gpu1:8,gpu2;"),
+        (mpirun, "oob_tcp_if_include ib0", "oob_tcp_if_include eth0", "is eth0"),
+        (mpirun, "--mca btl_tcp_if_include ib0", "", "btl_tcp_if_include is not set"),
+        (mpirun, "-x NCCL_SOCKET_IFNAME=ib0", "", "NCCL_SOCKET_IFNAME"),
+        (mpirun, "_IFNAME=ib0", "_IFNAME=ib1", "NCCL_SOCKET_IFNAME is not ib0"),
+        (mpirun, "NCCL_DEBUG=WARN", "NCCL_DEBUG=", "NCCL_DEBUG"),
+        (mpirun, "python train.py", "train.py", "no program"),
+        (mpirun, "mpirun", "'mpirun", "could not read"),
+        (sbatch, "nodes=4", "nodes=1", "--nodes is 1"),
+        (sbatch, "#SBATCH --gpus-per-node=8", "", "--gpus-per-node is not there"),
+        (sbatch, "ntasks-per-node=8", "ntasks-per-node=4", "--ntasks-per-node is 4"),
+        (sbatch, "24:00:00", "24:00", "--time is 24:00"),
+        (sbatch, "24:00:00", "12:00:00", "12 hours"),
+        (sbatch, "B:USR1@600", "USR1@600", "batch script (B)"),
+        (sbatch, "@600", "@60", "60 s before the end"),
+        (sbatch, "#SBATCH --requeue", "# SBATCH --requeue", "--requeue"),
+        (mpijob, "      replicas: 2", "      replicas: 3", "3 replicas"),
+        (mpijob, "slotsPerWorker: 2", "slotsPerWorker: 4", "slotsPerWorker is 4"),
+        (mpijob, 'cpu: "2"', 'cpu: "1"', "1 cores for 2 workers"),
+        (mpijob, "registry.example/", "REGISTRY/", "nobody has that"),
+        (mpijob, "  mpiReplicaSpecs", "  replicaSpecs", "no MPIJob"),
+        (mpijob, "spec:", "spec: [", "no MPIJob"),
+        (spark, "train,", "train(args),", "not what it returns"),
+        (spark, "(args,)", "args", "as a tuple"),
+        (spark, "num_proc=8, ", "", "num_proc is not there"),
+        (spark, "=300", "=30", "start_timeout is 30"),
+        (spark, "use_gloo=True, ", "", "use_gloo"),
+        (spark, "horovod.spark", "horovod", "no call"),
+        (spark, "verbose=0", "verbose=", "could not read"),
+    ],
+)
+def test_what_is_wrong_is_found_wrong(problem, old, new, says):
+    text = {mpirun: MPIRUN, sbatch: SBATCH, mpijob: MPIJOB, spark: SPARK}[problem]
+    assert old in text
+    assert says in problem(text.replace(old, new))
+
+
+# ------------------------------------------------------------ what was recorded
+
+
+@pytest.mark.parametrize("name", ["slurm", "spark", "cut_off", "lost_host"])
+def test_a_recorded_run_says_where_it_comes_from(name):
+    origin = recorded.read(name)["origin"]
+    assert re.search(r"^The record of a real run.* on \d+ \w+ 20\d\d", origin)
+
+
+def test_recorded_workers_trained_together():
+    job = recorded.read("slurm")
+    assert (job["workers"], job["facts"]["JobState"]) == ([2], "COMPLETED")
+    assert "Time is nearly up: job 1 goes back to the queue." in job["said"]
+    assert job["checkpoints"] == ["ckpt-1", "ckpt-2"]
+    results = recorded.read("spark")["results"]
+    assert [worker["images"] for worker in results] == [320, 320]
+    assert len({worker["digest"] for worker in results}) == 1
+
+
+def test_a_recorded_host_was_lost():
+    cut, _ = recorded.cut_off("lost_host")
+    journal = elastic.journal(cut.run.folder)
+    assert journal["workers"].unique().tolist() == [2, 1]
+    assert journal["time"].iloc[0] < cut.time < journal["time"].iloc[-1]
+    assert recorded.cut_off("cut_off")[0].waited > 3
+
+
+def test_what_is_recorded_of_a_job_is_what_it_left(tmp_path):
+    (tmp_path / "journal.csv").write_text("time,host,workers\n1,a,1\n2,a,2\n")
+    bar = "1/5 [=>..] - ETA: 3s - loss: 1\b\b\n5/5 [====] - 9s - loss: 1\n"
+    (tmp_path / "said.txt").write_text(f"NOTICE: a sample\n{bar}\nthe end\n")
+    (tmp_path / "ckpt-1.index").touch()
+    facts = {"JobState": "FAILED", "NodeList": "a", "Restarts": "0", "More": "x"}
+    assert recorded.of_job(facts, tmp_path) == {
+        "facts": {"JobState": "FAILED", "NodeList": "a", "Restarts": "0"},
+        "said": ["5/5 [====] - 9s - loss: 1", "the end"],
+        "workers": [1, 2],
+        "checkpoints": ["ckpt-1"],
+    }

@@ -185,3 +185,41 @@ def test_the_literature_and_amdahl_are_drawn():
     axis = figures.speed.amdahl(0.05, {1: 100.0, 2: 190.0}).axes[0]
     measured = axis.lines[-1].get_ydata()
     assert list(measured) == [1, 1.9]
+
+
+def test_a_fit_that_does_not_fit_says_so_in_words_and_in_its_figure():
+    good = fit(steps_of(TRUE, 0.05), draws=5)
+    assert good.trusted
+    assert "don't" not in good.verdict
+    random = np.random.default_rng(0)
+    points = [
+        replace(p, seconds=p.seconds * random.choice([0.4, 1, 3]))
+        for p in steps_of(TRUE)
+    ]
+    bad = fit(points, draws=5)
+    assert not bad.trusted
+    assert "don't believe" in bad.verdict
+    for one, warnings in ((good, 0), (bad, 1)):
+        axis = figures.speed.predicted([one], [wide_resnet(1)], 64).axes[0]
+        assert len(axis.texts) == warnings
+
+
+def test_one_speed_up_checks_nothing_and_an_impossible_share_is_called_noise():
+    assert cost_model.serial_share(4, 1.6) == pytest.approx(0.5)
+
+    def title(speed):
+        axis = figures.speed.amdahl(0.1, speed).axes[0]
+        return axis.get_legend().get_title().get_text()
+
+    assert "nothing checks it" in title({1: 100.0, 2: 190.0})
+    assert "noise" not in title({1: 100.0, 2: 190.0})
+    assert "noise" in title({1: 100.0, 2: 230.0})
+    assert "nothing checks" not in title({1: 100.0, 2: 190.0, 4: 350.0})
+
+
+def test_the_table_of_steps_is_what_the_five_numbers_are_multiplied_by():
+    table = cost_model.table(steps_of(TRUE))
+    assert list(table.columns) == [*cost_model.TERMS, "seconds"]
+    talking = steps_of(TRUE)
+    seconds = table[[*cost_model.TERMS]].to_numpy() @ np.array(TRUE._terms)
+    assert seconds == pytest.approx([point.seconds for point in talking])

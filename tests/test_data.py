@@ -533,6 +533,50 @@ def test_batches_have_the_shapes_and_types_that_keras_expects():
         assert batches.element_spec[0].shape.as_list() == [None, 28, 28, 1]
 
 
+def test_numbers_become_the_images_that_they_stand_for():
+    dataset = dataset_of(numbered(50), numbered(25), mean=5.0, std=2.0)
+    for make, count in ((data.augmented, 50), (data.as_they_are, 25)):
+        import tensorflow as tf
+
+        numbers = [7, 3, count - 1]
+        x, y = make(dataset)(tf.constant(numbers, tf.int64))
+        assert (x.shape, x.dtype) == ((3, 28, 28, 1), np.float32)
+        assert (x.numpy().max(axis=(1, 2, 3)) * 2 + 4).tolist() == numbers
+        assert np.array_equal(y, np.eye(10)[np.array(numbers) % 10])
+    assert (x.numpy() == x.numpy()[:, :1, :1]).all()  # nothing is shifted in
+
+
+def test_one_seed_repeats_what_is_flipped_and_shifted():
+    """And each image of a batch has a flip and a shift of its own."""
+    import tensorflow as tf
+
+    picture = np.arange(28 * 28).reshape(1, 28, 28) % 251
+    dataset = dataset_of(np.repeat(picture.astype(np.uint8), 400, axis=0))
+
+    def batch(seed):
+        tf.random.set_seed(seed)
+        numbers = tf.data.Dataset.range(400).batch(400)
+        ((x, _),) = numbers.map(data.augmented(dataset)).as_numpy_iterator()
+        return x
+
+    first, again, other = batch(1), batch(1), batch(2)
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+    shifts = range(-data.SHIFT, data.SHIFT + 1)
+    moves = [(flip, (d, r)) for flip in (False, True) for d in shifts for r in shifts]
+    flips, ways = (np.array(part) for part in zip(*moves, strict=True))
+    moved = data.flip_and_shift(
+        np.repeat(dataset.x_train[:1], len(moves), axis=0), flips, ways.astype(np.int32)
+    )
+    possible = {
+        image.tobytes(): move for image, move in zip(moved.numpy(), moves, strict=True)
+    }
+    drawn = [possible[image.astype(np.uint8).tobytes()] for image in first[..., 0]]
+    assert 150 < sum(flip for flip, _ in drawn) < 250
+    assert {down for _, (down, _) in drawn} == {*shifts}
+    assert {right for _, (_, right) in drawn} == {*shifts}
+
+
 def test_each_training_pass_is_a_new_permutation_without_repeats():
     batches = data.training_batches(dataset_of(numbered(103)), 10, seed=1)
     numbers = numbers_in(take(batches, 30))

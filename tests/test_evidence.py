@@ -38,9 +38,11 @@ HOROVOD = OF_ALL | {
         "steps_per_epoch": 3.5,
         "validation_steps": None,
         "epochs": 1,
+        "modules": ["horovod.tensorflow.keras"],
     },
     "fitted": {},
-    "forward": {"training": True, "fit": True},
+    "output": {"sizes": [120, 0]},
+    "forward": {"training": True, "fit": True, "images": [3, 17]},
     "update": {"wrapped": True, "optimizer": "SGD"},
     "callback": {
         "name": "CSVLogger",
@@ -59,8 +61,12 @@ SCALED = HOROVOD | {
     "epoch": {"epoch": 0, "files": {"kept/ckpt-1.index": [17, 1_700_000_000_000]}},
     "kept": {"files": ["a"], "weights": 1.0, "state": 0.5, "epoch": 2},
 }
+FILES = SCALED | {
+    "trained": {"epoch": 1, "images": [3, -1], "down": [-5, 0]},
+    "mapped": {"calls": [12]},
+}
 SURVIVE = SCALED | {
-    "reset": {},
+    "reset": {"files": ["kept/ckpt-1.index"]},
     "lost": {},
     "rest": {"epoch": 1, "done": 20, "size": 2, "rank": 0, "seed": None},
     "begins": {"epoch": 1, "statistics": "2c", **PLACE},
@@ -70,15 +76,29 @@ SURVIVE = SCALED | {
 REPLICAS = OF_ALL | {
     "strategy": {"kind": "MirroredStrategy", "replicas": 2},
     "fit": {"kind": "MirroredStrategy", "replicas": 2, "learning_rate": 0.02},
+    "places": {"lines": {"base_lr": 30, "step_loss": 80}},
+    "makes": {"scoped": True},
     "trains": {"replica": 1, "step": 0, "images": ["3d", "4e"]},
+    "validates": {"replica": 1, "step": 0, "images": ["5f"]},
     "model": {"weights": 2, "state": 2, "apart": 0.0, "learning_rate": None},
     "truth": {"loss": 2.25, "accuracy": 0.5},
+}
+TASKS = OF_ALL | {
+    **{what: HOROVOD[what] for what in ("enter", "leave")},
+    "strategy": {"kind": "MultiWorkerMirroredStrategy", "replicas": 2},
+    "trains": {"workers": 2, "step": 0, "images": ["3d", "4e"]},
+    "serves": {"job": "ps", "index": 1},
+    "orders": {"name": "schedule"},
+    "placed": {"names": ["dense/kernel/part_0:0"], "servers": [-1], "updates": 12},
+    "left": {"files": ["kept.keras"], "weights": 1.0},
 }
 REPORTED = {
     "horovod": HOROVOD,
     "scaled": SCALED,
+    "files": FILES,
     "survive": SURVIVE,
     "replicas": REPLICAS,
+    "tasks": TASKS,
 }
 EVENTS = [
     (kind, {"what": what, "time": 1.5, "line": 3, **facts})

@@ -32,7 +32,7 @@ from utils.grading.submissions import REFUSED
 from utils.lessons import markup
 from utils.lessons.verdict import WRONG
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 LIMITS = {"seconds": 240, "memory": 4e9, "processes": 80, "file_bytes": 50e6}
 SILENCE = 15.0  # seconds of processor; enough to fill the memory
@@ -72,7 +72,13 @@ class Attack:
         return f"{self.code}\n{normal(self.exercise)}\n{self.after}\n"
 
 
-OBSERVE = "from utils.checking.observers import observe\n"
+# The way to the observer that is left to who may not import it.
+OBSERVE = (
+    "import os, types\n"
+    "os.environ['TF_USE_LEGACY_KERAS'] = '1'\n"
+    "import horovod.tensorflow as h\n"
+    "observe = types.SimpleNamespace(**h.rank.__func__.__globals__)\n"
+)
 HIDDEN = (
     "solutions",
     "exercises",
@@ -167,8 +173,7 @@ ATTACKS = [
     ),
     Attack(
         "patches the observer",
-        "from utils.checking.observers import observe\n"
-        "observe.Observer.event = lambda *a, **k: None\n"
+        f"{OBSERVE}observe.Observer.event = lambda *a, **k: None\n"
         "observe.Observer._report_end = lambda *a: None\n"
         "observe.Observer.report_replaced = lambda *a: None",
         REFUSED,
@@ -348,6 +353,24 @@ ATTACKS = [
         f"{OBSERVE}observe._current._originals.clear()",
         CRASHED,
         "clear",
+    ),
+    Attack(
+        "imports the observer",
+        "from utils.checking.observers import observe",
+        REFUSED,
+        "imported utils.checking",
+    ),
+    Attack(
+        "reports what it never did",
+        f"{OBSERVE}observe._current.event('update')",
+        REFUSED,
+        "reported that it had seen `update`",
+    ),
+    Attack(
+        "looks for the observer among all objects",
+        "import gc\nheld = [o for o in gc.get_objects() if hasattr(o, 'keep')]",
+        REFUSED,
+        "called gc.get_objects",
     ),
     Attack(
         "traces the observer",

@@ -8,7 +8,7 @@ import pytest
 
 from utils import figures
 from utils.base import course
-from utils.measure import global_batch, records
+from utils.measure import global_batch, optimizers, records
 from utils.measure.global_batch import Attempt
 from utils.training import data, networks, samples
 
@@ -212,6 +212,77 @@ def test_the_score_is_that_of_the_kept_weights(checkpoint, dataset):
     assert global_batch.score(folder, agreeing) == 1
     guess[:3] = (guess[:3] + 1) % 10
     assert global_batch.score(folder, replace(dataset, y_test=guess)) == 0.7
+
+
+@pytest.mark.parametrize("way", ["other keys", "its root", "keras", "weights.h5"])
+def test_what_the_check_of_step_4_lets_pass_can_be_read(way, checkpoint, dataset):
+    """That check looks for the weights in any file, by any key."""
+    import tensorflow as tf
+
+    model, folder = checkpoint
+    folder = folder.parent / way.replace(" ", "_")
+    folder.mkdir(exist_ok=True)
+    if way == "other keys":
+        kept = tf.train.Checkpoint(opt=tf.keras.optimizers.SGD(), net=model)
+        tf.train.CheckpointManager(kept, str(folder), max_to_keep=1).save()
+    elif way == "its root":
+        tf.train.Checkpoint(model).save(str(folder / "model"))
+    elif way == "keras":
+        model.save(folder / "1.keras")
+    else:
+        model.save_weights(folder / "1.weights.h5")
+    images = next(iter(data.test_batches(dataset, 10)))[0]
+    guess = model(images, training=False).numpy().argmax(axis=1).astype(np.uint8)
+    assert global_batch.score(folder, replace(dataset, y_test=guess)) == 1
+
+
+def test_a_small_network_learns_by_the_rates_it_is_given(dataset):
+    still = global_batch.small_network(dataset, 10, [0.0] * 60, seed=1)
+    trained = global_batch.small_network(dataset, 10, [0.002] * 60, seed=1)
+    assert trained > still + 0.2
+    again = global_batch.small_network(dataset, 10, [0.002] * 60, seed=1)
+    assert again == trained
+
+
+@pytest.mark.parametrize("name", ["Adam", "Lamb", "Momentum"])
+def test_an_optimizer_does_what_that_of_keras_does(name):
+    """Keras 3 has all three; its Adam and its momentum are those of Keras 2."""
+    import keras
+
+    random = np.random.default_rng(1)
+    start = [random.normal(size=(3, 2)), np.zeros(2)]
+    ours = [layer.astype(np.float32) for layer in start]
+    theirs = [keras.Variable(layer, dtype="float32") for layer in start]
+    kind, options = keras.optimizers.__dict__.get(name), {"epsilon": 1e-6}
+    if name == "Momentum":
+        kind, options = keras.optimizers.SGD, {"momentum": 0.9}
+    optimizer, mine = kind(0.01, **options), getattr(optimizers, name)()
+    for _ in range(4):
+        gradients = [random.normal(size=w.shape).astype(np.float32) for w in ours]
+        mine.step(ours, gradients, 0.01)
+        optimizer.apply([keras.ops.array(g) for g in gradients], theirs)
+    for a, b in zip(ours, theirs, strict=True):
+        assert np.allclose(a, b.numpy(), rtol=1e-4, atol=1e-6)
+        assert (a != 0).all()
+
+
+def test_lamb_steps_by_the_length_of_the_weights():
+    layer, lamb = np.full(4, 3.0), optimizers.Lamb(decay=0.1)
+    lamb.step([layer], [np.full(4, 50.0)], rate=0.01)
+    assert np.allclose(layer, 3 * (1 - 0.01))
+    assert optimizers.trust_ratio(np.zeros(2), np.ones(2)) == 1
+
+
+def test_several_seeds_are_drawn():
+    axis = figures.accuracy.by_workers(
+        {"a": {1: [0.5, 0.6], 2: [0.4, 0.5]}, "b": {1: [0.5, 0.6], 2: [0.6, 0.7]}}
+    ).axes[0]
+    words = [text.get_text() for text in axis.get_legend().get_texts()]
+    assert words == ["1 worker", "a", "b"]
+    axis = figures.accuracy.choices({"a": [0.5, 0.7], "b": [0.9, 0.9]}).axes[0]
+    assert [bar.get_width() for bar in axis.patches] == pytest.approx([0.6, 0.9])
+    left = figures.accuracy.needed([{1: 100, 4: 40}, {1: 120, 4: 40}], 6).axes[0]
+    assert list(left.lines[0].get_ydata()) == [110, 40]
 
 
 def test_what_holds_no_weights_of_the_network_is_refused(checkpoint, dataset, tmp_path):

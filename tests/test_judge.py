@@ -101,3 +101,30 @@ def test_an_outcome_that_can_not_be_read_is_a_failure(job):
     (job / "two" / "outcome.json").write_text("[]")
     assert judge.read(job)["two"].outcome == lab.FAILED
     assert verdict(job, 3).id == "step-3.crashed"
+
+
+def test_what_tensorflow_calls_an_operation_is_left_out():
+    node = "{{function_node __wrapped__HorovodBroadcast_device_/job:localhost/"
+    node += "replica:0/task:0/device:CPU:0}}"
+    error = f"InvalidArgumentError: {node} Mismatched ranks: one has 0, one 1. "
+    error += "[Op:HorovodBroadcast] name: "
+    words = judge.short(error)
+    assert words.startswith("InvalidArgumentError: Horovod's Broadcast: Mismatched")
+    assert "node" not in words
+    assert "[Op" not in words
+
+
+def test_a_long_message_is_cut_between_two_words():
+    assert judge.short("one two three", 100) == "one two three"
+    assert judge.short("one two three", 11) == "one two..."
+    assert judge.short(f"why: {'x' * 20}", 14) == "why: xxxxxx..."
+
+
+def test_the_evidence_of_a_crash_is_in_the_learner_s_file():
+    frames = ["/home/me/x.py", "/usr/lib/python3/functools.py", "/home/me/x.py"]
+    text = "".join(
+        f'  File "{path}", line {number}, in f\n    call({number})\n'
+        for number, path in enumerate(frames, 7)
+    )
+    expected = ["x.py, line 7: call(7)", "x.py, line 9: call(9)"]
+    assert judge._own_frames(text, "/home/me/x.py") == expected

@@ -42,8 +42,8 @@ def verdict(report, step):
     return exercises.find("fashion_mnist").judge(step, judge.read(report.folder))
 
 
-def forward(training, fit=False):
-    return {"what": "forward", "training": training, "fit": fit}
+def forward(training, fit=False, images=()):
+    return {"what": "forward", "training": training, "fit": fit, "images": [*images]}
 
 
 def update(wrapped=True):
@@ -97,6 +97,104 @@ def test_a_gpu_is_right_if_it_is_the_worker_s_own(report, two, given, crowded, c
     for world, gpus in (("given", given), ("crowded", crowded)):
         report([failed if gpus is None else chooses(*gpus)], world)
     assert verdict(report, 1).id == f"step-1.{caught}"
+
+
+def test_the_interface_without_callbacks_is_named_at_once(report):
+    """But not to a program that has found a way without them."""
+    fit = {"what": "fit", "line": 4, "modules": ["horovod.tensorflow"]}
+    started = STARTED | {"line": 3}
+    devices = [{"what": "devices", "visible": [n], "growth": [n]} for n in (3, 1)]
+    report([[started, seen, fit] for seen in devices])
+    judged = verdict(report, 1)
+    assert (judged.id, judged.line) == ("step-1.other-interface", 3)
+    assert "imported horovod.tensorflow alone, not horovod.tensorflow.k" in judged.seen
+
+
+@pytest.mark.parametrize("found", ["modules", "broadcast"])
+def test_who_needs_no_callbacks_may_have_either_interface(report, found):
+    names = ["horovod.tensorflow"]
+    if found == "modules":
+        names.append("horovod.tensorflow.keras")
+    fit = {"what": "fit", "modules": names}
+    sent = SENT if found == "broadcast" else []
+    devices = [{"what": "devices", "visible": [n], "growth": [n]} for n in (3, 1)]
+    report([[STARTED, seen, *sent, fit] for seen in devices])
+    assert verdict(report, 1).id == "step-1.right"
+
+
+# ------------------------------------------------------------ step 2
+
+BAR = "3/3 [====] - 1s 20ms/step - loss: 2.31\n"
+OWN_WORDS = "Runde {}: Fehler {}\n"
+
+
+def voices(report, out=("", ""), err=("", ""), before=0, idle=False):
+    """Each rank writes this to the terminal, so many bytes of it before training."""
+    size = {"what": "output", "sizes": [before, 0]}
+    trains = [size, FIT, forward(True, True), {"what": "fitted"}]
+    report([trains, [] if idle else trains])
+    for name, texts in (("out", out), ("err", err)):
+        for rank, text in enumerate(texts):
+            (report.folder / "two" / f"rank.{rank}.{name}").write_text(text)
+    judged = verdict(report, 2)
+    return judged.id.removeprefix("step-2.")
+
+
+SLOW = "/x/lib/python3.12/a.py:12: UserWarning: 3.5 times slower\n  warn('2.5')\n"
+LIBRARY = "WARNING:tensorflow:5 out of 6.5\n" + SLOW
+
+
+@pytest.mark.parametrize(
+    ("out", "err", "caught"),
+    [
+        ((BAR, ""), ("", ""), "right"),
+        ((BAR, BAR), ("", ""), "others-speak"),
+        (("", BAR), ("", ""), "inverted"),
+        (("", ""), (BAR, ""), "right"),
+        (("", ""), (BAR, BAR), "others-speak"),
+        (("", ""), ("", ""), "silent"),
+        ((OWN_WORDS.format(1, 2.5), ""), ("", ""), "right"),
+        ((OWN_WORDS.format(1, 2.5), OWN_WORDS.format(1, 2.25)), ("",) * 2, "others-sp"),
+        ((BAR, "2.5\n2.25\n2.125\n"), ("", ""), "others-speak"),
+        ((BAR, "worker 1 is done\n"), ("", ""), "right"),
+        (("worker 0 is done\n", "worker 1 is done\n"), ("", ""), "silent"),
+        ((BAR, ""), (LIBRARY, LIBRARY), "right"),
+        (("", ""), (LIBRARY, ""), "silent"),
+    ],
+)
+def test_what_reached_the_terminal_decides(report, out, err, caught):
+    assert voices(report, out, err).startswith(caught)
+
+
+HELLO = "worker 1 of 2\nlearns at 0.02\nfrom 60.0 images\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "caught"), [(0, "others-speak"), (len(HELLO), "right")]
+)
+def test_greetings_before_training_are_nobody_s_progress(report, before, caught):
+    assert voices(report, (HELLO + BAR, HELLO), before=before) == caught
+
+
+def test_who_is_silent_for_not_working_is_told(report):
+    assert voices(report, (BAR, ""), idle=True) == "does-not-train"
+
+
+def test_a_local_rank_in_the_place_of_the_rank_is_named(report):
+    asks = {"what": "asked", "name": "local_rank", "line": 30, "answer": 3}
+    pins = [asks, {"what": "pinned", "line": 30}]
+    trains = [FIT, forward(True, True), {"what": "fitted"}]
+    report([[*pins, asks | {"line": 53}, *trains]] * 2)
+    judged = verdict(report, 2)
+    assert (judged.id, judged.line) == ("step-2.local-rank-for-rank", 53)
+    assert "line 53 asks for the local rank" in judged.seen
+
+
+def test_a_local_rank_that_pins_is_not_blamed_for_silence(report):
+    asks = {"what": "asked", "name": "local_rank", "line": 30, "answer": 3}
+    trains = [FIT, forward(True, True), {"what": "fitted"}]
+    report([[asks, {"what": "pinned", "line": 30}, *trains]] * 2)
+    assert verdict(report, 2).id == "step-2.silent"
 
 
 # ------------------------------------------------------------ step 3
@@ -298,6 +396,107 @@ def test_training_steps_are_not_taken_for_the_test_at_the_end(report):
     # A loop of its own, without fit and without a test.
     report([[forward(True)] * 3, [forward(True)] * 3], "pair")
     assert verdict(report, 5).id == "step-5.validation-steps"
+
+
+def trainings(report, world, drawn, validated=None, epochs=4):
+    """Each rank trains in an epoch on these batches of images, and in each epoch on the
+    same; validated: likewise, default three rounds that weren't seen."""
+    fit = {"what": "fit", "line": 4, "steps_per_epoch": 1, "validation_steps": 1}
+    size = len(drawn)
+    validated = validated or [[()] * (ROUNDS // size)] * size
+    ranks = []
+    for batches, rounds in zip(drawn, validated, strict=True):
+        epoch = [forward(True, True, batch) for batch in batches]
+        epoch += [forward(False, True, batch) for batch in rounds]
+        ranks.append([fit, *(epoch * epochs), {"what": "fitted"}])
+    report(ranks, world)
+    return verdict(report, 5).id.removeprefix("step-5.")
+
+
+def batches(numbers, size=lab.BATCH_SIZE):
+    """Images, cut into whole batches."""
+    numbers = [*numbers]
+    return [numbers[at : at + size] for at in range(0, len(numbers) - size + 1, size)]
+
+
+SHARDS = [range(rank, lab.TRAIN_IMAGES, 2) for rank in (0, 1)]
+HALF = range(lab.TRAIN_IMAGES // 2)
+
+
+@pytest.mark.parametrize(
+    ("drawn", "caught"),
+    [
+        ([batches(shard) for shard in SHARDS], "right"),
+        ([batches(SHARDS[0]), batches([-1] * 30)], "right"),
+        ([batches(range(60))[:3]] * 2, "same-batches"),
+        ([batches(range(24)), batches(reversed(range(24)))[::-1]], "same-batches"),
+        ([batches(HALF), batches(reversed(HALF))], "unseen-images"),
+        ([batches(shard, 4) for shard in SHARDS], "right"),
+        ([batches(shard, 4)[:3] for shard in SHARDS], "images-per-epoch"),
+        ([batches([*shard] * 2, 16) for shard in SHARDS], "images-per-epoch"),
+    ],
+    ids=[
+        "shards",
+        "images that nobody knows",
+        "the same order",
+        "the same, each in an order of its own",
+        "the same half",
+        "batches divided, and all steps",
+        "batches divided, and steps",
+        "batches and images twice as large",
+    ],
+)
+def test_what_the_workers_draw_decides(report, drawn, caught):
+    assert trainings(report, "pair", drawn) == caught
+
+
+def counted(images):
+    """What the callback is told whose stopwatch counted so many images in 2 s."""
+    after = {"images_per_second": images / 2, "seconds": 2.0}
+    return callback("Stopwatch", {}, after, 17)
+
+
+@pytest.mark.parametrize(
+    ("images", "caught"), [(48, "right"), (24, "rate-of-one"), (60, "right")]
+)
+def test_a_rate_is_that_of_all_workers(report, images, caught):
+    fit = {"what": "fit", "line": 4, "steps_per_epoch": 3, "validation_steps": 4}
+    ranks = []
+    for shard in SHARDS:
+        epoch = [forward(True, True, batch) for batch in batches(shard)]
+        epoch += [forward(False, True)] * (ROUNDS // 2)
+        ranks.append([fit, *epoch, counted(images), {"what": "fitted"}])
+    report(ranks, "pair")
+    judged = verdict(report, 5)
+    assert judged.id == f"step-5.{caught}"
+    assert judged.line == (17 if caught == "rate-of-one" else None)
+
+
+def test_fewer_epochs_on_more_workers_are_named(report):
+    drawn = [batches(shard) for shard in SHARDS]
+    assert trainings(report, "pair", drawn) == "right"
+    three = [batches(range(rank, 60, 3)) for rank in range(3)]
+    assert trainings(report, "three", three, epochs=2) == "epochs-divided"
+
+
+VALIDATED = -(-lab.TRAIN_IMAGES // 6)
+
+
+@pytest.mark.parametrize(
+    ("validated", "caught"),
+    [
+        ([[[0, 2, 4, 6], [8]], [[1, 3, 5, 7], [9]]], "right"),
+        ([[[0, 2, 4, 6], [8]], [[1, 3, 5, 7], [8]]], "validation-steps"),
+        ([batches(range(VALIDATED), 5)] * 2, "validation-steps"),
+        ([[*batches(range(VALIDATED), 4), [8, 9]]] * 2, "validation-not-shared"),
+    ],
+    ids=["every image once", "one left out", "two rounds", "as many as alone"],
+)
+def test_validation_is_shared_or_exact(report, validated, caught):
+    drawn = [batches(shard) for shard in SHARDS]
+    alone = [*batches(range(VALIDATED), 4), [8, 9]]
+    assert trainings(report, "one", [batches(range(60))], [alone]) == "right"
+    assert trainings(report, "pair", drawn, validated) == caught
 
 
 # ------------------------------------------------------------ step 6

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from utils.base import course, machine
-from utils.running import launch, launchers
+from utils.running import launch, launchers, tasks
 
 CLUSTER = course.PACKAGE_ROOT / "solutions" / "cluster"
 SCHEMA = json.loads(
@@ -153,9 +153,9 @@ def test_editors_build_the_machine_that_the_image_is_built_on():
     assert (course.PACKAGE_ROOT / "Dockerfile").resolve() == recipe
 
 
-def test_the_image_has_the_packages_that_the_readme_asks_for():
-    readme = (course.PACKAGE_ROOT / "README.md").read_text()
-    line = re.search(r"Debian, Ubuntu \| `sudo apt install (.*?)`", readme)
+def test_the_image_has_the_packages_that_the_installation_asks_for():
+    page = (course.PACKAGE_ROOT / "INSTALL.md").read_text()
+    line = re.search(r"Debian, Ubuntu \| `sudo apt install (.*?)`", page)
     packages = line[1].split()
     installed = instruction("RUN")[0].split()
     assert set(packages) - {"git"} <= set(installed)  # the course is there already
@@ -261,3 +261,53 @@ def test_with_a_gpu_the_program_gets_its_own_words(tmp_path, monkeypatch, capsys
     monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
     runpy.run_path(str(CLUSTER / "on_gpus.py"), run_name="__main__")
     assert capsys.readouterr().out == "__main__ ['--epochs', '2']\n"
+
+
+# ------------------------------------------------------------ workers of tf.distribute
+
+JOB_SCHEMA = json.loads(
+    Path(__file__).with_name("schemas").joinpath("job_v1.json").read_text()
+)
+
+
+def filled_in(workers):
+    """Service, job and claim of the template, as notebook 15 fills it in."""
+    hosts = [f"workers-{index}.workers:2222" for index in range(workers)]
+    text = (CLUSTER / "workers_job.yaml").read_text()
+    text = text.replace("WORKERS", str(workers)).replace("HOSTS", json.dumps(hosts))
+    return list(yaml.safe_load_all(text))
+
+
+def test_the_workers_job_keeps_to_the_documented_fields():
+    jsonschema.Draft202012Validator.check_schema(JOB_SCHEMA)
+    validator = jsonschema.Draft202012Validator(JOB_SCHEMA)
+    _, job, _ = filled_in(3)
+    assert not list(validator.iter_errors(job))
+    for name, wrong in (("completions", "3"), ("completionMode", "indexed")):
+        broken = job | {"spec": job["spec"] | {name: wrong}}
+        assert list(validator.iter_errors(broken))
+
+
+def test_each_pod_gets_a_tf_config_that_a_worker_accepts():
+    service, job, claim = filled_in(3)
+    pod = job["spec"]["template"]["spec"]
+    (worker,) = pod["containers"]
+    # Kubernetes puts in only what stands before it in the list.
+    index, config = worker["env"]
+    assert "job-completion-index" in index["valueFrom"]["fieldRef"]["fieldPath"]
+    for number in range(3):
+        text = config["value"].replace("$(INDEX)", str(number))
+        task = tasks.this_task({"TF_CONFIG": text})
+        assert (task.type, task.index) == ("worker", number)
+        host, port = task.cluster["worker"][number].split(":")
+        pod_name, domain = host.split(".")
+        assert pod_name == f"{job['metadata']['name']}-{number}"
+        assert domain == service["metadata"]["name"] == pod["subdomain"]
+        assert int(port) == service["spec"]["ports"][0]["port"]
+    assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
+    (volume,) = pod["volumes"]
+    named = volume["persistentVolumeClaim"]["claimName"]
+    assert named == claim["metadata"]["name"]
+    program = course.PACKAGE_ROOT / worker["command"][1]
+    options = [word for word in worker["args"] if word.startswith("--")]
+    assert all(f'option("{name}"' in program.read_text() for name in options)

@@ -8,11 +8,14 @@ import signal
 import subprocess
 import sys
 
+import numpy as np
 import psutil
 import pytest
 from processes import descendants_of_runs_in, wait_for, wait_until_none_is_left
 
 from utils.checking import lab
+from utils.checking.observers import observe
+from utils.training import data
 
 pytestmark = pytest.mark.slow
 
@@ -83,6 +86,34 @@ def test_a_world_without_reports_ends_as_its_mpirun_does(tmp_path):
     assert [end["outcome"] for end in ends] == [lab.ENDED, lab.FAILED, lab.HUNG]
     assert set(ends[0]["statuses"].values()) == {0}
     assert 3 in ends[1]["statuses"].values()
+
+
+@pytest.fixture
+def images(monkeypatch):
+    """Those of a check, with which `data.load` answers."""
+    monkeypatch.setattr(data, "_instead", None)
+    lab.take_images()
+    return data.load()
+
+
+def test_an_image_is_known_again_however_it_was_moved(tmp_path, images):
+    """Who draws what rests on that: each of them, and no other."""
+    observer = observe.Observer(tmp_path, 0, "program.py")
+    draw = np.random.default_rng(1)
+    count = lab.TRAIN_IMAGES
+    for dtype in (np.float64, np.float32, np.float16):
+        shifts = draw.choice([-data.SHIFT, 0, data.SHIFT], (count, 2)).astype(np.int32)
+        flips = draw.random(count) < 0.5
+        moved = data.flip_and_shift(images.x_train, flips, shifts).numpy()
+        pixels = ((moved - images.mean) / images.std).astype(dtype)
+        assert observer._numbers(pixels, True) == list(range(count))
+        assert observer._numbers([pixels[..., None], None], True)[:2] == [0, 1]
+    assert observer._numbers(images.x_val / 255, False) == list(range(10))
+    strange = [draw.random((4, 28, 28)), pixels[:4] ** 2, 0 * pixels[:4]]
+    for other in strange:
+        assert observer._numbers(other, True) == [observe.UNKNOWN] * 4
+    assert observer._numbers("words", True) == []
+    assert observer._numbers(None, True) == []
 
 
 def test_odd_numbers_tell_every_way_of_dividing_apart():

@@ -52,19 +52,19 @@ class Knows:
 def row(**changes) -> Row:
     name = "a sample of Quick, Draw! doodles: apple, fish"
     held_out = doodles.held_out_digest(name)
-    example = Row("me", 0.5, 10.0, 2, name, held_out, "2026-01-01 00:00:00")
+    example = Row("me", 0.5, 2, 640, 10.0, name, held_out, "2026-01-01 00:00:00")
     return dataclasses.replace(example, **changes)
 
 
 def test_a_score_is_computed_here_printed_and_entered(dataset, capsys):
-    assert score(Knows(dataset, 20), dataset, 2, 12.5, "mine, all mine") == 0.9
+    assert score(Knows(dataset, 20), dataset, 2, 640, 12.5, "mine, all mine") == 0.9
     assert "mine, all mine: 90.0% of 200 held-out doodles" in capsys.readouterr().out
-    assert score(Knows(dataset, 50), dataset, 1, 3, "worse") == 0.75
+    assert score(Knows(dataset, 50), dataset, 1, 640, 3, "worse") == 0.75
     first, second = leaderboard.read()
     assert dataclasses.replace(first, when="") == row(
         name="mine, all mine", accuracy=0.9, seconds=12.5, when=""
     )
-    assert (second.name, second.accuracy, second.workers) == ("worse", 0.75, 1)
+    assert (second.name, second.accuracy, second.devices) == ("worse", 0.75, 1)
     board = Leaderboard()
     assert board.ranked == {dataset.name: [first, second]}
     assert board.others == {}
@@ -84,12 +84,12 @@ def test_a_real_network_is_tested_on_standardised_images(dataset):
     pixels = (dataset.x_test[..., None] - dataset.mean) / dataset.std
     guesses = model.predict(pixels.astype(np.float32), verbose=0).argmax(1)
     wanted = (guesses == dataset.y_test).mean()
-    assert score(model, dataset, 1, 1.0, "x") == pytest.approx(wanted, abs=0.011)
+    assert score(model, dataset, 1, 640, 1.0, "x") == pytest.approx(wanted, abs=0.011)
 
 
 def test_a_score_on_training_doodles_is_entered_but_never_ranked(dataset):
     cheat = dataclasses.replace(dataset, x_test=dataset.x_train, y_test=dataset.y_train)
-    score(Knows(cheat, 0), cheat, 1, 1.0, "a cheat")
+    score(Knows(cheat, 0), cheat, 1, 640, 1.0, "a cheat")
     board = Leaderboard()
     assert board.ranked == {}
     assert board.best is None
@@ -115,13 +115,13 @@ def test_other_images_are_not_ranked(change):
     assert [r.name for rows in board.others.values() for r in rows] == ["me"]
 
 
-def test_the_best_come_first_and_of_equals_the_fastest():
-    for name, accuracy, seconds in (
-        ("third", 0.8, 5.0),
-        ("second", 0.9, 20.0),
-        ("first", 0.9, 10.0),
+def test_the_best_come_first_and_of_equals_who_needed_less():
+    for name, accuracy, images in (
+        ("third", 0.8, 320),
+        ("second", 0.9, 1280),
+        ("first", 0.9, 640),
     ):
-        leaderboard._append(row(name=name, accuracy=accuracy, seconds=seconds))
+        leaderboard._append(row(name=name, accuracy=accuracy, images=images))
     (rows,) = Leaderboard().ranked.values()
     assert [r.name for r in rows] == ["first", "second", "third"]
     text = repr(Leaderboard())
@@ -143,17 +143,21 @@ def test_rows_on_other_doodles_are_kept_apart():
 
 
 @pytest.mark.parametrize(
-    ("accuracy", "seconds", "met"),
-    [
-        (leaderboard.GOAL_ACCURACY, leaderboard.GOAL_SECONDS, True),
-        (leaderboard.GOAL_ACCURACY - 0.001, 1.0, False),
-        (1.0, leaderboard.GOAL_SECONDS + 0.1, False),
-    ],
+    ("accuracy", "met"),
+    [(leaderboard.GOAL_ACCURACY, True), (leaderboard.GOAL_ACCURACY - 0.001, False)],
 )
-def test_the_goal_is_accuracy_within_the_time(accuracy, seconds, met):
-    leaderboard._append(row(accuracy=accuracy, seconds=seconds))
+def test_the_goal_is_accuracy_with_the_budget_used_up(accuracy, met):
+    leaderboard._append(row(accuracy=accuracy, images=leaderboard.BUDGET))
     assert Leaderboard().best.meets_goal == met
     assert ("not yet" in repr(Leaderboard())) != met
+
+
+def test_who_trained_on_more_than_the_budget_is_not_ranked():
+    leaderboard._append(row(accuracy=1.0, images=leaderboard.BUDGET + 1))
+    board = Leaderboard()
+    assert board.best is None
+    assert not board.rows[0].meets_goal
+    assert leaderboard.OVER_BUDGET in repr(board)
 
 
 def test_nobody_yet():
@@ -168,10 +172,17 @@ def test_names_are_text_not_html():
 
 
 @pytest.mark.parametrize(
-    "change", [{"name": " "}, {"workers": 0}, {"seconds": 0}, {"seconds": float("nan")}]
+    "change",
+    [
+        {"name": " "},
+        {"devices": 0},
+        {"images": 0},
+        {"seconds": 0},
+        {"seconds": float("nan")},
+    ],
 )
 def test_what_can_not_be_a_score_is_refused(dataset, change):
-    arguments = {"workers": 1, "seconds": 1.0, "name": "x"} | change
+    arguments = {"devices": 1, "images": 640, "seconds": 1.0, "name": "x"} | change
     with pytest.raises(CourseError, match="this can't be a score"):
         score(Knows(dataset, 0), dataset, **arguments)
     assert leaderboard.read() == []
@@ -179,7 +190,7 @@ def test_what_can_not_be_a_score_is_refused(dataset, change):
 
 def test_only_rank_0_writes(dataset, monkeypatch):
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
-    assert score(Knows(dataset, 0), dataset, 2, 1.0, "rank 1") is None
+    assert score(Knows(dataset, 0), dataset, 2, 640, 1.0, "rank 1") is None
     assert not leaderboard.path().exists()
 
 
@@ -195,7 +206,7 @@ APPEND = """\
 import sys
 from utils.training import leaderboard
 for n in range(20):
-    row = leaderboard.Row(sys.argv[1] + str(n), 0.5, 1.0, 1, "x", "y", "")
+    row = leaderboard.Row(sys.argv[1] + str(n), 0.5, 1, 9, 1.0, "x", "y", "")
     leaderboard._append(row)
 """
 

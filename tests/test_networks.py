@@ -21,7 +21,7 @@ def test_the_network_is_that_of_the_program(width):
     tree.body = [part for part in tree.body if isinstance(part, ast.FunctionDef)]
     names = {"tf": tf, "args": SimpleNamespace(wd=5e-6)}
     exec(compile(tree, SOURCE.name, "exec"), names)
-    program_network = names["wide_resnet"](width)
+    program_network = names["wide_resnet"](16, width)
     course_network = networks.wide_resnet(width)
     assert described(course_network) == described(program_network)
     assert course_network.count_params() == program_network.count_params()

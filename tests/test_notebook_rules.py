@@ -125,6 +125,21 @@ BAD_SOURCES = {
         (source("claim", "# nothing"), "claims nothing"),
         (source("claim", "%%bash\ntest 1 = 1"), "claims nothing"),
     ],
+    "claims_ask_for_something": [
+        (source("claim", text), words)
+        for text, words in [
+            ("all(x > 0 for x in seen)", "also holds of nothing"),
+            ("all([x > 0 for x in seen])", "also holds of nothing"),
+            ("not any(seen)", "also holds of nothing"),
+            ("bool(first and (apart == 0).all())", "also holds of nothing"),
+            ("not wrong.any()", "also holds of nothing"),
+            ("len(other) == 2 and all(seen)", "also holds of nothing"),
+            ("all(x < y for x in (1, 2) for y in seen)", "also holds of nothing"),
+            ("halves = []\nall(halves)", "also holds of nothing"),
+            ("not facts or facts == 2", "by not facts"),
+            ("results is None or results == 2", "by results is None"),
+        ]
+    ],
     "no_absolute_path": [
         (source("look", "plot('/home/me/picture.png')"), "/home/me"),
         (source("link", "It is in /tmp/results now."), "/tmp/results"),
@@ -174,6 +189,24 @@ def test_shell_lines_whose_failure_shows_are_fine(tmp_path, text):
     assert lint(written(tmp_path, notebook)) == []
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "len(seen) == workers and all(x > 0 for x in seen)",
+        "len(seen) == 2 and not any(x < 0 for x in seen.values())",
+        "bool(len(apart) > 1 and (apart[1:] == 0).all())",
+        "halves = first, second\nall(1.5 < ratio < 2.7 for ratio in halves)",
+        "all(accuracy(rank) > 0.5 for rank in range(workers))",
+        "max(apart) < 0.1 or min(apart) > 2",
+        "copies and all((copy == [1, 2]).all() for copy in copies)",
+    ],
+)
+def test_claims_that_nothing_does_not_meet_are_fine(tmp_path, text):
+    notebook = a_source()
+    source("claim", text)(notebook)
+    assert lint(written(tmp_path, notebook)) == []
+
+
 @pytest.mark.parametrize(("change", "words"), [*every(BAD_SOURCES), *BAD_FILES])
 def test_a_breach_in_a_source_is_reported(tmp_path, change, words):
     notebook = a_source()
@@ -182,9 +215,19 @@ def test_a_breach_in_a_source_is_reported(tmp_path, change, words):
     assert any(words in breach for breach in breaches), breaches
 
 
-def test_the_notebook_that_keeps_its_outputs_must_have_them(tmp_path):
+def test_the_notebook_that_keeps_its_outputs_must_have_them_folded(tmp_path):
     name = f"{notebook_rules.KEEPS_OUTPUTS}_count.ipynb"
-    assert lint(written(tmp_path, a_copy(), name)) == []
+    notebook = a_copy()
+    breaches = lint(written(tmp_path, notebook, name))
+    assert [breach.partition(" (")[0] for breach in breaches] == [
+        "cell 5",
+        "cell 6",
+        "cell 7",
+    ]
+    assert all("before it is run" in breach for breach in breaches)
+    for code in (cell(notebook, known) for known in ("look", "claim", "shell")):
+        code.metadata["jupyter"] = {"outputs_hidden": True}
+    assert lint(written(tmp_path, notebook, name)) == []
     breaches = lint(written(tmp_path, a_source(), name))
     assert any("save it with its outputs" in breach for breach in breaches)
 
@@ -243,6 +286,14 @@ def test_a_style_sheet_is_not_output():
     page = {"text/html": f"<style>{'a {}' + chr(10) * 50}</style><b>short</b>"}
     cell(notebook, "run").outputs = [new_output("display_data", page)]
     assert audit(notebook) == []
+
+
+def test_the_home_in_the_image_is_no_place_on_this_machine():
+    notebook = a_copy()
+    stream("run", "keys in /home/learner/.ssh")(notebook)
+    assert audit(notebook) == []
+    stream("run", "keys in /home/learners/.ssh")(notebook)
+    assert len(audit(notebook)) == 1
 
 
 def test_a_cell_that_never_ran_is_reported_once():

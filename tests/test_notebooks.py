@@ -297,12 +297,15 @@ def test_a_notebook_is_executed_again_only_when_something_changed(
         assert result.findings == ()
         return counter.stat().st_size - before, result.cached
 
+    assert notebooks.kept(path, "ci") is None
     assert runs_of() == (1, False)
+    assert notebooks.kept(path, "ci").cached
     assert runs_of() == (0, True)
     other.write_text(other.read_text().replace("'other'", "'another'"))
     assert runs_of() == (0, True)
     assert runs_of(force=True) == (1, False)
     (tiny_course / "exercises" / "hints.md").write_text("a hint")
+    assert not notebooks.kept(path, "ci").cached
     assert runs_of() == (1, False)
     write(tiny_course, "00_count", count, "print('changed')")
     assert runs_of() == (1, False)

@@ -12,6 +12,7 @@ from processes import empty_course
 from utils.base import course, machine, profiles
 from utils.measure import equality
 from utils.running import launch, launchers, tasks
+from utils.training import leaderboard
 
 NOTEBOOKS = sorted((course.PACKAGE_ROOT / "notebooks").glob("*.ipynb"))
 ALONE = "01"  # trains with one worker
@@ -35,7 +36,7 @@ def cells_with_parameters(path):
 
 def parameters(path):
     """What the parameters cells of a notebook set, by name; {} without such cells."""
-    values = {"settings": profiles.settings}
+    values = {"settings": profiles.settings, "leaderboard": leaderboard}
     for cell in cells_with_parameters(path):
         lines = cell.source.splitlines()
         for line in [line for line in lines if line.startswith("%env ")]:

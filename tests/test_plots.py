@@ -64,14 +64,29 @@ def test_distances_are_relative_to_rank_0(run):
     assert training.update_distances(run)[1] == pytest.approx(0)
 
 
-def test_paths_begin_after_the_first_batch_and_coincide_for_equal_steps(run):
+def test_equal_steps_are_equal_paths_from_stars_as_far_apart_as_the_starts(run):
     figure = training.paths({"equal steps": run})
-    first, second, star = figure.axes[0].lines
-    assert first.get_xydata() == pytest.approx(second.get_xydata())
-    lengths = np.linalg.norm(first.get_xydata(), axis=1)
+    first, star, gap, second, other_star = figure.axes[0].lines
+    apart = 1 / np.sqrt(101)
+    assert star.get_xydata() == pytest.approx(np.array([[0, 0]]))
+    assert other_star.get_xydata() == pytest.approx(np.array([[apart, 0]]))
+    assert gap.get_xydata() == pytest.approx(np.array([[0, 0], [apart, 0]]))
+    moved = [line.get_xydata() - line.get_xydata()[0] for line in (first, second)]
+    assert moved[0] == pytest.approx(moved[1])
+    lengths = np.linalg.norm(moved[0], axis=1)
     assert lengths == pytest.approx(np.array([0, 1, 3]) / np.sqrt(101), abs=1e-6)
-    assert star.get_xydata().tolist() == [[0, 0]]
-    assert "weights in the end: 9% apart" in words(figure)
+    text = words(figure)
+    assert "10% apart" in text
+    assert "weights in the end: 9% apart" in text
+    assert "direction of most movement" in text
+
+
+def test_workers_that_start_together_share_a_star(run):
+    together = np.load(run.folder / "record" / "0.npz")["weights"]
+    np.savez(run.folder / "record" / "1.npz", weights=together)
+    first, star, second, other_star = training.paths({"one": run}).axes[0].lines
+    assert first.get_xydata() == pytest.approx(second.get_xydata())
+    assert star.get_xydata() == pytest.approx(other_star.get_xydata())
 
 
 def test_speeds_leave_out_the_first_epoch(run):
@@ -106,7 +121,10 @@ def test_unseen_shares_are_those_of_the_formula():
             ["rank 1", "lines printed"],
         ),
         (lambda run: training.epoch_times({"one": run}), ["one", "3.0 s"]),
-        (lambda run: training.accuracies({"after": run}), ["after", "rank 1"]),
+        (
+            lambda run: training.accuracies({"after": run}),
+            ["after", "rank 1", "at most 0.00 percentage points apart"],
+        ),
     ],
 )
 def test_figures_say_what_they_show_and_what_the_data_was(run, draw, expected):
@@ -168,3 +186,37 @@ def test_a_run_that_was_not_watched_is_named(run):
 def test_ranks_and_the_network_are_labelled():
     assert "GPU 2\nrank 6\nlocal rank 2" in words(training.ranks(2, 4))
     assert "7 x 7\n640 channels" in words(training.network(10))
+
+
+def test_a_figure_says_in_words_what_it_shows():
+    figure, (left, right) = style.subplots(1, 2)
+    left.plot([1, 2, 4], [900, 1700, 3000], label="measured")
+    left.plot([1, 4], [900, 3600], label="ideal")
+    left.set(title="Speed", xlabel="workers", ylabel="images/s")
+    left.legend()
+    style.bars(right, {"one": 900, "two": 1700}, "%d")
+    figure.with_origin("recorded on\ntwo cores")
+    metadata = figure._repr_mimebundle_()[1]["image/png"]
+    assert metadata["alt"] == (
+        "Speed; images/s by workers; measured: from 900 at 1 to 3,000 at 4; "
+        "ideal: from 900 at 1 to 3,600 at 4. "
+        "bars: one 900, two 1,700. recorded on two cores."
+    )
+
+
+def test_of_many_things_in_a_figure_its_words_name_the_first():
+    figure, axis = style.subplots()
+    style.bars(axis, {f"worker {rank}": 1.0 for rank in range(40)}, "%g")
+    assert "worker 11 1, and 28 more" in figure.in_words()
+    assert "worker 12" not in figure.in_words()
+
+
+def test_pictures_are_named_by_their_titles():
+    figure, axes = style.subplots(1, 2)
+    for axis, name in zip(axes, ("Coat", "Bag"), strict=True):
+        axis.imshow(np.zeros((2, 2)))
+        axis.set_title(name)
+    assert figure.in_words() == "Coat; a picture. Bag; a picture."
+    for axis in axes:
+        axis.set_title("")
+    assert figure.in_words() == "a picture, 2 times."

@@ -97,6 +97,15 @@ def test_a_report_says_it_all():
     assert "<code>expected</code>" in texts["reports/alice.html"]
 
 
+def test_the_hint_is_that_for_the_fault():
+    fault = Verdict(3, "step-3.sum", WRONG, "the mean", "the sum")
+    graded = grade(verdicts=(fault,), worth=(1,))
+    text = Page(pages(graded)["reports/alice.html"]).text
+    hint = hints.about(fault.id)
+    assert hint != hints.of()[3][0]
+    assert " ".join(hint.split()).partition("`")[0] in " ".join(text.split())
+
+
 @pytest.mark.parametrize("status", ["missing", "refused", "grader error"])
 def test_a_report_without_a_run(status):
     graded = grade(

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import tomli
 
 from utils.base import course, programs
 from utils.lessons import hints, markup, progress, work
@@ -72,8 +73,11 @@ b.start()
 STEPS = {
     "custom_loop": 4,
     "fashion_mnist": 6,
+    "from_files": 4,
+    "many_workers": 5,
     "mirrored": 4,
     "scaled": 4,
+    "servers": 4,
     "survive": 4,
 }
 SOLUTIONS = course.PACKAGE_ROOT / "solutions"
@@ -169,8 +173,10 @@ def test_every_rendering_parses_and_has_the_todos_that_are_left(name, count):
     assert len(programs_of(name)) == count + 1
     new = {
         "fashion_mnist": "hvd",
+        "from_files": "shard(hvd.size(), hvd.rank())",
         "scaled": "full_lr = args.base_lr * hvd.size()",
         "survive": "CheckpointManager(",
+        "servers": "TFConfigClusterResolver(",
     }.get(name, "MirroredStrategy(")
     for n, text in enumerate(programs_of(name)):
         ast.parse(text)
@@ -355,6 +361,16 @@ def test_there_are_three_hints_for_every_step(name, count):
     for texts in known.values():
         assert len(texts) == 3
         assert all(len(text) > 40 for text in texts)
+
+
+@pytest.mark.parametrize("name", ["fashion_mnist"])
+def test_what_a_check_finds_has_a_hint_of_its_own(name):
+    """All that the tables of wrong programs, which hold each fault, are caught by."""
+    tables = Path(__file__).with_name("wrong_programs.toml").read_text()
+    faults = {row["caught"] for row in tomli.loads(tables)["program"]}
+    assert [fault for fault in sorted(faults) if not hints.about(fault, name)] == []
+    assert hints.about("step-3.sum") != hints.about("step-6.sum")
+    assert hints.about("step-3.right") is None
 
 
 def test_a_broken_hints_file_is_named(copy):

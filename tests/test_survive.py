@@ -8,6 +8,7 @@ import random
 import resource
 import shutil
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -45,7 +46,7 @@ OPTIONS = {
     "commit_every": COMMIT_EVERY,
     "data": "sample",
     "quiet": True,
-    "time_limit": 120,
+    "time_limit": 300,
 }
 CRASHES, EPOCHS = 10, 16
 
@@ -135,8 +136,33 @@ def test_ten_crashes_at_random_moments_change_nothing(
 # ------------------------------------------------------------ damaged checkpoints
 
 
+def as_the_exercise(checkpoint, folder):
+    """What the solution's own function makes of a checkpoint and a folder."""
+    source = (course.PACKAGE_ROOT / "solutions" / "survive_solution.py").read_text()
+    begin, end = "def restore_newest", "# Step 2: Go on from there"
+    args = SimpleNamespace(checkpoint=str(folder))
+    names = {"tf": tf, "args": args, "checkpoint": checkpoint}
+    exec(source[source.index(begin) : source.index(end)], names)
+    try:
+        return bool(names["restore_newest"]())
+    except SystemExit as error:
+        raise course.CourseError(str(error)) from None
+
+
+@pytest.fixture(params=[survival.restore_newest, as_the_exercise])
+def restores(request, monkeypatch):
+    """The library's function and the exercise's: both take the newest whole one."""
+    monkeypatch.setattr(Trained, "restore", staticmethod(request.param))
+
+
+def said(capsys):
+    return "".join(capsys.readouterr())
+
+
 class Trained:
     """A little training: what it holds, and a checkpoint of it for each epoch."""
+
+    restore = staticmethod(survival.restore_newest)
 
     def __init__(self, folder, units=3):
         self.folder = folder
@@ -153,14 +179,14 @@ class Trained:
     def taken_up(self):
         """The epoch that a new process goes on from; None for from the start."""
         new = Trained(self.folder, self.weights.shape[0])
-        if not survival.restore_newest(new.checkpoint, self.folder):
+        if not self.restore(new.checkpoint, self.folder):
             return None
         assert set(new.weights.numpy()) == {float(new.epoch)}
         return int(new.epoch)
 
 
 @pytest.fixture
-def trained(tmp_path):
+def trained(tmp_path, restores):
     checkpoints = Trained(tmp_path)
     for epoch in (8, 9, 10):
         checkpoints.keep(epoch)
@@ -173,7 +199,7 @@ def test_the_newest_is_taken_up_also_from_a_copy(trained, tmp_path):
     assert trained.taken_up() == 10
 
 
-def test_without_a_checkpoint_training_begins_anew(tmp_path):
+def test_without_a_checkpoint_training_begins_anew(tmp_path, restores):
     assert Trained(tmp_path).taken_up() is None
     assert Trained(tmp_path / "no folder").taken_up() is None
 
@@ -190,7 +216,7 @@ def test_one_that_is_cut_off_is_named_and_the_one_before_is_taken(
 ):
     cut(trained.folder / f"ckpt-10.{part}", share)
     assert trained.taken_up() == 9
-    assert "ckpt-10 is refused" in capsys.readouterr().err
+    assert "ckpt-10 is refused" in said(capsys)
 
 
 def test_a_changed_number_is_noticed(trained, capsys):
@@ -199,7 +225,7 @@ def test_a_changed_number_is_noticed(trained, capsys):
     content[content.index(np.float32(10).tobytes())] ^= 1
     path.write_bytes(content)
     assert trained.taken_up() == 9
-    assert "ckpt-10 is refused" in capsys.readouterr().err
+    assert "ckpt-10 is refused" in said(capsys)
 
 
 def test_another_network_s_is_refused(trained, tmp_path, capsys):
@@ -209,7 +235,7 @@ def test_another_network_s_is_refused(trained, tmp_path, capsys):
     for path in (tmp_path / "other").glob("ckpt-*"):
         shutil.copy(path, tmp_path)
     assert trained.taken_up() == 10
-    notices = capsys.readouterr().err
+    notices = said(capsys)
     assert "ckpt-11 is refused" in notices
     assert "ckpt-12 is refused" in notices
 
@@ -219,13 +245,13 @@ def test_one_that_lacks_something_is_refused(trained, tmp_path, capsys):
     part = tf.train.Checkpoint(epoch=tf.Variable(11))
     part.write(str(tmp_path / "ckpt-11"))
     assert trained.taken_up() == 10
-    assert "ckpt-11 is refused" in capsys.readouterr().err
+    assert "ckpt-11 is refused" in said(capsys)
 
 
 def test_where_none_is_whole_nothing_is_begun_on_top_of_them(trained):
     for path in trained.folder.glob("*.index"):
         cut(path, 0.5)
-    with pytest.raises(course.CourseError, match="none of the 3 checkpoints"):
+    with pytest.raises(course.CourseError, match=r"[Nn]one of (the )?3 checkpoints"):
         trained.taken_up()
 
 
@@ -318,14 +344,36 @@ def test_too_many_changes_end_the_run(folder, monkeypatch):
         tell(elastic.dies(after=10), reset_limit=0)
 
 
-def test_the_first_host_may_die_as_well(folder, monkeypatch):
+def test_the_host_of_rank_0_may_die_as_well(folder, monkeypatch):
     # Who writes the journal must not die in a batch that ends in a commit: the other
     # would commit it, and its line would never be written. After 9 batches, that is one
     # into the second epoch, the next commit is two batches away, half a second.
     monkeypatch.setenv("SECONDS_PER_BATCH", "0.25")
-    story = tell(elastic.dies(after=STEPS + 1, host=launchers.HOST_NAMES[0]))
+    story = tell(
+        elastic.dies(after=STEPS + 1, host=elastic.RANK_0), checkpoint="elastic"
+    )
     assert covered(story.journal, epochs=6, workers_at_the_end=1)
     assert set(story.journal["workers"]) == {1, 2}
+    places = list(story.journal["host"].unique())
+    assert sorted(places) == sorted(launchers.HOST_NAMES)
+    assert story.happened[0].incident.host == places[0]
+    # Who is rank 0 now goes on keeping checkpoints.
+    assert newest("elastic").endswith("ckpt-6")
+
+
+def test_the_host_of_rank_0_goes_and_the_one_that_is_gone_comes(tmp_path):
+    """Whichever host it is; here, nothing runs on either."""
+    launchers.write_hosts(tmp_path, launchers.share_hosts(3))
+    last = launchers.HOST_NAMES[1]
+    (tmp_path / "journal.csv").write_text(f"time,host\n1,localhost\n2,{last}\n")
+    incidents = [elastic.leaves(after=2, host=elastic.RANK_0), elastic.comes(after=3)]
+    director = elastic.Director(incidents, workers=3)
+    director.attend(SimpleNamespace(folder=tmp_path))
+    assert launchers.read_hosts(tmp_path) == {"localhost": 2}
+    (tmp_path / "journal-1.csv").write_text("time,host\n3,localhost\n")
+    director.attend(SimpleNamespace(folder=tmp_path))
+    assert launchers.read_hosts(tmp_path) == {"localhost": 2, last: 1}
+    assert [event.incident.host for event in director.happened] == [last, last]
 
 
 def test_an_incident_that_comes_too_late_is_told(folder):
@@ -338,3 +386,50 @@ def test_an_incident_that_can_t_be_is_refused():
         elastic.dies(after=1, host="moon")
     with pytest.raises(course.CourseError, match="after is 'later'"):
         elastic.comes(after="later")
+
+
+# ------------------------------------------------------------ which hosts there are
+
+GOOD_SCRIPTS = {
+    "the course's": launchers.DISCOVER,
+    "Python": """#!/usr/bin/env python3
+from pathlib import Path
+for line in Path(__file__).with_name("hosts").read_text().splitlines():
+    name, slots = line.split(" slots=")
+    print(f"{name}:{slots}")
+""",
+    "awk": """#!/bin/sh
+awk '{ sub("slots=", ""); print $1 ":" $2 }' "${0%/*}/hosts"
+""",
+}
+
+
+@pytest.mark.parametrize("text", GOOD_SCRIPTS.values(), ids=GOOD_SCRIPTS)
+def test_a_script_that_lists_hosts_is_found_right(tmp_path, text):
+    script = tmp_path / "discover"
+    script.write_text(text)
+    assert elastic.discovery_problem(script) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('#!/bin/sh\ncat "$(dirname $0)/hosts"\n', "node-7 slots=4"),
+        ("#!/bin/sh\necho node-7:4; echo node-8:4\n", "With 1 hosts"),
+        ("#!/bin/sh\necho localhost:1\n", "`localhost:1`"),
+        ("#!/bin/sh\nsed 's/ slots=/:/' hosts\n", "status 2"),
+        ("#!/bin/sh\nsleep 60\n", "did not end"),
+        ("#!/no/such/program\n", "can't be run"),
+        ("print('localhost:1')\n", "does not begin with #!"),
+    ],
+)
+def test_what_is_wrong_with_one_is_said(tmp_path, monkeypatch, text, says):
+    monkeypatch.setattr(elastic, "DISCOVERY_SECONDS", 2)
+    script = tmp_path / "discover"
+    script.write_text(text)
+    assert says in elastic.discovery_problem(script)
+
+
+def test_a_script_of_one_s_own_lists_the_hosts_of_a_run(folder):
+    with pytest.raises(course.CourseError, match="no file"):
+        launch.run("tiny.py", elastic=True, discovery="missing", **OPTIONS)

@@ -20,6 +20,7 @@ _NAMES = {
     "Leaderboard": "training.leaderboard",
     "Stopwatch": "training.stopwatch",
     "check": "checking.checks",
+    "audit": "checking.audit",
     "doctor": "checking.doctor",
     "excerpt": "lessons.work",
     "need_steps": "lessons.work",
@@ -33,12 +34,12 @@ _MODULES = {
     module: room
     for room, modules in {
         "base": "course logs",
-        "training": "data doodles leaderboard networks survival",
+        "training": "data doodles leaderboard networks shards survival",
         "running": "tasks watch",
         "checking": "clinic",
-        "cluster": "elastic namespaces slurm spark",
-        "measure": "bench cost_model equality global_batch network_speed records "
-        "scaling strategies timeline",
+        "cluster": "elastic handed_in namespaces recorded slurm spark",
+        "measure": "bench cost_model equality global_batch network_speed optimizers "
+        "records scaling step_profile strategies timeline",
     }.items()
     for module in modules.split()
 }

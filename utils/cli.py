@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Console
 
-from utils.base.course import TIME_LIMIT, CourseError
+from utils.base.course import TIME_LIMIT, CourseError, version
 from utils.lessons import outline
 from utils.measure.table import TITLES
 from utils.running.result import RunFailed
@@ -34,9 +34,22 @@ Which = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(version())
+        raise typer.Exit
+
+
 @app.callback()
-def _commands() -> None:
-    """Without this, an app with a single command would have no command names."""
+def _commands(
+    _: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Say it, and end."
+        ),
+    ] = False,
+) -> None:
+    """Options of `course` itself."""
 
 
 def _leave(ok: bool) -> NoReturn:
@@ -236,6 +249,48 @@ def check(
 
 
 @app.command()
+def audit(
+    script: Annotated[Path, typer.Argument(help="The program.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="After --: the program's own options.")
+    ] = None,
+    workers: Annotated[
+        int, typer.Option("-np", "--workers", help="How many are to run it.")
+    ] = 2,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Without the run on one worker.")
+    ] = False,
+    in_place: Annotated[
+        bool, typer.Option("--in-place", help="Not in a copy of this folder.")
+    ] = False,
+    time_limit: Annotated[
+        float, typer.Option(help="Seconds for a run; what was seen is judged.")
+    ] = 600.0,
+    as_json: Json = False,
+) -> None:
+    """Say whether any program is distributed right: course audit -np 2 train.py
+
+    For Horovod, MirroredStrategy and MultiWorkerMirroredStrategy; the program is not
+    changed. Exit status: 0 nothing wrong, 1 something wrong, 2 could not be run.
+    """
+    from utils.checking.audit import audit
+
+    # A notebook's cell asks for colours, and would get a line for each turn of it.
+    console = Console(stderr=True, force_terminal=sys.stderr.isatty())
+    with console.status("Running your program, watched ..."):
+        report = audit(
+            script,
+            *(arguments or ()),
+            workers=workers,
+            quick=quick,
+            in_place=in_place,
+            time_limit=time_limit,
+        )
+    _show(report, report.as_json(), as_json)
+    _leave(report.ok)
+
+
+@app.command()
 def progress(as_json: Json = False) -> None:
     """Show how far you are: the last check of each step."""
     from utils.lessons.progress import Progress
@@ -257,7 +312,12 @@ def diff(
 
     from utils.lessons.work import yours_and_ours
 
-    Console().print(Syntax(yours_and_ours(step, script, exercise), "diff"))
+    text, console = yours_and_ours(step, script, exercise), Console()
+    # In a pipe, rich would cut every line at 80 columns: code has to arrive whole.
+    if console.is_terminal:
+        console.print(Syntax(text, "diff", word_wrap=True))
+    else:
+        print(text)
 
 
 @app.command()
@@ -311,6 +371,19 @@ def grade(
     if not as_json:
         print(f"Open {shown(out / 'index.html')}; points are in gradebook.csv.")
     _leave(all(g.status != GRADER_ERROR for g in grades))
+
+
+@app.command("class")
+def hand_out(
+    out: Annotated[Path, typer.Argument(help="A new folder, for learners.")],
+    until: Annotated[
+        str, typer.Option(help="The number of the last lesson in it.")
+    ] = "08",
+) -> None:
+    """Make a folder for a class, without the answers; checks and hints work in it."""
+    from utils.grading.hand_out import hand_out
+
+    print(hand_out(out, until))
 
 
 @app.command()

@@ -17,7 +17,7 @@ import os
 from pathlib import Path
 
 TRAIN = Path(__file__).with_name("sagemaker_train.py")
-# 2.12 is the last of SageMaker's TensorFlow images that has Horovod.
+# 2.12 is said to be the last of SageMaker's TensorFlow images that has Horovod.
 FRAMEWORK, PYTHON = "2.12", "py310"
 
 

@@ -4,9 +4,10 @@
 
 The container sets the variables SM_... and starts this file under mpirun on all hosts,
 with the hyperparameters as arguments. It uses nothing of the course, as the container
-has none of it, and keeps to Python 3.10, TensorFlow 2.12 and Horovod 0.27, which
-the last of SageMaker's TensorFlow images with Horovod has. No account was used: the
-course's tests run it with two workers and with folders in place of S3.
+has none of it, and keeps to Python 3.10, TensorFlow 2.12 and Horovod 0.27, which the
+last of SageMaker's TensorFlow images with Horovod is said to have. No account was used,
+so that was not confirmed: the course's tests run it with two workers and with folders
+in place of S3.
 
 To try it on your own machine, on the four files of Fashion-MNIST:
 

@@ -24,6 +24,14 @@ def root() -> Path:
     return PACKAGE_ROOT
 
 
+def version() -> str:
+    """The course's version, from its one place, pyproject.toml."""
+    import tomli  # which no worker needs
+
+    text = (PACKAGE_ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    return tomli.loads(text)["project"]["version"]
+
+
 def modules() -> list[Path]:
     """All modules of this package: what is remembered of a result hangs on them."""
     return sorted(PACKAGE.rglob("*.py"))

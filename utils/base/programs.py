@@ -83,12 +83,12 @@ def difference(old: str, new: str, old_name: str, new_name: str) -> str:
     )
 
 
-def in_readme(readme: str, begin: str, end: str, content: str) -> str:
-    """The README with `content` between two of its marks.
+def between(name: str, page: str, begin: str, end: str, content: str) -> str:
+    """The text of a page, a file `name`, with `content` between two of its marks.
 
     Raises CourseError if one is missing.
     """
-    before, mark, rest = readme.partition(begin)
+    before, mark, rest = page.partition(begin)
     if not mark or end not in rest:
-        raise course.CourseError(f"README.md lacks the line {begin} or {end}.")
+        raise course.CourseError(f"{name} lacks the line {begin} or {end}.")
     return f"{before}{begin}\n\n{content}\n\n{end}{rest.partition(end)[2]}"

@@ -1,5 +1,6 @@
 """Is step N right? Have the learner's program judged, and tell what to do next."""
 
+import contextlib
 import functools
 import os
 import time
@@ -19,7 +20,8 @@ class Report(Page):
 
     script: the program, as a person would type it. exercise: its name. hint: what helps
     with the first step that is wrong. diff: from a right program to the course's, "" if
-    there is no difference.
+    there is no difference; None where later steps, which were not asked for, are done
+    as well, and would fill it, and where the course's program was kept back.
     """
 
     script: str
@@ -27,7 +29,7 @@ class Report(Page):
     verdicts: list[Verdict]
     seconds: float
     hint: str = ""
-    diff: str = ""
+    diff: str | None = None
 
     @property
     def ok(self) -> bool:
@@ -88,8 +90,10 @@ class Report(Page):
                 f"{took}`course hint {step}{option}`, or `hint({step}{argument})`, "
                 "says more each time."
             )
+        if self.diff is None:
+            return took
         if not self.diff:
-            return f"{took}Your program is the course's, word for word."
+            return f"{took}Between yours and the course's program is no difference."
         return (
             f"{took}Below is what differs between yours and the course's (`course diff "
             f"{last}{self._which()[0]}`); that is one possibility, not the only one."
@@ -157,27 +161,28 @@ def report_on(
     observing = functools.partial(chosen.in_lab, program.resolve())
     verdicts = chosen.judged(program.read_bytes(), wanted, observing)
     ordered = stop_at_the_first([verdicts[n] for n in wanted])
-    hint = diff = ""
+    hint, diff = "", None
     wrong = next((verdict for verdict in ordered if not verdict.ok), None)
     if program.resolve() == own_program.resolve():
         progress.note(chosen.name, ordered)
         if wrong is not None:
-            level = max(1, progress.hints_shown(chosen.name, wrong.step))
-            progress.show_hint(chosen.name, wrong.step, level)
-            hint = _hint(chosen.name, wrong.step, level)
+            hint = hints.about(wrong.id, chosen.name)
+            if hint is None:  # nobody knows better: as far as they were shown
+                level = max(1, progress.hints_shown(chosen.name, wrong.step))
+                progress.show_hint(chosen.name, wrong.step, level)
+                hint = hints.of(chosen.name)[wrong.step][level - 1]
     elif wrong is not None:
-        hint = _hint(chosen.name, wrong.step, 1)
+        about_it = hints.about(wrong.id, chosen.name)
+        hint = about_it or hints.of(chosen.name)[wrong.step][0]
+    hint = " ".join(hint.split())  # tables break lines themselves
     if wrong is None:
         todo = work.missing_steps(program)
         done = min([n - 1 for n in todo] or [chosen.steps[-1]])
-        diff = work.yours_and_ours(max(done, ordered[-1].step), program, chosen.name)
+        if done <= ordered[-1].step:
+            with contextlib.suppress(work.KeptBack):
+                diff = work.yours_and_ours(ordered[-1].step, program, chosen.name)
     seconds = time.monotonic() - started
     return Report(course.shown(program), chosen.name, ordered, seconds, hint, diff)
-
-
-def _hint(exercise: str, step: int, level: int) -> str:
-    """A hint on one line: tables break lines themselves."""
-    return " ".join(hints.of(exercise)[step][level - 1].split())
 
 
 def stop_at_the_first(verdicts: list[Verdict]) -> list[Verdict]:

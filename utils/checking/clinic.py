@@ -27,13 +27,14 @@ from utils.running.result import Run, RunFailed
 
 PATIENT = course.PACKAGE_ROOT / "solutions" / "patient.py"
 WORKERS, EPOCHS, BASE_LR, BATCH, IMAGES = 2, 3, 0.01, 40, 2_400
-WARNED, ENDED = 3, 15  # seconds of standing still until Horovod warns, and gives up
+WARNED, ENDED = 3, 20  # seconds of standing still until Horovod warns, and gives up
 LIMIT = 150.0  # seconds for a run
 LOOK = 0.7  # seconds between two looks at the workers' stacks
+AGAIN = 6.0  # seconds from a look at who stands still to the next: who is slow gets on
 LEAST_TWICE = (
     1.4611  # log(e + 9) - 1: the least loss with ten classes and two softmaxes
 )
-LONGEST = 130  # characters of a line of the log that are shown
+LONGEST = 600  # characters of a line of the log that are shown: six tensors fit
 # Where in its source Horovod warns, and when.
 _STAMP = re.compile(r"\[[\d-]+ [\d:]+\. *\d+: [WE] \S+\] ?")
 _NODE = re.compile(r"\{\{.*?\}\} ")  # TensorFlow's name for a place in a graph
@@ -134,18 +135,20 @@ def case(number: int) -> Case:
 class Observed:
     """How a program behaved.
 
-    stood_still: the stacks when Horovod first warned of a stall. glimpses: stacks while
-    it trained. writers: the ranks that left files. gpus: which of the
-    pretended GPUs each worker used, see `_gpus`.
+    stood_still: the stacks when Horovod first warned of a stall; later: those AGAIN
+    seconds after, if it still ran. glimpses: stacks while it trained. written: rank ->
+    the files that it left. gpus: which of the pretended GPUs each worker used, see
+    `_gpus`.
     """
 
     run: Run
     homes: Path
     error: str = ""
     stood_still: list[stacks.Stack] = field(default_factory=list)
+    later: list[stacks.Stack] = field(default_factory=list)
     glimpses: list[list[stacks.Stack]] = field(default_factory=list)
     prints: list[fingerprint.Print] = field(default_factory=list)
-    writers: tuple[int, ...] = ()
+    written: dict[int, list[str]] = field(default_factory=dict)
     gpus: dict[str, list[list[int]]] = field(default_factory=dict)
 
     @property
@@ -159,7 +162,7 @@ class Observed:
 
     def lines(self, limit: int = 12) -> list[str]:
         """What a person would look at in the log: no stacks of libraries, no stall
-        warning twice, and no end of a long line."""
+        warning twice, and no end of a line with hundreds of names."""
         text = self.run.log.read_text()
         text = _STAMP.sub("", text)
         lines = []
@@ -171,7 +174,15 @@ class Observed:
 
 
 def _short(line: str) -> str:
-    return line[:LONGEST] + " ..." if len(line) > LONGEST else line
+    """A line of whole words, and of a list's names; of what is left out, how many."""
+    if len(line) <= LONGEST:
+        return line
+    for between, what in ((", ", "more names"), (" ", "more words")):
+        shown = line[:LONGEST].rpartition(between)[0]
+        if shown:
+            left = line[len(shown) :].count(between)
+            return f"{shown} ... and {left} {what}"
+    return f"{line[:LONGEST]} ..."
 
 
 @contextlib.contextmanager
@@ -209,10 +220,11 @@ def observe(script: Path, patient: Case) -> Observed:
     folder = logs.new_folder(f"clinic_{patient.number:02}")
     glimpses: list[list[stacks.Stack]] = []
     still: list[stacks.Stack] = []
-    looked = time.monotonic()
+    later: list[stacks.Stack] = []
+    looked = stopped = time.monotonic()
 
     def attend(running: Run) -> None:
-        nonlocal looked
+        nonlocal looked, stopped
         if time.monotonic() - looked < LOOK:
             return
         looked = time.monotonic()
@@ -220,6 +232,9 @@ def observe(script: Path, patient: Case) -> Observed:
             warned = "waiting for remainder of ranks" in running.log.read_text()
             if warned and not still:
                 still.extend(stacks.of_run(running.folder))
+                stopped = looked
+            elif still and not later and looked - stopped > AGAIN:
+                later.extend(stacks.of_run(running.folder))
             elif _all_train(running.folder):
                 glimpses.append(stacks.of_run(running.folder))
 
@@ -251,13 +266,12 @@ def observe(script: Path, patient: Case) -> Observed:
     prints = []
     with contextlib.suppress(course.CourseError):
         prints = fingerprint.of_run(run.folder)
-    writers = sorted(
-        int(home.name)
-        for home in folder.glob("[0-9]*")
-        if any(path.is_file() for path in home.rglob("*"))
-    )
+    written = {
+        int(home.name): sorted(p.name for p in home.rglob("*") if p.is_file())
+        for home in sorted(folder.glob("[0-9]*"))
+    }
     gpus = _gpus(script) if patient.gpus else {}
-    return Observed(run, folder, error, still, glimpses, prints, tuple(writers), gpus)
+    return Observed(run, folder, error, still, later, glimpses, prints, written, gpus)
 
 
 def _all_train(folder: Path) -> bool:
@@ -337,15 +351,23 @@ def _own_images(observed: Observed) -> str:
 
 
 def _one_writer(observed: Observed) -> str:
-    others = [str(rank) for rank in observed.writers if rank]
+    written = observed.written.items()
+    others = [str(rank) for rank, names in written if rank and names]
     return f"rank {' and '.join(others)} wrote files, too" if others else ""
 
 
-def _learns(observed: Observed) -> str:
+def _history(observed: Observed):
+    """What the program's history.csv holds, a row for each epoch; none without one."""
     import pandas
 
     paths = list(observed.homes.rglob("history.csv"))
-    rows = pandas.read_csv(paths[0]) if paths and paths[0].stat().st_size else []
+    if paths and paths[0].stat().st_size:
+        return pandas.read_csv(paths[0])
+    return pandas.DataFrame()
+
+
+def _learns(observed: Observed) -> str:
+    rows = _history(observed)
     if len(rows) < EPOCHS or "val_accuracy" not in rows:
         return f"its history has {len(rows)} of {EPOCHS} validated epochs"
     loss = rows["loss"].min()
@@ -359,7 +381,8 @@ def _in_step(observed: Observed) -> str:
             frame = stack.of_program(observed.script)
             if frame and frame.function != "<module>" and stack.inside("fit", frame):
                 return (
-                    f"rank {stack.rank} was in line {frame.line}, while others waited"
+                    f"rank {stack.rank} was in {observed.script}, line {frame.line}, "
+                    "while others waited"
                 )
     return ""
 
@@ -402,17 +425,42 @@ def admit(number: int) -> Page:
         f"Case {number}, `{course.shown(patient.program)}`. {patient.complaint}",
         f"It ran for {observed.run.seconds:.0f} s. "
         f"{observed.error or 'It ended by itself.'}",
+        f"(Horovod was told to warn after {WARNED} s of waiting, and to end it after "
+        f"{ENDED} s; the clinic ends it after {LIMIT:.0f} s.)",
     ]
     lines = [(line,) for line in observed.lines()]
     parts.append(Table(("the last lines of its log",), lines))
     if observed.stood_still:
         parts.append("Where its workers were when Horovod warned of a stall:")
         parts.append(stacks.table(observed.stood_still, observed.script))
+        if observed.later:
+            parts.append(f"And {AGAIN:.0f} s later:")
+            parts.append(stacks.table(observed.later, observed.script))
+        else:
+            parts.append(f"It had ended before a second look, {AGAIN:.0f} s later.")
     elif observed.glimpses:
         parts.append("Where its workers were at a moment of the training:")
         parts.append(stacks.table(_telling(observed), observed.script))
     if observed.trained:
-        parts += ["Their fingerprints:", _prints_table(observed.trained)]
+        parts += [
+            "Their fingerprints. `weights` are equal where all weights are; `pixels` "
+            "is the sum of an epoch's last batch; `rate` is the learning rate; "
+            "`seconds` are those of an epoch's training:",
+            _prints_table(observed.trained),
+        ]
+    history = _history(observed)
+    if len(history):
+        history = history.assign(epoch=history["epoch"] + 1)  # Keras counts from 0
+        rounded = history.round(3).astype(str)
+        rows = [tuple(row) for row in rounded.itertuples(index=False)]
+        parts += ["Its history:", Table(tuple(history.columns), rows)]
+    if any(observed.written.values()):
+        rows = [
+            (str(rank), ", ".join(names) or "none")
+            for rank, names in observed.written.items()
+        ]
+        parts.append("Here each worker has a folder of its own to write to:")
+        parts.append(Table(("rank", "the files that it wrote"), rows))
     if observed.gpus:
         parts.append(_gpus_table(observed.gpus))
     return Page(*parts)
@@ -465,14 +513,16 @@ def _copy(text: str, patient: Case) -> Iterator[Path]:
 
 
 def diagnose(number: int, disease: str = "") -> Page:
-    """Is it this? Without a name, show all names.
+    """Is it this? Without a name, show all names, in the order of the alphabet.
 
-    Of a wrong one, what tells it apart is shown; of the right one, all that is known.
+    Of a wrong one, its own symptom is shown, and what tells it apart; of the right one,
+    all that is known.
     Raises CourseError for a case or a disease that there isn't.
     """
     patient = case(number)
     if not disease:
         symptoms = [(name, texts["Symptom"]) for name, texts in diseases().items()]
+        symptoms.sort()  # on the page they stand in another order, which tells
         return Page(Table(("disease", "symptom"), symptoms))
     if disease not in diseases():
         raise course.CourseError(
@@ -480,27 +530,35 @@ def diagnose(number: int, disease: str = "") -> Page:
         )
     sections = diseases()[disease]
     if disease != patient.disease:
-        return Page(f"It is not that. {disease}: {sections['Tell it apart']}")
+        rows = [(title, sections[title]) for title in SECTIONS[:2]]
+        asked = (
+            f"It is not that. Compare what you saw with what {disease!r} looks like:"
+        )
+        return Page(asked, Table((disease, ""), rows))
     rows = [(title, sections[title]) for title in SECTIONS]
     return Page(f"Yes: {disease}.", Table((disease, ""), rows))
 
 
-def cure(number: int) -> Page:
-    """Is the learner's program of this case healthy? As long as it is unchanged, the
-    course's own is looked at. Raises StepMissing, below the table, if it is still ill,
-    and CourseError if it is no Python.
-    """
+def cure(number: int, ours: bool = False) -> Page:
+    """Is the learner's program of this case healthy? As long as it is unchanged, it is
+    not examined, and nothing is said to be cured.
 
+    ours: examine the course's cured program instead. Raises StepMissing, below the
+    table, if the learner's is still ill, and CourseError if it is no Python.
+    """
     patient = case(number)
     text = patient.program.read_text() if patient.program.exists() else patient.ill
-    changed = text != patient.ill
-    if changed:
+    if not ours and text == patient.ill:
+        return Page(
+            f"`{course.shown(patient.program)}` is unchanged, so it is as ill as it "
+            f"was. Edit it, save it, and run this again. `clinic.cure({number}, "
+            "ours=True)` examines the course's cured program."
+        )
+    if not ours:
         programs.parse_program(patient.program)  # its name in an error, not a copy's
-    with _copy(text if changed else patient.healthy, patient) as script:
+    with _copy(patient.healthy if ours else text, patient) as script:
         signs = examine(script, patient)
-    subject = (
-        "Your program" if changed else "The course's program, as yours is unchanged"
-    )
+    subject = "The course's cured program" if ours else "Your program"
     rows = [(name, finding or "yes") for name, finding in signs.items()]
     result = Page(f"{subject}:", Table(("sign of health", "seen"), rows))
     if not any(signs.values()):

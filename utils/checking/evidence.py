@@ -127,9 +127,11 @@ _HOROVOD: Schema = _OF_EVERY_PROGRAM | {
         "steps_per_epoch": _argument,
         "validation_steps": _argument,
         "epochs": _argument,
+        "modules": _list(_text),
     },
     "fitted": {},
-    "forward": {"training": _flag, "fit": _flag},
+    "output": {"sizes": _list(_whole)},
+    "forward": {"training": _flag, "fit": _flag, "images": _list(_whole)},
     "update": {"wrapped": _flag, "optimizer": _text},
     "callback": {
         "name": _text,
@@ -161,9 +163,13 @@ _SCALED: Schema = _HOROVOD | {
         "epoch": _whole,
     },
 }
+_FILES: Schema = _SCALED | {
+    "trained": {"epoch": _whole, "images": _list(_whole), "down": _list(_whole)},
+    "mapped": {"calls": _list(_whole)},
+}
 _PLACE = {"weights": _text, "state": _text}
 _SURVIVE: Schema = _SCALED | {
-    "reset": {},
+    "reset": {"files": _list(_text)},
     "lost": {},
     "rest": {
         "epoch": _whole,
@@ -179,7 +185,10 @@ _SURVIVE: Schema = _SCALED | {
 _REPLICAS: Schema = _OF_EVERY_PROGRAM | {
     "strategy": {"kind": _text, "replicas": _whole},
     "fit": {"kind": _text, "replicas": _whole, "learning_rate": _optional(_metric)},
+    "places": {"lines": _table(_whole)},
+    "makes": {"scoped": _flag},
     "trains": {"replica": _whole, "step": _whole, "images": _list(_text)},
+    "validates": {"replica": _whole, "step": _whole, "images": _list(_text)},
     "model": {
         "weights": _whole,
         "state": _whole,
@@ -188,12 +197,23 @@ _REPLICAS: Schema = _OF_EVERY_PROGRAM | {
     },
     "truth": {"loss": _metric, "accuracy": _metric},
 }
+_TASKS: Schema = _OF_EVERY_PROGRAM | {
+    **{what: _HOROVOD[what] for what in ("enter", "leave")},
+    "strategy": _REPLICAS["strategy"],
+    "trains": {"workers": _whole, "step": _whole, "images": _list(_text)},
+    "serves": {"job": _text, "index": _whole},
+    "orders": {"name": _text},
+    "placed": {"names": _list(_text), "servers": _list(_whole), "updates": _whole},
+    "left": {"files": _list(_text), "weights": _number},
+}
 # By what is observed; see `World.kind` in utils.checking.lab.
 SCHEMAS: Mapping[str, Schema] = {
     "horovod": _HOROVOD,
     "scaled": _SCALED,
+    "files": _FILES,
     "survive": _SURVIVE,
     "replicas": _REPLICAS,
+    "tasks": _TASKS,
 }
 
 

@@ -28,17 +28,20 @@ import traceback
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+import numpy as np
 import psutil
 
 from utils.base import course, files, machine, supervise
 from utils.checking import evidence
 from utils.checking.observers import first_import, observe
+from utils.checking.observers import from_files as observe_files
 from utils.checking.observers import graphs as observe_graphs
 from utils.checking.observers import replicas as observe_replicas
 from utils.checking.observers import scaled as observe_scaled
 from utils.checking.observers import survive as observe_survive
-from utils.running import launchers, worker
-from utils.training import keras_2
+from utils.checking.observers import tasks as observe_tasks
+from utils.running import launchers, tasks, worker
+from utils.training import data, keras_2, samples
 
 # Odd numbers of batches, so that dividing leaves remainders.
 TRAIN_IMAGES, BATCH_SIZE, VAL_BATCH_SIZE = 60, 8, 4
@@ -58,10 +61,15 @@ class World:
     for one device, with which the other is compared. machines: each worker is on a
     machine of its own, with one GPU and a disk (see observers/scaled.py).
     lives: it may be started again (see observers/survive.py): `after` the world so
-    called, with what that has left on the disks; options: what it is given besides.
-    failing: the update in which a worker seems to die. graphs: rank 0 builds in the end
-    what would have been compiled (see observers/graphs.py). Not `observed`, the program
-    does what it does for a learner: it is compiled, and nothing but its end is known.
+    called, with what that has left on the disks; cut: the newest file of that is half
+    of what it was; options: what it is given besides. failing: the update in which
+    rank 0 dies; here, all share a disk. graphs: rank 0 builds in the end what would
+    have been compiled (see observers/graphs.py). Not `observed`, the program does what
+    it does for a learner: it is compiled, and nothing but its end is known.
+    shards: the images of the check lie in files of so many each, on the disk of each
+    machine (see observers/from_files.py).
+    cluster: how many tasks of which type the workers are, each told by a TF_CONFIG and
+    in a folder of its own (see observers/tasks.py).
     """
 
     size: int
@@ -75,32 +83,54 @@ class World:
     machines: bool = False
     lives: bool = False
     after: str = ""
+    cut: bool = False
     options: tuple[str, ...] = ()
     failing: int | None = None
     graphs: bool = False
     observed: bool = True
+    shards: tuple[int, ...] = ()
+    cluster: tuple[tuple[str, int], ...] = ()
 
     @property
     def kind(self) -> str:
         """What is observed of it: see `evidence.SCHEMAS`."""
         if self.replicas:
             return "replicas"
+        if self.cluster:
+            return "tasks"
         if self.lives:
             return "survive"
+        if self.shards:
+            return "files"
         return "scaled" if self.machines else "horovod"
+
+
+def _cluster(**counts: int) -> World:
+    return World(sum(counts.values()), cluster=tuple(counts.items()))
 
 
 def _machines(size: int, **facts) -> World:
     return World(size, local_ranks=(0,) * size, gpus=1, machines=True, **facts)
 
 
+_FOUR_EPOCHS = ("--epochs", "4")
+
+FILES = (10, 10, 10, 10)  # images in each
+REST_OF_FILES = 1, 1  # epochs and steps that are done before
+EPOCHS_OF_REST = 3
+_DONE = ("--epochs-done", str(REST_OF_FILES[0]), "--steps-done", str(REST_OF_FILES[1]))
+
 # Two workers of a machine with four GPUs, on which others work, too; and machines
 # without a GPU.
 WORLDS = {
     "two": World(2, local_ranks=(3, 1), gpus=4, graphs=True),
-    "pair": World(2, count_only=True, graphs=True),
-    "three": World(3, count_only=True),
-    "one": World(1, count_only=True),
+    # Two machines with a worker each, or one with three or one; for so many epochs that
+    # whoever draws at random from all images draws nearly every one.
+    "pair": World(
+        2, local_ranks=(0, 0), count_only=True, graphs=True, options=_FOUR_EPOCHS
+    ),
+    "three": World(3, count_only=True, options=_FOUR_EPOCHS),
+    "one": World(1, count_only=True, options=_FOUR_EPOCHS),
     # One of four workers: to each a scheduler has given a GPU, by a name that is no
     # number; or they have two GPUs for four.
     "given": World(
@@ -116,7 +146,16 @@ WORLDS = {
     "second life": _machines(
         2, lives=True, after="first life", options=("--epochs", "4")
     ),
+    "cut off": _machines(2, lives=True, after="first life", cut=True),
     "shaken": _machines(2, lives=True, failing=8, graphs=True),
+    "files": _machines(2, shards=FILES),
+    "few files": _machines(2, shards=(sum(FILES),)),
+    "uneven files": _machines(2, shards=(15, 5, 15, 5)),
+    "rest of files": _machines(
+        2, shards=FILES, options=(*_DONE, "--epochs", str(EPOCHS_OF_REST))
+    ),
+    "cluster": _cluster(worker=2),
+    "servers": _cluster(chief=1, worker=2, ps=2),
     "plain": World(2, observed=False),
     "plain replicas": World(1, replicas=2, observed=False),
 }
@@ -153,6 +192,7 @@ class _Running:
     script: str
     options: list[str]
     mpirun: subprocess.Popen
+    cluster: tasks.Cluster = field(default_factory=dict)
     workers: dict[int, _Worker] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
     heard: float = field(default_factory=time.monotonic)
@@ -228,7 +268,10 @@ class Lab:
                 env=environment,
             )
         earlier = Path(job["earlier"] or folder.parent / world.after)
-        self.running[key] = _Running(world, folder, earlier, script, options, mpirun)
+        cluster = tasks.free_cluster(dict(world.cluster)) if world.cluster else {}
+        self.running[key] = _Running(
+            world, folder, earlier, script, options, mpirun, cluster
+        )
 
     def _beat(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -297,7 +340,10 @@ class Lab:
             return self._plain_verdict(running)
         now = time.monotonic()
         waits = self._waits(running)
-        if len(waits) == running.world.size and set(waits.values()) == {"ended"}:
+        # Beside servers, the end of the chief, who has rank 0, is the end of all.
+        served = tasks.has_servers(running.cluster)
+        awaited = {rank: waits.get(rank) for rank in range(1 if served else len(waits))}
+        if len(waits) == running.world.size and set(awaited.values()) == {"ended"}:
             return ENDED
         failed = [
             process
@@ -414,6 +460,12 @@ def _work(running: _Running, environment: dict[str, str]) -> int:
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     if world.given:
         os.environ["CUDA_VISIBLE_DEVICES"] = world.given[rank]
+    if world.cluster:
+        task = tasks.tasks_of(running.cluster)[rank]
+        os.environ.update(tasks.own_environment(task) | machine.HIDDEN)
+        # As `course run` has it: a server needs a thread more than workers.
+        os.environ["TF_NUM_INTEROP_THREADS"] = str(1 + len(running.cluster["worker"]))
+        tempfile.tempdir = None  # TMPDIR is another one than the lab's
     local_rank = world.local_ranks[rank] if world.local_ranks else None
     if local_rank is not None:
         os.environ["OMPI_COMM_WORLD_LOCAL_RANK"] = str(local_rank)
@@ -422,11 +474,17 @@ def _work(running: _Running, environment: dict[str, str]) -> int:
         os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600), number)
     stack = (running.folder / f"rank.{rank}.stack").open("w")
     faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
-    home = running.folder / f"rank.{rank}.home" if world.machines else running.folder
+    home = running.folder
+    if world.machines or world.cluster:
+        home /= f"rank.{rank}.home" if world.failing is None else "home"
     if world.after:
         shutil.copytree(running.earlier / home.name, home)
+    if world.cut:
+        observe_survive.cut_newest(home)
     home.mkdir(exist_ok=True)
     os.chdir(home)
+    if world.shards:
+        observe_files.write_shards(world.shards)
     sys.argv = [running.script, *running.options]
     sys.path[0] = str(Path(running.script).parent)
     if not world.observed:
@@ -434,10 +492,14 @@ def _work(running: _Running, environment: dict[str, str]) -> int:
     common = (running.folder, rank, running.script)
     if world.kind == "replicas":
         observer = observe_replicas.ReplicaObserver(*common)
+    elif world.kind == "tasks":
+        observer = observe_tasks.TaskObserver(*common)
     elif world.kind == "survive":
         observer = observe_survive.SurviveObserver(
             *common, local_rank, world.gpus, failing=world.failing
         )
+    elif world.kind == "files":
+        observer = observe_files.FilesObserver(*common, local_rank, world.gpus)
     elif world.kind == "scaled":
         observer = observe_scaled.ScaledObserver(*common, local_rank, world.gpus)
     else:
@@ -453,6 +515,7 @@ def _work(running: _Running, environment: dict[str, str]) -> int:
         observer.event("keras 3", module=module)
 
     with observer.at_work(), first_import.watched(got_keras_3):
+        observe.hide()
         failure = worker.run_program(running.script)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -564,13 +627,17 @@ def perform(folder: Path, jobs: list[Job], silence: float = SILENCE) -> None:
         )
 
 
-def main() -> None:
-    (folder,) = sys.argv[1:]
-    from utils.training import data, samples
+def _within_margins(images: np.ndarray) -> np.ndarray:
+    """Images (n, 28, 28), made so small that no pixel is lost by a shift: so observers
+    know them again (see `observe.moments`)."""
+    size, margin = images.shape[1], data.SHIFT
+    places = np.linspace(0, size - 1, size - 2 * margin).round().astype(int)
+    small = images[:, places][:, :, places]
+    return np.pad(small, [(0, 0), (margin, margin), (margin, margin)])
 
-    worker.quiet()
-    observe.prepare()
-    data.horovod_as_it_is()  # or the program would seem to have replaced it
+
+def take_images() -> None:
+    """Let `data.load` give the images of a check, in this process."""
     name = "a sample of Fashion-MNIST for a check"
     arrays = data.part_of(name, samples.fashion_mnist(), TRAIN_IMAGES, 6)
     # The classes take turns, so that a program that wants fewer images gets the first
@@ -578,7 +645,16 @@ def main() -> None:
     for part in ("train", "test"):
         order = data.in_turns(arrays[f"y_{part}"])
         arrays |= {f"{key}_{part}": arrays[f"{key}_{part}"][order] for key in "xy"}
+        arrays[f"x_{part}"] = _within_margins(arrays[f"x_{part}"])
     data.use_instead(name, arrays)
+
+
+def main() -> None:
+    (folder,) = sys.argv[1:]
+    worker.quiet()
+    observe.prepare()
+    data.horovod_as_it_is()  # or the program would seem to have replaced it
+    take_images()
     from utils import logs  # noqa: F401
 
     # What is imported stays: workers need not look through it for garbage, and copy

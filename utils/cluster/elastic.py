@@ -5,8 +5,11 @@ elastic.run("exercises/survive.py", [elastic.dies(after=30), elastic.comes(after
 """
 
 import contextlib
+import dataclasses
 import math
 import os
+import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +23,9 @@ from utils.running.result import Run, RunFailed
 from utils.running.watch import worker_processes
 
 DIES, LEAVES, COMES = "dies", "leaves", "comes"
+RANK_0 = "the host of rank 0"  # at the moment: which one it is, Horovod decides
 REFRESH = 2.0  # seconds between two states of the live figure
+DISCOVERY_SECONDS = 10  # for a script that lists hosts
 
 
 @dataclass(frozen=True)
@@ -28,20 +33,23 @@ class Incident:
     """What happens to a host once so many batches of a training are done.
 
     what: it DIES (its workers are killed), LEAVES (it is to be used no more, and its
-    workers end by themselves) or COMES back.
+    workers end by themselves) or COMES back. host: its name, or RANK_0; None for the
+    one that has gone last.
     """
 
     what: str
     after: int
-    host: str = launchers.HOST_NAMES[1]
+    host: str | None = launchers.HOST_NAMES[1]
 
     def __str__(self) -> str:
-        return f"{self.host} {self.what} after {self.after} batches"
+        host = self.host or "the host that is gone"
+        return f"{host} {self.what} after {self.after} batches"
 
 
 @dataclass(frozen=True)
 class Happened:
-    """An incident, and when it happened, in seconds since 1970."""
+    """An incident, with the name of its host, and when it happened, in seconds since
+    1970."""
 
     incident: Incident
     time: float
@@ -90,18 +98,18 @@ def leaves(after: int, host: str = launchers.HOST_NAMES[1]) -> Incident:
     return _incident(LEAVES, after, host)
 
 
-def comes(after: int, host: str = launchers.HOST_NAMES[1]) -> Incident:
-    """The host is put into the list again."""
+def comes(after: int, host: str | None = None) -> Incident:
+    """The host, by default the one that has gone last, is put into the list again."""
     return _incident(COMES, after, host)
 
 
-def _incident(kind: str, after: int, host: str) -> Incident:
+def _incident(kind: str, after: int, host: str | None) -> Incident:
     """Raises CourseError for a host that there isn't, and for what is no number."""
     if not isinstance(after, int) or after < 0:
         raise course.CourseError(
             f"after is {after!r}: say after how many batches, 0 or more."
         )
-    if host not in launchers.HOST_NAMES:
+    if host not in (*launchers.HOST_NAMES, None if kind == COMES else RANK_0):
         raise course.CourseError(
             f"there is no host {host!r}: choose {' or '.join(launchers.HOST_NAMES)}."
         )
@@ -191,6 +199,13 @@ class Director:
 
     def _happen(self, incident: Incident, folder: Path) -> None:
         hosts = launchers.read_hosts(folder)
+        if incident.host == RANK_0:
+            host = journal(folder)["host"].iloc[-1]
+            incident = dataclasses.replace(incident, host=host)
+        if incident.host is None:
+            gone = [before.incident.host for before in self.happened]
+            host = (gone or launchers.HOST_NAMES)[-1]
+            incident = dataclasses.replace(incident, host=host)
         if incident.what == COMES:
             hosts[incident.host] = self.places[incident.host]
         else:
@@ -228,6 +243,60 @@ def workers_on(host: str, folder: Path) -> list[psutil.Process]:
         ):
             workers.append(process)
     return workers
+
+
+def discovery_problem(script: str | os.PathLike) -> str:
+    """What is wrong with a script that lists hosts, in a sentence; "" if it is right.
+
+    Right is one that prints NAME:SLOTS for each line `NAME slots=SLOTS` of the file
+    `hosts` in its own folder, whichever hosts these are. It is run on lists of hosts
+    that there aren't, twice, as hosts come and go.
+    """
+    path = Path(script)
+    if not path.is_file():
+        return f"There is no file {course.shown(path)}."
+    text = path.read_text()
+    if not text.startswith("#!"):
+        return (
+            "It does not begin with #! and what is to run it, such as "
+            "`#!/usr/bin/env python3`: the system would not know."
+        )
+    for hosts in ({"node-7": 4, "node-8": 4}, {"node-8": 2}, {}):
+        with tempfile.TemporaryDirectory() as folder:
+            launchers.write_hosts(Path(folder), hosts)
+            copy = launchers.discovery_script(text, Path(folder))
+            problem = _listed_wrongly(copy, [f"{n}:{s}" for n, s in hosts.items()])
+        if problem:
+            return problem
+    return ""
+
+
+def _listed_wrongly(script: Path, wanted: list[str]) -> str:
+    """What is wrong with what a script prints; "" if these are the lines."""
+    try:
+        done = subprocess.run(
+            [str(script)],
+            cwd=script.parent.parent,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=DISCOVERY_SECONDS,
+        )
+    except OSError as error:
+        return f"It can't be run: {error.strerror}."
+    except subprocess.TimeoutExpired:
+        return f"It did not end within {DISCOVERY_SECONDS} s."
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
+        return f"It ended with status {done.returncode}, and said: {said}"
+    printed = done.stdout.splitlines()
+    if sorted(printed) != sorted(wanted):
+        have = "`, `".join(printed) or "nothing"
+        return (
+            f"With {len(wanted)} hosts in its list it printed `{have}`; horovodrun "
+            f"wants `{'`, `'.join(wanted) or 'nothing'}`, each on a line."
+        )
+    return ""
 
 
 def batches_done(folder: Path) -> int:

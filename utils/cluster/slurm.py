@@ -28,6 +28,9 @@ from utils.running import launchers
 
 DAEMONS = ("munged", "slurmctld", "slurmd")
 COMMANDS = ("sbatch", "srun", "scontrol", "scancel", "sinfo")
+# With PMIx, by which srun can start the tasks of the course's Open MPI.
+PACKAGES = "slurm-wlm munge libpmix-dev"
+LACKING = f"on Debian and Ubuntu, `sudo apt install {PACKAGES}` gets it"
 START_SECONDS = 20.0  # for the nodes to report that they are idle
 # Why a job waits that asks for more than there will ever be.
 HOPELESS = (
@@ -75,10 +78,7 @@ def missing() -> str:
     gone = [name for name in (*DAEMONS, *COMMANDS) if not _which(name)]
     if not gone:
         return ""
-    return (
-        f"Slurm is not installed here ({', '.join(gone)}): on Debian and Ubuntu, "
-        "`sudo apt install slurm-wlm munge` gets it"
-    )
+    return f"Slurm is not installed here ({', '.join(gone)}): {LACKING}"
 
 
 def _path() -> str:

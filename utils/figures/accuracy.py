@@ -68,20 +68,70 @@ def noise(by_label: Mapping[str, Mapping[int, float]]) -> Figure:
     return figure
 
 
-def needed(steps: Mapping[int, int]) -> Figure:
-    """Steps, and images, until a loss is reached, against the batch."""
-    batches = np.array(list(steps))
-    counted = np.array(list(steps.values()))
-    shared = counted[0] * batches[0] / batches
+def needed(by_seed: Sequence[Mapping[int, int]], scale: float) -> Figure:
+    """Steps, and images, until a loss is reached, against the batch, of several seeds;
+    and what a noise scale foretells: least steps x (1 + scale / batch)."""
+    batches = np.array(list(by_seed[0]))
+    counted = np.array([[steps[batch] for batch in batches] for steps in by_seed])
+    least = counted[:, -1].mean() / (1 + scale / batches[-1])
+    foretold = least * (1 + scale / batches)
     figure, (left, right) = subplots(1, 2, figsize=(10, 3.4))
-    left.plot(batches, counted, label="measured")
-    left.plot(batches, shared, "--", label="twice the batch, half of it")
-    left.legend()
-    right.plot(batches, counted * batches)
-    for axis, name in ((left, "steps"), (right, "images")):
+    for axis, name, factor in ((left, "steps", 1), (right, "images", batches)):
+        (line,) = axis.plot(batches, (counted * factor).mean(axis=0), label="mean")
+        marks = {"ls": "", "marker": "o", "ms": 4, "color": line.get_color()}
+        axis.plot(batches, (counted * factor).T, alpha=0.5, **marks)
+        label = f"by the noise scale, {scale:.0f}"
+        axis.plot(batches, foretold * factor, "--", color=GREY, label=label)
+        axis.axvline(scale, color=GREY, ls=":", lw=1)
         _doubling(axis, batches, "images in a batch")
         axis.set(yscale="log", ylabel=f"{name} to the same loss")
+    left.legend(title="and each seed")
     return figure
+
+
+def by_workers(by_recipe: Mapping[str, Mapping[int, Sequence[float]]]) -> Figure:
+    """Accuracies against workers: recipe -> workers -> one of each seed. A mark each,
+    lines through the means, and a band where those of one worker are."""
+    figure, axis = subplots(figsize=(8, 3.8))
+    alone = next(iter(by_recipe.values()))[1]
+    axis.axhspan(min(alone), max(alone), color=GREY, alpha=0.2, label="1 worker")
+    for number, (recipe, accuracies) in enumerate(by_recipe.items()):
+        workers = list(accuracies)
+        _means_and_marks(axis, workers, list(accuracies.values()), recipe, number)
+    _doubling(axis, workers, "workers")
+    axis.set(ylabel="validation accuracy")
+    axis.yaxis.set_major_formatter(PercentFormatter(1))
+    axis.legend(title="mean, and each seed")
+    return figure
+
+
+def choices(by_name: Mapping[str, Sequence[float]]) -> Figure:
+    """Accuracies of several choices: name -> one of each seed; a bar to the mean."""
+    figure, axis = subplots(figsize=(8, 0.9 + 0.5 * len(by_name)))
+    for place, values in enumerate(by_name.values()):
+        axis.barh(place, np.mean(values), 0.6, color=BLUE, alpha=0.35)
+        axis.plot(values, [place] * len(values), "o", color=BLUE, ms=4)
+    axis.set_yticks(range(len(by_name)), list(by_name))
+    axis.invert_yaxis()
+    axis.set(xlabel="validation accuracy: mean, and each seed", xlim=(0, 1))
+    axis.xaxis.set_major_formatter(PercentFormatter(1))
+    return figure
+
+
+def _means_and_marks(
+    axis: Axes,
+    workers: Sequence[int],
+    values: Sequence[Sequence[float]],
+    label: str,
+    number: int,
+) -> None:
+    """A line through the means, and a mark for each value; number: of the line."""
+    places = np.array(workers) * 1.04 ** (number - 1)  # or marks would hide others
+    means = [np.mean(of_one) for of_one in values]
+    (line,) = axis.plot(places, means, ms=9, label=label)
+    style = {"color": line.get_color(), "marker": line.get_marker(), "ls": ""}
+    for place, of_one in zip(places, values, strict=True):
+        axis.plot([place] * len(of_one), of_one, alpha=0.5, **style)
 
 
 def _doubling(axis: Axes, numbers: Sequence[int], label: str) -> None:
@@ -112,12 +162,7 @@ def accuracy_by_workers(record: Record) -> Figure:
     for number, (recipe, by_workers) in enumerate(groups.items()):
         workers = sorted(by_workers)
         last = [[run["accuracy"][-1] for run in by_workers[n]] for n in workers]
-        places = np.array(workers) * 1.04 ** (number - 1)  # or marks would hide others
-        means = [np.mean(values) for values in last]
-        (line,) = axis.plot(places, means, ms=9, label=recipe)
-        style = {"color": line.get_color(), "marker": line.get_marker(), "ls": ""}
-        for place, values in zip(places, last, strict=True):
-            axis.plot([place] * len(values), values, alpha=0.5, **style)
+        _means_and_marks(axis, workers, last, recipe, number)
     _doubling(axis, workers, "workers")
     axis.set(ylabel=f"accuracy after {record.results['epochs']} epochs")
     axis.yaxis.set_major_formatter(PercentFormatter(1))

@@ -198,16 +198,12 @@ def speeds(measured: Mapping[str, Speed], origin: str = "") -> Figure:
     return figure.with_origin(origin)
 
 
-def lost_host(cut: CutOff | None) -> Figure:
+def lost_host(cut: CutOff, origin: str = "") -> Figure:
     """Workers and loss, second by second, of an elastic run whose host was cut off.
 
-    None: an empty figure that says that there was no such run.
+    origin: where a recorded one comes from, to stand below.
     """
-    if cut is None:
-        figure, axis = subplots(figsize=(8, 1.2))
-        axis.axis("off")
-        axis.text(0.5, 0.5, "not run here: no hosts of their own", ha="center")
-        return figure
     incident = elastic.Incident("cut off", 0, "")
     happened = [elastic.Happened(incident, cut.time)]
-    return elastic_plots.workers_and_loss(elastic.journal(cut.run.folder), happened)
+    journal = elastic.journal(cut.run.folder)
+    return elastic_plots.workers_and_loss(journal, happened).with_origin(origin)

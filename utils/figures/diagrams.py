@@ -31,11 +31,8 @@ class Diagram(Figure):
     def __repr__(self) -> str:
         return self.words
 
-    def _repr_mimebundle_(self, include=None, exclude=None) -> tuple[dict, dict]:
-        """What Jupyter shows: the picture, with `words` as its alternative text."""
-        data, metadata = super()._repr_mimebundle_()
-        metadata["image/png"]["alt"] = self.words
-        return data, metadata
+    def in_words(self) -> str:
+        return self.words
 
 
 def model_and_data_parallel() -> Diagram:
@@ -449,7 +446,9 @@ QUESTIONS = {
     "Only one device?": "the default strategy,\nor OneDeviceStrategy to name it",
     "TPU cores?": "TPUStrategy",
     "All in one machine?": "MirroredStrategy or Horovod",
-    "Different speeds,\nor some may leave?": "ParameterServerStrategy",
+    "Different speeds,\nor some may leave?": (
+        "ParameterServerStrategy,\nor elastic Horovod"
+    ),
 }
 LAST = "MultiWorkerMirroredStrategy\nor Horovod"
 

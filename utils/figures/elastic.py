@@ -36,7 +36,7 @@ def workers_and_loss(journal, happened: Sequence[Happened] = ()) -> Figure:
             ha="center",
         )
     below.set_title("epoch", loc="right", fontsize=10, pad=14)
-    below.set(xlabel="seconds", ylabel="loss since the last change")
+    below.set(xlabel="seconds", ylabel="loss of rank 0's batch")
     for event in happened:
         for axis in (above, below):
             axis.axvline(event.time - start, color=WARNING, lw=1, ls=":")
@@ -65,7 +65,7 @@ def lives(runs: Sequence[Run]) -> Figure:
             ms=9 - 4 * number,
             label=f"life {number + 1}",
         )
-    axis.set(xlabel="epochs done", ylabel="loss since the epoch began")
+    axis.set(xlabel="epochs done", ylabel="loss of rank 0's batch")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.legend()
     return figure.with_notices(*runs)

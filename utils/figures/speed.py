@@ -44,13 +44,16 @@ LOOK = {
 
 
 def speed_up(
-    speed: Mapping[int, float], prediction: float, most: float, origin: str = ""
+    speed: Mapping[int, float],
+    prediction: float | None,
+    most: float,
+    origin: str = "",
 ) -> Figure:
     """Prediction, measurement, limit and ideal.
 
     speed: workers -> images per second, of one worker too; prediction: the speed-up
-    that the learner expects of the most workers; most: images per second of as many
-    that don't talk. origin: a line to stand below.
+    that the learner expects of the most workers, if any; most: images per second of as
+    many that don't talk. origin: a line to stand below.
     """
     figure, axis = subplots(figsize=(8, 4))
     counts = sorted(speed)
@@ -61,10 +64,12 @@ def speed_up(
     label = f"limit, workers that don't talk: {limit:.2f}"
     axis.plot([1, last], [1, limit], "^:", color=GREEN, ms=9, label=label)
     axis.plot(counts, measured, label=f"measured: {measured[-1]:.2f}")
-    label = f"your prediction: {prediction:.2f}"
-    axis.plot(last, prediction, "*", color=VERMILION, ms=17, label=label)
+    if prediction is not None:
+        label = f"your prediction: {prediction:.2f}"
+        axis.plot(last, prediction, "*", color=VERMILION, ms=17, label=label)
     axis.set(xlabel="workers", ylabel="speed-up", xlim=(0.9, last + 0.1))
-    axis.set(ylim=(0, 1.1 * max(last, prediction, *measured)), xticks=counts)
+    highest = 1.1 * max(last, prediction or 0, limit, *measured)
+    axis.set(ylim=(0, highest), xticks=counts)
     axis.legend(loc="lower right" if last > 2 else "upper left")
     return figure.with_origin(origin)
 
@@ -207,6 +212,11 @@ def predicted(
             axis.fill_between(curve_workers, low, high, color=colour, alpha=0.2)
             axis.plot(curve_workers, middle, ("-", "--")[number % 2], color=colour)
         axis.set(title=network.name, xlabel="workers", xscale="log", ylim=(0, 1.25))
+        if not all(fit.trusted for fit in fits):
+            error = max(fit.spread for fit in fits)
+            words = f"typical error {error:.0%}:\ndon't trust these curves"
+            corner = {"transform": axis.transAxes, "ha": "right", "va": "top"}
+            axis.text(0.97, 0.95, words, color=VERMILION, **corner)
         only_ticks(axis.xaxis, [1, *workers])
         axis.tick_params(axis="x", labelsize=8)
         axis.yaxis.set_major_formatter(PercentFormatter(1))
@@ -243,7 +253,9 @@ def reported(rows: Sequence[cost_model.Reported]) -> Figure:
 
 
 def amdahl(serial: float, speed: Mapping[int, float], most: int = 1000) -> Figure:
-    """Amdahl's and Gustafson's laws for a serial share, and what was measured."""
+    """Amdahl's and Gustafson's laws for a serial share, and what was measured. The
+    title of its legend says so where the share rests on a single speed-up, or on noise.
+    """
     figure, axis = subplots(figsize=(8, 3.6))
     workers = np.geomspace(1, most, 100)
     grows = cost_model.gustafson(workers, serial)
@@ -257,7 +269,15 @@ def amdahl(serial: float, speed: Mapping[int, float], most: int = 1000) -> Figur
     axis.set(xscale="log", yscale="log", xlabel="workers", ylabel="speed-up")
     for side in (axis.xaxis, axis.yaxis):
         only_ticks(side, [n for n in (1, 2, 4, 8, 64, 1000) if n <= most])
-    axis.legend(title=f"{serial:.1%} can't be shared")
+    several = [count for count in counts if count > 1]
+    title = f"{serial:.1%} can't be shared"
+    if len(several) < 2:
+        title += ",\nfrom one speed-up: nothing checks it"
+    shares = [cost_model.serial_share(n, speed[n] / speed[1]) for n in several]
+    outside = [share for share in shares if not 0 <= share <= 1]
+    if outside:
+        title += f",\nmeasured was {outside[0]:.0%}: no share, but noise"
+    axis.legend(title=title)
     return figure
 
 

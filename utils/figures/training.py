@@ -158,11 +158,13 @@ def paths(runs: Mapping[str, Run]) -> Figure:
     """The way that each worker's weights went, in several recorded runs.
 
     runs: label -> run. Weights have many dimensions; drawn are the two in which the
-    workers of a run moved most (the first principal components, not centred). Every
-    path begins at its own worker's weights after the first batch, and the unit is the
-    size of rank 0's weights then.
+    workers of a run moved most, each from its own weights after the first batch, its
+    star (the first principal components, not centred), in units of the size of rank
+    0's weights then. Workers that set out together share a star. The star of one that
+    set out elsewhere stands to the right, as far off as its weights are from rank 0's:
+    that is a third direction, laid along the first.
     """
-    figsize = (min(10, 5 * len(runs)), 3.8)
+    figsize = (min(10, 5 * len(runs)), 4.1)
     figure, axes = subplots(1, len(runs), figsize=figsize, squeeze=False)
     for axis, (label, run) in zip(axes.flat, runs.items(), strict=True):
         weights = [run.recording(rank).weights[1:] for rank in range(run.workers)]
@@ -170,14 +172,24 @@ def paths(runs: Mapping[str, Run]) -> Figure:
         moves /= np.linalg.norm(weights[0][0])
         # The few moves' inner products hold what the SVD of the long vectors would.
         values, vectors = np.linalg.eigh(moves @ moves.T)
-        plane = vectors[:, -2:] * np.sqrt(np.maximum(values[-2:], 0))
+        plane = vectors[:, :-3:-1] * np.sqrt(np.maximum(values[:-3:-1], 0))
+        apart = {rank: distance[1:] for rank, distance in distances(run).items()}
+        star = 0.0
         for rank, path in enumerate(np.split(plane, run.workers)):
+            if rank and apart[rank][0] > 0:
+                gap = [star, star := star + apart[rank][0]]
+                axis.plot(gap, [0, 0], "k:", marker="")
+                words = {"xytext": (0, 4), "textcoords": "offset points"}
+                words |= {"ha": "center", "fontsize": 9}
+                axis.annotate(f"{apart[rank][0]:.0%} apart", (np.mean(gap), 0), **words)
             size = 9 if rank == 0 else 4
-            axis.plot(path[:, 1], path[:, 0], ms=size, label=f"rank {rank}")
-        axis.plot(0, 0, "k*", markersize=12)
-        apart = max(distance[-1] for distance in distances(run).values())
-        axis.set_title(f"{label}\nweights in the end: {apart:.0%} apart", fontsize=10)
-        axis.xaxis.set_major_formatter(PercentFormatter(1, decimals=1))
+            axis.plot(path[:, 0] + star, path[:, 1], ms=size, label=f"rank {rank}")
+            axis.plot(star, 0, "k*", markersize=12)
+        end = max(distance[-1] for distance in apart.values())
+        axis.set_title(f"{label}\nweights in the end: {end:.0%} apart", fontsize=10)
+        axis.set_xlabel("direction of most movement", fontsize=9)
+        axis.set_ylabel("direction of next most", fontsize=9)
+        axis.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
         axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=1))
         axis.tick_params(labelsize=8)
         axis.locator_params(axis="x", nbins=5)
@@ -255,15 +267,23 @@ def losses(runs: Mapping[str, Run]) -> Figure:
 def accuracies(runs: Mapping[str, Run]) -> Figure:
     """What each worker takes the validation accuracy for, by epoch, in several runs.
 
-    runs: label -> recorded run. Shown is what the last callback of each worker saw.
+    runs: label -> recorded run. Shown is what the last callback of each worker saw;
+    the title says by how much they differed in the epoch in which they did so most.
     """
     figure, axes = subplots(1, len(runs), figsize=(5 * len(runs), 3.4), squeeze=False)
     for axis, (label, run) in zip(axes.flat, runs.items(), strict=True):
-        for rank in range(run.workers):
-            values = [m["val_accuracy"] for m in run.recording(rank).metrics_after]
+        seen = np.array(
+            [
+                [metrics["val_accuracy"] for metrics in run.recording(r).metrics_after]
+                for r in range(run.workers)
+            ]
+        )
+        for rank, values in enumerate(seen):
             size = 11 - 5 * (rank % 2)
             axis.plot(range(1, len(values) + 1), values, ms=size, label=f"rank {rank}")
-        axis.set(title=label, xlabel="epoch", ylabel="validation accuracy")
+        apart = 100 * np.ptp(seen, axis=0).max()
+        axis.set_title(f"{label}\nat most {apart:.2f} percentage points apart")
+        axis.set(xlabel="epoch", ylabel="validation accuracy")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.legend()
     return figure.with_notices(*runs.values())

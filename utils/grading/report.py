@@ -65,6 +65,11 @@ class PageError(Exception):
 def pages(grades: Sequence[Grade], exercise: str, version: str) -> dict[str, str]:
     """All pages: path below the folder of the grading -> text. Raises PageError."""
     nudges = hints.of(exercise)
+
+    def hint(verdict) -> str | None:
+        general = nudges.get(verdict.step)
+        return hints.about(verdict.id, exercise) or (general and general[0])
+
     course_text = solution(exercise)
     style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
@@ -83,7 +88,7 @@ def pages(grades: Sequence[Grade], exercise: str, version: str) -> dict[str, str
         "NOT_CHECKED": NOT_CHECKED,
         "exercise": exercise,
         "version": version,
-        "hints": {n + 1: nudges.get(n + 1) for n in range(len(grades[0].worth))},
+        "hint": hint,
         "points": lambda value: "unknown" if value is None else gradebook.number(value),
         "look": lambda word: _LOOKS.get(word, "open"),
         "sentence": _sentence,

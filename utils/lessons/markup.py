@@ -3,13 +3,14 @@
 A step is a paragraph that begins with `# Step N: ...`; a blank line or a dedent ends
 it. In it, `# was: ...` lines hold the code that the step replaces:
 
-    # Step 2: Only the first worker speaks; N workers printing at once is unreadable.
-    # was: verbose = 1
-    verbose = 1 if hvd.rank() == 0 else 0
+    # Step 2: Count in tens; nobody reads a line for each.
+    # was: every = 1
+    every = 10
 
 A step may have several paragraphs, in any order; the numbers run from 1 without a
 gap. `render(source, n)` is the program as it stands after step n. Of one exercise,
 KEPT, these programs are files of the course; of others they are made when asked for.
+What an instructor hands out has sources in which KEPT_BACK stands for each answer.
 """
 
 import re
@@ -26,6 +27,9 @@ TODO = re.compile(r"\s*#+\s*TODO:?\s*Step\s*(\d+)", re.IGNORECASE)
 
 # The exercise whose program after each step stands in solutions/, to be read and run.
 KEPT = "fashion_mnist"
+
+# In the place of the code of a step, where the answers are not for the reader.
+KEPT_BACK = "...  # The instructor has kept this back."
 
 
 class MarkupError(course.CourseError):
@@ -142,6 +146,26 @@ def render(source: str, n: int, name: str = "source") -> str:
     return "\n".join(lines) + "\n"
 
 
+def without_answers(source: str, name: str = "source") -> str:
+    """The annotated `source` with the same exercise and no answers: KEPT_BACK stands
+    for the code of each step. Raises MarkupError."""
+    lines: list[str] = []
+    for part in _parse(source, name):
+        if isinstance(part, str):
+            lines.append(part)
+            continue
+        heading = [f"Step {part.number}: {part.text[0]}", *part.text[1:]]
+        before = [f"was: {line[len(part.indent) :]}".rstrip() for line in part.was]
+        lines += [f"{part.indent}# {line}".rstrip() for line in (*heading, *before)]
+        lines.append(f"{part.indent}{KEPT_BACK}")
+    return "\n".join(lines) + "\n"
+
+
+def has_answers(source: Path) -> bool:
+    """Does an annotated source say how its steps are done?"""
+    return KEPT_BACK not in source.read_text(encoding="utf-8")
+
+
 def sources(folder: Path | None = None) -> list[Path]:
     """The annotated sources of a course folder, `solutions/*_solution.py`."""
     return sorted((folder or course.root()).glob("solutions/*_solution.py"))
@@ -193,4 +217,5 @@ def renderings(source: Path) -> dict[Path, str]:
     """
     exercise = exercise_of(source)
     texts = {exercise: program(source, 0, exercise)}
-    return texts | (stages(source, source.parent) if name_of(source) == KEPT else {})
+    stay = name_of(source) == KEPT and has_answers(source)
+    return texts | (stages(source, source.parent) if stay else {})

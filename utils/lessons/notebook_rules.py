@@ -302,9 +302,14 @@ def outputs_are_cleared(notebook: NotebookNode) -> Iterator[str]:
 
 
 def outputs_are_kept(notebook: NotebookNode) -> Iterator[str]:
-    """nbval compares nothing for a cell without an execution count."""
+    """nbval compares nothing for a cell without an execution count. Who reads it is to
+    find the answers themselves: JupyterLab unfolds an output when its cell runs."""
     for breach in every_cell_ran_in_order(notebook):
         yield f"{breach}; then save it with its outputs, for nbval to compare"
+    for place, cell in cells_of(notebook, "code"):
+        folded = cell.metadata.get("jupyter", {}).get("outputs_hidden", False)
+        if cell.outputs and not folded:
+            yield f"{place} shows its answer before it is run: collapse its output"
 
 
 def title_comes_first(notebook: NotebookNode) -> Iterator[str]:
@@ -397,7 +402,96 @@ def claims_can_fail(notebook: NotebookNode) -> Iterator[str]:
                 yield f"{place} claims nothing: end it in a comparison"
 
 
-ABSOLUTE_PATH = re.compile(r"(?<![\w.:/~])/(home|root|Users|tmp|opt|mnt|var)/[\w.-]+")
+def claims_ask_for_something(notebook: NotebookNode) -> Iterator[str]:
+    """`all` of nothing is True, and so is `not any`; and `nothing or ...` says that
+    nothing was run. What is empty in other ways can't be told from a source."""
+    for place, cell in cells_of(notebook, "code"):
+        if not tagged(cell, "claim"):
+            continue
+        try:
+            body = ast.parse(cell.source).body
+        except SyntaxError:  # claims_can_fail says so
+            continue
+        if not body or not isinstance(body[-1], ast.Expr):
+            continue
+        counted = _names_counted(body)
+        for asked, of in _universal(body[-1].value):
+            if not (_names(of) & counted or _surely_some(of)):
+                yield (
+                    f"{place} also holds of nothing: beside {ast.unparse(asked)} "
+                    "let it ask for the right len(...)"
+                )
+        for escape in _escapes(body[-1].value):
+            yield (
+                f"{place} also holds where nothing was run, by {ast.unparse(escape)}: "
+                "claim nothing there"
+            )
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+
+
+def _surely_some(node: ast.AST) -> bool:
+    """A list or tuple that is written out, or what was compared with one, element by
+    element; or `range(workers)`: no run has none."""
+    if isinstance(node, ast.Call):
+        return ast.unparse(node) == "range(workers)"
+    if isinstance(node, ast.Compare):
+        return any(map(_surely_some, node.comparators))
+    return isinstance(node, ast.List | ast.Tuple) and bool(node.elts)
+
+
+def _names_counted(body: list[ast.stmt]) -> set[str]:
+    """The names in a cell of what can't be empty if its last expression is true: what
+    is compared by its length, or stands for itself in an `and`; and what was written
+    out above."""
+    counted: set[str] = set()
+    for node in ast.walk(body[-1]):
+        if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And):
+            counted |= {part.id for part in node.values if isinstance(part, ast.Name)}
+        if isinstance(node, ast.Compare):
+            for part in ast.walk(node):
+                if isinstance(part, ast.Call) and ast.unparse(part.func) == "len":
+                    counted |= _names(part.args[0])
+    for statement in body:
+        if isinstance(statement, ast.Assign) and _surely_some(statement.value):
+            counted |= set().union(*map(_names, statement.targets))
+    return counted
+
+
+def _universal(value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Each part of an expression that is true of nothing, and what it is asked of."""
+    for node in ast.walk(value):
+        asked, name = node, "all"
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            asked, name = node.operand, "any"
+        if not isinstance(asked, ast.Call):
+            continue
+        if isinstance(asked.func, ast.Name) and asked.func.id == name:
+            of = asked.args[0]
+            loops = of.generators if isinstance(of, ast.GeneratorExp) else []
+            yield from ((node, loop.iter) for loop in loops)
+            if not loops:
+                yield node, of
+        elif isinstance(asked.func, ast.Attribute) and asked.func.attr == name:
+            yield node, asked.func.value
+
+
+def _escapes(value: ast.expr) -> Iterator[ast.expr]:
+    """What makes an expression true because there is nothing."""
+    for node in ast.walk(value):
+        if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or):
+            for part in node.values:
+                negated = isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.Not)
+                if negated or ast.unparse(part).endswith(" is None"):
+                    yield part
+
+
+# All but the home in the image of the Containerfile, which is the same everywhere.
+ABSOLUTE_PATH = re.compile(
+    r"(?<![\w.:/~])/(?!home/learner\b)(home|root|Users|tmp|opt|mnt|var)/[\w.-]+"
+)
 
 
 def no_absolute_path(notebook: NotebookNode) -> Iterator[str]:
@@ -429,5 +523,6 @@ LINT: tuple[Rule, ...] = (
     parameters_come_first,
     shell_failures_show,
     claims_can_fail,
+    claims_ask_for_something,
     no_absolute_path,
 )

@@ -21,7 +21,7 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from utils.base import course, files, profiles, supervise
-from utils.lessons import markup, notebook_rules, outline
+from utils.lessons import markup, notebook_rules, outline, work
 from utils.training import fetch
 
 NBVAL_CELL_SECONDS = 120  # nbval waits so long for a dead kernel; its default is 2,000
@@ -108,23 +108,39 @@ def prove(
     force: execute it even though the result is known.
     time_limit: seconds, after which all its processes are ended.
     """
-    folder = course.root() / "executed" / profile
-    ipynb, html = folder / notebook.name, (folder / notebook.name).with_suffix(".html")
+    if not force:
+        known = kept(notebook, profile)
+        if known and known.cached and known.ok:
+            return known
 
     contents = scratch_files(notebook)
     proof = fingerprint(notebook, contents, profile)
-    if not force and ipynb.exists() and html.exists():
-        facts = notebook_rules.read(ipynb).metadata.get("proof", {})
-        if facts.get("of") == proof and facts.get("data") == _data_in_use():
-            result = _judge(ipynb, html)
-            if result.ok:
-                return replace(result, cached=True)
-
+    ipynb, html = _copies(notebook, profile)
     executed = _execute(notebook, contents, profile, time_limit, on_cell)
     # What it trained on is known afterwards: it may have fetched the data itself.
     executed.metadata["proof"] |= {"of": proof, "data": _data_in_use()}
     _keep(executed, ipynb, html, notebook.parent)
     return _judge(ipynb, html)
+
+
+def kept(notebook: Path, profile: str) -> Result | None:
+    """What is kept of an earlier execution of `notebook`, None if there is nothing.
+
+    It is `cached` if it would come out the same today: nothing it depends on changed.
+    """
+    ipynb, html = _copies(notebook, profile)
+    if not (ipynb.exists() and html.exists()):
+        return None
+    facts = notebook_rules.read(ipynb).metadata["proof"]
+    proof = fingerprint(notebook, scratch_files(notebook), profile)
+    same = facts["of"] == proof and facts["data"] == _data_in_use()
+    return replace(_judge(ipynb, html), cached=same)
+
+
+def _copies(notebook: Path, profile: str) -> tuple[Path, Path]:
+    """Where the executed copies of `notebook` are kept: ipynb, HTML."""
+    ipynb = course.root() / "executed" / profile / notebook.name
+    return ipynb, ipynb.with_suffix(".html")
 
 
 def scratch_files(notebook: Path) -> dict[str, bytes]:
@@ -142,6 +158,7 @@ def scratch_files(notebook: Path) -> dict[str, bytes]:
             if path.is_file() and not hidden:
                 contents[name.as_posix()] = path.read_bytes()
     done = 0 if asks_for_steps(notebook) else steps_needed(notebook)
+    work.need_answers(*markup.sources(root))
     for source in markup.sources(root):
         exercise = markup.exercise_of(source)
         its_own = exercise.stem == outline.exercise_of(notebook.stem)

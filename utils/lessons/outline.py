@@ -5,6 +5,8 @@ python -m utils.lessons.outline    # writes README's table of notebooks anew
 
 import functools
 import math
+import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -120,6 +122,17 @@ def exercise(name: str) -> Exercise:
     return exercises[name]
 
 
+def only(notebooks: Collection[str], exercises: Collection[str]) -> str:
+    """The file with these notebooks and exercises alone, by their names."""
+    kept = []
+    for part in re.split(r"^(?=\[)", FILE.read_text(encoding="utf-8"), flags=re.M):
+        named = re.match(r"\[+(notebooks|exercises)\.(\w+)", part)
+        wanted = {"notebooks": notebooks, "exercises": exercises}
+        if not named or named[2] in wanted[named[1]]:
+            kept.append(part)
+    return "".join(kept)
+
+
 def table() -> str:
     """README's table of the notebooks, in Markdown."""
     rows = [
@@ -135,7 +148,8 @@ def table() -> str:
 
 def main() -> None:
     readme = course.PACKAGE_ROOT / "README.md"
-    text = programs.in_readme(readme.read_text("utf-8"), BEGIN, END, table())
+    old = readme.read_text("utf-8")
+    text = programs.between(readme.name, old, BEGIN, END, table())
     files.write_whole(readme, text)
 
 

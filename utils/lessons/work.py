@@ -15,6 +15,20 @@ class StepMissing(course.CourseError):
     """The learner's program still lacks a step that is needed now."""
 
 
+class KeptBack(course.CourseError):
+    """This folder is a class's: it has the exercises, and not the answers."""
+
+
+def need_answers(*sources: Path) -> None:
+    """Go on only if these annotated sources say how their steps are done."""
+    for source in sources:
+        if not markup.has_answers(source):
+            raise KeptBack(
+                f"how the course does {markup.name_of(source)}.py is not in this "
+                "folder: your instructor has it. `course check` and `course hint` work."
+            )
+
+
 def generate(check: bool = False, start_over: bool = False) -> list[Path]:
     """Write everything that is generated; return the paths that were out of date.
 
@@ -45,6 +59,7 @@ def write_steps(folder: str | os.PathLike, exercise: str | None = None) -> list[
     """
     folder = Path(folder).resolve()
     sources = [markup.source_of(exercise)] if exercise else markup.sources()
+    need_answers(*sources)
     wanted: dict[Path, str] = {}
     for source in sources:
         wanted |= markup.stages(source, folder)
@@ -141,7 +156,8 @@ def yours_and_ours(
     """The diff from a learner's program to the course's after step `n`.
 
     exercise: which of the course's programs; default, the one with the same name.
-    Raises CourseError when there is no such step or program.
+    Raises CourseError when there is no such step or program, and KeptBack where the
+    course's is not for the reader.
     """
     path = _exercise(script) if script or not exercise else _program_of(exercise)
     parse_program(path)
@@ -149,6 +165,7 @@ def yours_and_ours(
     steps = markup.count(source.read_text())
     if not 1 <= n <= steps:
         raise course.CourseError(f"there is no step {n}: steps 1 to {steps} are.")
+    need_answers(source)
     # The file's own name, in its first lines, is not a difference.
     ours = markup.program(source, n, markup.exercise_of(source))
     return difference(path.read_text(), ours, "yours", f"the course's, step {n}")
@@ -175,8 +192,14 @@ def excerpt(first: str, last: str, script: str | os.PathLike | None = None) -> C
 
 
 def what_changed(n: int, program: str = "fashion_mnist") -> Code:
-    """Show what step `n` changes in the program, as a coloured diff (for notebooks)."""
-    text = markup.source_of(program).read_text()
+    """Show what step `n` changes in the program, as a coloured diff (for notebooks);
+    where the answers were kept back, only that."""
+    source = markup.source_of(program)
+    try:
+        need_answers(source)
+    except KeptBack as kept:
+        return Code(f"# {kept}", "text")
+    text = source.read_text()
     before, after = markup.render(text, n - 1), markup.render(text, n)
     names = (f"after step {n - 1}" if n > 1 else "before step 1", f"after step {n}")
     return Code(difference(before, after, *names), "diff")

@@ -33,6 +33,11 @@ if TYPE_CHECKING:
 STEPS = records.PROGRAMS / "timed_steps.py"
 RACE = records.PROGRAMS / "recipe.py"
 ROUNDS = 5
+# Rows that README's sentence is made of; the second name stands behind their number.
+ONE_WORKER, AS_STARTED = (
+    "1 worker on 1 core or GPU",
+    "workers, as the course starts them",
+)
 TIME_LIMIT = 900.0  # seconds for one start of timed_steps.py
 # The plain recipe may take so many times as long as the course's, and is then ended.
 PATIENCE = 4.0
@@ -214,7 +219,7 @@ def launching(plan: Plan, tell: Callable[[str], None]) -> Section:
         options = ("--with", "horovod", "--cases", alone, together, "--rounds", 3)
         options += ("--steps", max(1, plan.steps // 3), *plan.dataset)
         reports = _timed(*options, workers=n)
-        rows = {limit: alone, f"{n} workers, as the course starts them": together}
+        rows = {limit: alone, f"{n} {AS_STARTED}": together}
         return {
             name: statistics.median(_speed(reports, case, images))
             for name, case in rows.items()
@@ -244,7 +249,7 @@ def launching(plan: Plan, tell: Callable[[str], None]) -> Section:
     limit = f"{n} workers that don't talk: the limit"
     rows = _in_turn(
         {
-            "1 worker on 1 core or GPU": single,
+            ONE_WORKER: single,
             "the course's start, and the limit": course_and_limit,
             f"{n} workers, plain `mpirun -np {n}`": lambda: horovod(
                 through=_own_mpirun
@@ -603,8 +608,9 @@ def bench(
     compute on cores.
 
     out: the folder for bench.md, bench.csv and the figures. record: keep the results as
-    the course's own, which notebooks and README show. draw: makes a section's figure.
-    Raises CourseError for an unknown section, and when something can't be measured.
+    the course's own, which notebooks and BENCHMARKS.md show. draw: makes a section's
+    figure. Raises CourseError for an unknown section, and when something can't be
+    measured.
     """
     unknown = [name for name in sections if name not in SECTIONS]
     if unknown or rounds < 1:
@@ -627,9 +633,8 @@ def bench(
             draw(section).savefig(out / f"{name}.png", dpi=120)
         if record:
             keep(section, f"course bench {name} --rounds {plan.rounds}")
-            readme = course.PACKAGE_ROOT / "README.md"
-            text = readme.read_text(encoding="utf-8")
-            files.write_whole(readme, with_records(text))
+            for path, update in PAGES.items():
+                files.write_whole(path, update(path.read_text(encoding="utf-8")))
     return done
 
 
@@ -668,18 +673,46 @@ def write(sections: Sequence[Section], out: Path) -> None:
                     rows.writerow((*line, row.base))
 
 
-IN_README = [name for name in SECTIONS if name != "network"]
+# The page with the recorded tables, and which are on it; README has one sentence.
+PAGE, README = course.PACKAGE_ROOT / "BENCHMARKS.md", course.PACKAGE_ROOT / "README.md"
+ON_PAGE = [name for name in SECTIONS if name != "network"]
 BEGIN, END = "<!-- course bench --record writes this -->", "<!-- until here -->"
 
 
-def with_records(readme: str) -> str:
-    """The README with the recorded tables of IN_README between its two marks.
+def with_records(page: str) -> str:
+    """The text of PAGE with the recorded tables between its two marks.
 
     Raises CourseError if a mark is missing.
     """
     parts = []
-    for name in IN_README:
+    for name in ON_PAGE:
         if (records.FOLDER / f"bench_{name}.json").exists():
             section, record = recorded(name)
             parts += [section.markdown(), record.origin]
-    return programs.in_readme(readme, BEGIN, END, "\n\n".join(parts))
+    return programs.between(PAGE.name, page, BEGIN, END, "\n\n".join(parts))
+
+
+SENTENCE = "<!-- bench_launch.json says this -->"
+
+
+def with_sentence(readme: str) -> str:
+    """The README with how fast two workers are, in a sentence between two marks.
+
+    Raises CourseError if a mark is missing.
+    """
+    section, record = recorded("launch")
+    rows = {row.name: row for row in section.rows}
+    ours = next(row for name, row in rows.items() if name.endswith(AS_STARTED))
+    one = rows[ONE_WORKER]
+    speed, alone, most = (
+        statistics.median(row.values) for row in (ours, one, rows[one.base])
+    )
+    text = (
+        f"{ours.name}, train {speed:,.0f} images a second, {speed / alone:.2f} times "
+        f"as many as one; {one.base.partition(':')[0]}, {most:,.0f}, which is the "
+        f"machine's limit. {record.origin}"
+    )
+    return programs.between(README.name, readme, SENTENCE, END, text)
+
+
+PAGES = {PAGE: with_records, README: with_sentence}

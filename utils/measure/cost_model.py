@@ -21,11 +21,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, replace
 
 import numpy as np
+import pandas
 from scipy.optimize import lsq_linear
 
 from utils.base.course import CourseError
 
 BYTES = 4  # of a float32, in which gradients travel
+TRUSTED = 0.2  # typical relative error, above which a fit says nothing of more workers
+# By what each of the five numbers is multiplied, in their order.
+TERMS = ("steps", "activations", "multiplications", "messages", "bytes")
 BACKWARD = 2 / 3  # of computing: gradients of inputs and weights; a third is forward
 
 # messages(N), one after the other, of an all-reduce
@@ -155,6 +159,22 @@ class Fit:
     spread: float
     points: tuple[Point, ...]
 
+    @property
+    def trusted(self) -> bool:
+        """Does the model fit well enough to ask it about what was not measured?"""
+        return self.spread <= TRUSTED
+
+    @property
+    def verdict(self) -> str:
+        """A sentence on how well it fits, and what follows."""
+        error = f"typical error at {len(self.points)} measured steps: {self.spread:.0%}"
+        if self.trusted:
+            return f"{error}."
+        return (
+            f"{error}, more than {TRUSTED:.0%}: don't believe what this fit predicts. "
+            "Let nothing else run here, and measure again with more steps."
+        )
+
     def seconds(self, workers: int, batch: int, network: Network) -> np.ndarray:
         """(low, middle, high): 90 % of new measurements should lie between."""
         drawn, _ = self._drawn(workers, batch, network)
@@ -178,6 +198,15 @@ class Fit:
         return np.array([min(low, middle), middle, max(high, middle)])
 
 
+def table(points: Iterable[Point], law: str = "ring") -> pandas.DataFrame:
+    """A row for each measured step: by what each of the five numbers is multiplied (a
+    column for each of TERMS), and the seconds that were measured."""
+    points = tuple(points)
+    rows = [_terms(p.workers, p.batch, p.network, law, p.talks) for p in points]
+    frame = pandas.DataFrame(rows, columns=TERMS, dtype=float)
+    return frame.assign(seconds=[point.seconds for point in points])
+
+
 def fit(points: Iterable[Point], law: str = "ring", draws: int = 200) -> Fit:
     """Fit the five numbers to measured steps by least squares of the relative errors.
 
@@ -189,9 +218,7 @@ def fit(points: Iterable[Point], law: str = "ring", draws: int = 200) -> Fit:
     for point in points:
         if not point.seconds > 0:
             raise CourseError(f"a step of {point.seconds} s can't be: {point}.")
-    rows = np.array(
-        [_terms(p.workers, p.batch, p.network, law, p.talks) for p in points], float
-    ).reshape(-1, 5)
+    rows = table(points, law)[[*TERMS]].to_numpy()
     size = rows.max(axis=0, initial=0)
     if not size.all() or np.linalg.matrix_rank(rows / size) < 5:
         raise CourseError(
@@ -232,6 +259,13 @@ def gustafson(workers: int | np.ndarray, serial: float) -> float | np.ndarray:
     """The same where the work grows with the workers: N - serial (N - 1) (J. Gustafson,
     Reevaluating Amdahl's law, Communications of the ACM 31, 1988)."""
     return workers - serial * (np.asarray(workers) - 1)
+
+
+def serial_share(workers: int, speed_up: float) -> float:
+    """The share that can't be shared out, by Amdahl's law, from one speed-up: (N / S -
+    1) / (N - 1) (A. Karp, H. Flatt, Measuring parallel processor performance,
+    Communications of the ACM 33, 1990). Noise takes it below 0 or above 1."""
+    return (workers / speed_up - 1) / (workers - 1)
 
 
 def fit_amdahl(workers: Sequence[int], speed_ups: Sequence[float]) -> float:

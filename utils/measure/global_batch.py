@@ -11,13 +11,15 @@ it goes on where it was.
 import argparse
 import json
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pandas
 
 from utils.base import course, files, logs
-from utils.measure import records
+from utils.measure import optimizers, records
 from utils.running import launch
 from utils.running.result import Run
 from utils.training import data, keras_2, networks
@@ -101,6 +103,18 @@ def grouped(runs: list[dict]) -> dict[str, dict[int, list[dict]]]:
     return by_recipe
 
 
+def summary(runs: list[dict]) -> pandas.DataFrame:
+    """The accuracy after the last epoch, a row for each number of workers and a column
+    for each recipe: the mean over the seeds, and in brackets the lowest and highest."""
+    table = {}
+    for recipe, by_workers in grouped(runs).items():
+        for workers, repeats in sorted(by_workers.items()):
+            last = [run["accuracy"][-1] for run in repeats]
+            words = f"{np.mean(last):.0%} ({min(last):.0%} to {max(last):.0%})"
+            table.setdefault(recipe, {})[workers] = words
+    return pandas.DataFrame(table).rename_axis("workers")
+
+
 def seconds_to(run: dict, accuracy: float) -> float | None:
     """Seconds of training until the end of the first epoch with this accuracy."""
     epochs = zip(run["accuracy"], run["seconds"], strict=True)
@@ -124,8 +138,7 @@ class OneLayer:
     """
 
     def __init__(self, dataset: data.Dataset):
-        pixels = (dataset.x_train - dataset.mean) / dataset.std
-        self.x = pixels.reshape(len(pixels), -1).astype(np.float32)
+        self.x = _standardised(dataset, dataset.x_train)
         self.y = np.eye(len(dataset.classes), dtype=np.float32)[dataset.y_train]
         self.weights = np.zeros((self.x.shape[1], self.y.shape[1]), np.float32)
 
@@ -180,17 +193,20 @@ def noise_scale(by_batch: dict[int, float]) -> float:
     return float(np.mean([batch * value**2 for batch, value in by_batch.items()]))
 
 
+DIVERGED = 10.0  # a cross-entropy from which no training of `steps_needed` came back
+
+
 def steps_needed(
     dataset: data.Dataset,
     batches: tuple[int, ...],
     loss: float = 0.7,
-    rates: tuple[float, ...] = (0.0005, 0.001, 0.002, 0.004, 0.008),
+    rates: tuple[float, ...] = (0.064, 0.032, 0.016, 0.008, 0.004, 0.002, 0.001),
     limit: int = 600,
     seed: int = 1,
 ) -> dict[int, int]:
     """Batch -> the steps until the loss of all images is reached, with the best of the
-    rates. It is looked at after 5, 10, 15 ... steps; batches that take more than
-    `limit` are left out."""
+    rates. It is looked at after 5, 10, 15 ... steps; a rate with which it gets above
+    DIVERGED is given up, and batches that take more than `limit` are left out."""
     steps: dict[int, int] = {}
     model = OneLayer(dataset)
     for batch in batches:
@@ -200,11 +216,81 @@ def steps_needed(
             random = np.random.default_rng(seed)
             for done in range(5, best + 1, 5):
                 model.train(batch, rate, 5, random)
-                if model.loss() <= loss:
+                reached = model.loss()
+                if reached <= loss:
                     best = done
                     steps[batch] = done
+                if not loss < reached < DIVERGED:
                     break
     return steps
+
+
+# ------------------------------------------------------------ a small network
+
+HIDDEN = 32  # units of its one hidden layer
+
+
+def small_network(
+    dataset: data.Dataset,
+    batch: int,
+    rates: Sequence[float],
+    seed: int,
+    optimizer: Callable = optimizers.Momentum,
+) -> float:
+    """Train a network with one hidden layer, and return its validation accuracy.
+
+    batch: images of a step, of all workers together. rates: the learning rate of each
+    step, and so their number. seed: of the weights, and of the order of the images.
+    optimizer: makes one, such as those of `utils.measure.optimizers`. In NumPy, as it
+    takes less than a second: its workers are not run, only their gradients' mean is
+    computed, which is the gradient of all their images.
+    """
+    random = np.random.default_rng(seed)
+    x, labels = _standardised(dataset, dataset.x_train), dataset.y_train
+    classes = len(dataset.classes)
+    sizes = ((x.shape[1], HIDDEN), (HIDDEN, classes))
+    weights = [  # He's initial weights, and biases of 0
+        layer.astype(np.float32)
+        for ins, outs in sizes
+        for layer in (
+            random.normal(0, np.sqrt(2 / ins), (ins, outs)),
+            np.zeros(outs),
+        )
+    ]
+    steps = optimizer()
+    passes = -(-len(rates) * batch // len(x))
+    order = np.concatenate([random.permutation(len(x)) for _ in range(passes)])
+    targets = np.eye(classes, dtype=np.float32)[labels]
+    for step, rate in enumerate(rates):
+        chosen = order[step * batch : (step + 1) * batch]
+        gradients = _gradients(weights, x[chosen], targets[chosen])
+        steps.step(weights, gradients, rate)
+    _, scores = _forward(weights, _standardised(dataset, dataset.x_val))
+    return float((scores.argmax(axis=1) == dataset.y_val).mean())
+
+
+def _standardised(dataset: data.Dataset, images: np.ndarray) -> np.ndarray:
+    pixels = (images - dataset.mean) / dataset.std
+    return pixels.reshape(len(images), -1).astype(np.float32)
+
+
+def _forward(weights: list[np.ndarray], x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What the hidden layer gives, and the scores of the classes."""
+    first, first_bias, second, second_bias = weights
+    hidden = np.maximum(x @ first + first_bias, 0)
+    return hidden, hidden @ second + second_bias
+
+
+def _gradients(
+    weights: list[np.ndarray], x: np.ndarray, targets: np.ndarray
+) -> tuple[np.ndarray, ...]:
+    """Of the mean cross-entropy, by each of the weights."""
+    hidden, scores = _forward(weights, x)
+    guess = np.exp(scores - scores.max(axis=1, keepdims=True))
+    guess /= guess.sum(axis=1, keepdims=True)
+    error = (guess - targets) / len(x)
+    before = (error @ weights[2].T) * (hidden > 0)
+    return x.T @ before, before.sum(axis=0), hidden.T @ error, error.sum(axis=0)
 
 
 # ------------------------------------------------------------ validation
@@ -278,32 +364,65 @@ def attempt(
 def score(folder: Path, dataset: data.Dataset, width: int = 1) -> float:
     """The accuracy on x_test of the course's network with the weights in `folder`.
 
-    Raises CourseError if there is no checkpoint, or one of other weights.
+    The newest checkpoint counts: of tf.train, by whatever key it holds the model, or a
+    file of Keras. Raises CourseError if there is none, or one of other weights.
     """
     keras_2.choose()
     import tensorflow as tf
 
+    # Of another network it would list every single weight.
+    tf.get_logger().setLevel("ERROR")
+    model = networks.wide_resnet(width)
     newest = tf.train.latest_checkpoint(str(folder))
-    if newest is None:
+    files_of_keras = sorted(
+        (path for ending in ("keras", "h5") for path in folder.rglob(f"*.{ending}")),
+        key=lambda path: path.stat().st_mtime_ns,
+    )
+    if newest is not None:
+        reason = _restore(model, newest)
+    elif files_of_keras:
+        reason = _load(model, files_of_keras[-1])
+    else:
         raise course.CourseError(
             f"there is no checkpoint in {course.shown(folder)}: is step 4 done?"
         )
-    model = networks.wide_resnet(width)
-    # Of another network it would list every single weight.
-    tf.get_logger().setLevel("ERROR")
-    try:
-        status = tf.train.Checkpoint(model=model).restore(newest)
-        status.assert_existing_objects_matched().expect_partial()
-    except (AssertionError, ValueError) as error:
-        reason = str(error).splitlines()[0]
+    if reason:
         raise course.CourseError(
             f"{course.shown(folder)} holds no weights of WRN-16-{width}: {reason}"
-        ) from None
+        )
     right = 0
     for images, labels in data.test_batches(dataset, 200).as_numpy_iterator():
         outputs = model(images, training=False).numpy()
         right += int((outputs.argmax(1) == labels.argmax(1)).sum())
     return right / len(dataset.x_test)
+
+
+def _restore(model, newest: str) -> str:
+    """Fill the model from a checkpoint of tf.train; returns why that can't be done."""
+    import tensorflow as tf
+
+    names = tf.train.load_checkpoint(newest).get_variable_to_shape_map()
+    keys = {name.partition("/")[0] for name in names if "/" in name} - {"save_counter"}
+    # By the course's key first; last, the checkpoint may be of the model itself.
+    ways = [{key: model} for key in sorted(keys, key=lambda key: key != "model")]
+    reason = ""
+    for kept in (*ways, {"root": model}):
+        try:
+            status = tf.train.Checkpoint(**kept).restore(newest)
+            status.assert_existing_objects_matched().expect_partial()
+            return ""
+        except (AssertionError, ValueError) as error:
+            reason = reason or str(error).splitlines()[0]
+    return f"its keys are {', '.join(sorted(keys)) or 'none'}; {reason}"
+
+
+def _load(model, path: Path) -> str:
+    """Fill the model from a file of Keras; returns why that can't be done."""
+    try:
+        model.load_weights(path)
+    except (OSError, ValueError) as error:
+        return f"{path.name}: {str(error).splitlines()[0]}"
+    return ""
 
 
 def front(attempts: list[Attempt]) -> list[Attempt]:

@@ -20,6 +20,7 @@ import psutil
 from utils.base import course, logs, machine, programs
 from utils.base.course import TIME_LIMIT
 from utils.base.machine import cores
+from utils.running import launchers
 from utils.running import tasks as clusters
 from utils.running.follow import follow
 from utils.running.launchers import (
@@ -110,6 +111,15 @@ def _refuse_unknown(options: Mapping[str, object], script: Path) -> None:
             )
 
 
+def _script_of_hosts(discovery: str | os.PathLike | None) -> str:
+    """The text of the script that lists hosts. Raises CourseError for what is none."""
+    if discovery is None:
+        return launchers.DISCOVER
+    if not Path(discovery).is_file():
+        raise course.CourseError(f"there is no file {course.shown(Path(discovery))}.")
+    return Path(discovery).read_text()
+
+
 def _starts_a_library(tree: ast.Module) -> bool:
     """Does the program itself call an `init`, or import MPI, which starts itself?"""
     for node in ast.walk(tree):
@@ -131,6 +141,7 @@ def run(
     tolerate: str | None = None,
     elastic: bool = False,
     reset_limit: int | None = None,
+    discovery: str | os.PathLike | None = None,
     attend: Callable[["Run"], None] | None = None,
     threads: int | None = None,
     time_limit: float = TIME_LIMIT,
@@ -153,6 +164,8 @@ def run(
     elastic: let `horovodrun` start the workers, half of them as if on another host, so
         that training goes on when a host is lost (utils.cluster.elastic).
     reset_limit: after how many such changes an elastic run is ended.
+    discovery: a script that lists the hosts of an elastic run: NAME:SLOTS for each line
+        `NAME slots=SLOTS` of the file `hosts` in its own folder. A copy of it is run.
     attend: called with the run again and again while it is on.
     threads: how many threads, and so cores, each worker computes with; by default the
         cores are shared out. Without meaning where workers compute on GPUs: they do if
@@ -193,7 +206,9 @@ def run(
     _refuse_unknown(options, script)
     folder = logs.new_folder(script.stem)
     if elastic:
-        launcher = Horovodrun(workers, *both_hosts(workers, folder), reset_limit)
+        text = _script_of_hosts(discovery)
+        hosts = both_hosts(workers, folder, text)
+        launcher = Horovodrun(workers, *hosts, reset_limit)
 
     if on_gpus:
         threads = None

@@ -244,11 +244,16 @@ def plain_tasks(
 
 # ------------------------------------------------ hosts that come and go, made here
 
-# A run's folder has a file `hosts`, with a line NAME:SLOTS for each host that is there,
-# and a script that prints it, which `horovodrun` asks every second. Both hosts are this
-# machine, by two of its names: to Horovod, they are two.
+# A run's folder has a file `hosts`, with a line `NAME slots=SLOTS` for each host that
+# is there, as Open MPI has it, and a script that makes `NAME:SLOTS` of each, which
+# `horovodrun` asks every second. Both hosts are this machine, by two of its names: to
+# Horovod, they are two.
 HOST_NAMES = ("localhost", "127.0.0.1")
-DISCOVERY = "discover_hosts.sh"
+HOSTS, DISCOVERY = "hosts", "discover_hosts"
+DISCOVER = """\
+#!/bin/sh
+exec sed 's/ slots=/:/' "$(dirname "$0")/hosts"
+"""
 
 
 def share_hosts(workers: int) -> dict[str, int]:
@@ -258,28 +263,35 @@ def share_hosts(workers: int) -> dict[str, int]:
 
 def read_hosts(folder: Path) -> dict[str, int]:
     """The hosts that are there, in a run's folder: name -> slots."""
-    lines = (folder / "hosts").read_text().split()
-    pairs = [line.rpartition(":") for line in lines]
-    return {name: int(slots) for name, _, slots in pairs}
+    lines = (folder / HOSTS).read_text().splitlines()
+    pairs = [line.split(" slots=") for line in lines]
+    return {name: int(slots) for name, slots in pairs}
 
 
 def write_hosts(folder: Path, hosts: dict[str, int]) -> None:
     """Say which hosts are there."""
-    lines = "".join(f"{name}:{slots}\n" for name, slots in hosts.items())
-    files.write_whole(folder / "hosts", lines)
+    lines = "".join(f"{name} slots={slots}\n" for name, slots in hosts.items())
+    files.write_whole(folder / HOSTS, lines)
 
 
-def both_hosts(workers: int, folder: Path) -> tuple[Path, str]:
+def discovery_script(text: str, folder: Path) -> Path:
+    """Write a script that lists hosts into the folder that has the file of hosts."""
+    script = folder / DISCOVERY
+    script.write_text(text)
+    script.chmod(0o755)
+    return script
+
+
+def both_hosts(
+    workers: int, folder: Path, discovery: str = DISCOVER
+) -> tuple[Path, str]:
     """Let both hosts be there, with places for so many workers.
 
-    Writes the file of hosts and the script into the run's folder; returns the script,
-    and the network interface by which the hosts talk.
+    Writes the file of hosts and the script (its text is `discovery`) into the run's
+    folder; returns the script, and the network interface by which the hosts talk.
     """
     write_hosts(folder, share_hosts(workers))
-    script = folder / DISCOVERY
-    script.write_text('#!/bin/sh\nexec cat "$(dirname "$0")/hosts"\n')
-    script.chmod(0o755)
-    return script, loopback()
+    return discovery_script(discovery, folder), loopback()
 
 
 def loopback() -> str:

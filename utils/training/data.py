@@ -14,6 +14,9 @@ from utils.training import fetch, keras_2, samples
 if TYPE_CHECKING:
     import tensorflow as tf
 
+    # Of numbers of images: float32 (batch, *image_shape), and one-hot labels.
+    Batch = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
+
 CLASSES = (
     "T-shirt/top",
     "Trouser",
@@ -240,18 +243,58 @@ def training_batches(
     """
     import tensorflow as tf
 
+    check_batch_size(dataset, batch_size)
     count = len(dataset.x_train)
-    if not 1 <= batch_size <= count:
-        raise CourseError(
-            f"batch size is {batch_size}: choose from 1 to the {count:,} images "
-            "to train on."
-        )
     key = _random_state(seed, words=2)
     passes = tf.data.Dataset.counter().map(
         _as_it_is(lambda number: _random_pass(key, number, count))
     )
     whole_batches = count - count % batch_size
     return _pipeline(passes, whole_batches, batch_size, _augmented(dataset))
+
+
+def check_batch_size(dataset: Dataset, batch_size: int) -> None:
+    """Raise CourseError if not a single batch to train on can be filled."""
+    count = len(dataset.x_train)
+    if not 1 <= batch_size <= count:
+        raise CourseError(
+            f"batch size is {batch_size}: choose from 1 to the {count:,} images "
+            "to train on."
+        )
+
+
+def augmented(dataset: Dataset) -> "Batch":
+    """A function from numbers of training images to a batch of them to train on: each
+    flipped, shifted and standardised as `training_batches` has it, with random numbers
+    of the process (see `seed_worker`). For `tf.data.Dataset.map`, on whole batches.
+    """
+    import tensorflow as tf
+
+    moved = _augmented(dataset)
+
+    def batch(numbers):
+        count = tf.shape(numbers)[0]
+        shifts = tf.random.uniform((count, 2), -SHIFT, SHIFT + 1, tf.int32)
+        return moved(numbers, shifts, tf.random.uniform((count,)) < 0.5)
+
+    return _as_it_is(batch)
+
+
+def as_they_are(dataset: Dataset) -> "Batch":
+    """A function from numbers of images to validate on to a batch of them, standardised
+    and nothing else. For `tf.data.Dataset.map`, on whole batches."""
+    return _standardised(dataset, dataset.x_val, dataset.y_val)
+
+
+def one_thread() -> "tf.data.Options":
+    """Let a pipeline of whole batches have one thread: that is many times faster than
+    the model needs, and leaves the cores to it and to the other workers."""
+    import tensorflow as tf
+
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = 1
+    options.threading.max_intra_op_parallelism = 1
+    return options
 
 
 def rest_of_epoch(
@@ -460,17 +503,24 @@ def _plain(
     batch_size: int,
 ):
     """Batches of images in the order of each pass, standardised."""
-    import tensorflow as tf
-
     if batch_size < 1:
         raise CourseError(f"batch size is {batch_size}: choose 1 or more.")
+    return _pipeline(
+        passes, len(images), batch_size, _standardised(dataset, images, labels)
+    )
+
+
+def _standardised(dataset: Dataset, images: np.ndarray, labels: np.ndarray) -> "Batch":
+    """A function from places among these images to a batch of them."""
+    import tensorflow as tf
+
     images, labels = _tensors(images, labels)
 
     def batch(places):
         pixels = standardise(tf.gather(images, places), dataset)
         return pixels, tf.one_hot(tf.gather(labels, places), len(dataset.classes))
 
-    return _pipeline(passes, len(images), batch_size, batch)
+    return _as_it_is(batch)
 
 
 def _as_it_is(function):
@@ -507,9 +557,4 @@ def _pipeline(passes: "tf.data.Dataset", stop: int, batch_size: int, batch):
     batches = passes.flat_map(_as_it_is(cut)).map(_as_it_is(batch)).prefetch(2)
     # Keras then asks for the steps of an epoch instead of waiting for its end for ever.
     batches = batches.apply(tf.data.experimental.assert_cardinality(size))
-    options = tf.data.Options()
-    # One thread is hundreds of times faster than the model needs, and leaves the
-    # cores to it and to the other workers.
-    options.threading.private_threadpool_size = 1
-    options.threading.max_intra_op_parallelism = 1
-    return batches.with_options(options)
+    return batches.with_options(one_thread())

@@ -1,9 +1,12 @@
-"""What exercises/survive.py needs beside Horovod and Keras: take up a checkpoint, and
-write down what becomes of a training whose workers come and go.
+"""What exercises/survive.py needs beside Horovod and Keras: write down what becomes of
+a training whose workers come and go. And for programs that are no exercise, what that
+one does itself: take up a checkpoint.
 """
 
 import csv
+import os
 import re
+import socket
 import time
 from pathlib import Path
 
@@ -13,7 +16,7 @@ import tensorflow as tf
 from utils.base import logs
 from utils.base.course import CourseError, notice, shown
 
-BATCHES = ("time", "workers", "epoch", "begin", "images", "loss")
+BATCHES = ("time", "host", "workers", "epoch", "begin", "images", "loss")
 # What TensorFlow raises for a checkpoint that is cut off, damaged or another network's.
 REFUSED = (tf.errors.OpError, AssertionError, IndexError, ValueError)
 
@@ -21,11 +24,12 @@ REFUSED = (tf.errors.OpError, AssertionError, IndexError, ValueError)
 class Journal(tf.keras.callbacks.Callback):
     """Let the worker that has rank 0 at the moment write journal.csv and history.csv.
 
-    journal.csv has a line for each batch: the time (seconds since 1970), the number of
-    workers, the epoch (counted from 0), how many of its images were done before and
-    are done now, and the mean loss since `fit` began. history.csv has a line for each
-    epoch; for one that `end_epoch` has ended, without the training's loss. A worker
-    that becomes rank 0 later on begins files of its own, journal-1.csv and so on.
+    journal.csv has a line for each batch: the time (seconds since 1970), the host of
+    rank 0, the number of workers, the epoch (counted from 0), how many of its images
+    were done before and are done now, and the loss of rank 0's batch. history.csv has a
+    line for each epoch; for one that `end_epoch` has ended, without the training's
+    loss. A worker that becomes rank 0 later on begins files of its own, journal-1.csv
+    and so on.
 
     state: its `epoch` and `images` say how far the training is. log_dir: see
     utils.base.logs.claim.
@@ -35,6 +39,10 @@ class Journal(tf.keras.callbacks.Callback):
         super().__init__()
         self.state, self.log_dir = state, log_dir
         self._paths: dict[str, Path] = {}
+        self._host = os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname()
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._batches, self._losses = 0, 0.0
 
     def on_train_batch_begin(self, batch, logs=None):
         self._begin = self.state.images
@@ -42,7 +50,11 @@ class Journal(tf.keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         now = f"{time.time():.3f}"
         images = self._begin, self.state.images
-        facts = now, hvd.size(), self.state.epoch, *images, logs["loss"]
+        # What Keras tells is the mean of all batches since the epoch, or `fit`, began.
+        self._batches += 1
+        before, self._losses = self._losses, self._batches * logs["loss"]
+        loss = self._losses - before
+        facts = now, self._host, hvd.size(), self.state.epoch, *images, loss
         row = dict(zip(BATCHES, facts, strict=True))
         self._write("journal.csv", row)
 

@@ -1,7 +1,8 @@
 """Judge the six Horovod steps: compare what the ranks reported."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from utils.checking.judges.judge import (
     in_line,
     short,
 )
-from utils.checking.observers.observe import SMALL
+from utils.checking.observers.observe import SMALL, UNKNOWN
 from utils.lessons.verdict import UNDECIDED
 
 CLOSE = 0.01  # relative: what compression to 16 bits may cost
@@ -101,6 +102,7 @@ def starts_and_pins(worlds: dict[str, Observed]) -> None:
                 "growth was not on for it.",
                 line,
             )
+    _takes_the_keras_interface(world)
     if "given" in worlds:
         _takes_what_is_given(worlds["given"])
     if "crowded" in worlds:
@@ -115,6 +117,30 @@ def starts_and_pins(worlds: dict[str, Observed]) -> None:
             f"{short(failure['error'])}",
             failure["line"],
         )
+
+
+def _takes_the_keras_interface(world: Observed) -> None:
+    """Only that has callbacks: who trains with fit, and hasn't found a way without
+    them, is told before a later step fails."""
+    rank = world.ranks[0]
+    names = {name for fit in rank.all("fit") for name in fit["modules"]}
+    alone = "horovod.tensorflow" in names and _KERAS not in names
+    found_a_way = any(e["op"] == "broadcast" for e in rank.all("enter"))
+    failed = any(
+        "'horovod.tensorflow' has no attribute" in failure["error"]
+        for _, failure in world.failures()
+    )
+    if failed or (alone and not found_a_way):
+        started = next(e["line"] for e in rank.all("enter") if e["op"] == "init")
+        raise Problem(
+            "other-interface",
+            f"The program has imported horovod.tensorflow alone, not {_KERAS}: the "
+            "callbacks of steps 4 and 6 are in that one only.",
+            started,
+        )
+
+
+_KERAS = "horovod.tensorflow.keras"
 
 
 def _takes_what_is_given(world: Observed) -> None:
@@ -170,32 +196,134 @@ def _gpus(numbers: list[int]) -> str:
 def speaks_with_one_voice(worlds: dict[str, Observed]) -> None:
     world = worlds["two"]
     fits = [rank.all("fit") for rank in world.ranks]
-    asked = [bool(fit[0]["verbose"]) if fit else None for fit in fits]
-    spoke = [_PROGRESS.search(rank.text("out")) for rank in world.ranks]
-    if world.outcome != lab.ENDED and None in asked:
+    if world.outcome != lab.ENDED and not all(fits):
         raise Missing
     line = fits[0][0]["line"] if fits[0] else None
-    rank_0 = asked[0] or spoke[0]
-    other_ranks = [n for n in range(1, world.size) if asked[n] or spoke[n]]
-    if other_ranks and not rank_0:
+    _raise_idle(world)
+    said = [_said(rank) for rank in world.ranks]
+    # What didn't come so far as to say anything may have been asked to.
+    asked = [
+        bool(fit and fit[0]["verbose"])
+        and (not rank.all("fitted") or bool(rank.all("failed")))
+        for fit, rank in zip(fits, world.ranks, strict=True)
+    ]
+    rank_0 = asked[0] or _tells(said[0], [line for o in said[1:] for line in o])
+    scores = [_scores(lines, said[0] if n else ()) for n, lines in enumerate(said)]
+    others = [n for n in range(1, world.size) if asked[n] or scores[n]]
+    if not rank_0:
+        local = _local_rank_for_rank(world.ranks[0])
+        if local:
+            raise Problem(
+                "local-rank-for-rank",
+                f"Rank 0 was silent, for line {local} asks for the local rank, which "
+                "was 3 and 1 here. Each machine counts its own workers by it, so that "
+                "several workers have local rank 0, or none has; one alone has rank 0.",
+                local,
+            )
+    if others and not rank_0:
         raise Problem(
-            "inverted", f"Rank 0 was silent, and rank {other_ranks[0]} was not.", line
+            "inverted", f"Rank 0 was silent, and rank {others[0]} was not.", line
         )
     if not rank_0:
         raise Problem("silent", "No worker showed progress, not even rank 0.", line)
-    if other_ranks:
-        progress = spoke[other_ranks[0]]
+    if others:
         words = (
-            f'printed "{_whole_line(progress)}"'
-            if progress
-            else f"called fit with verbose={fits[other_ranks[0]][0]['verbose']!r}"
+            f'printed "{short(scores[others[0]][0], 60)}"'
+            if scores[others[0]]
+            else f"called fit with verbose={fits[others[0]][0]['verbose']!r}"
         )
-        raise Problem("others-speak", f"Rank {other_ranks[0]} {words}.", line)
+        raise Problem("others-speak", f"Rank {others[0]} {words}.", line)
 
 
-def _whole_line(match: re.Match) -> str:
-    start = max(match.string.rfind(c, 0, match.start()) for c in "\n\r\b") + 1
-    return short(re.split(r"[\n\r\b]", match.string[start:])[0], 60)
+def _raise_idle(world: Observed) -> None:
+    """Raise the Problem of ranks that are silent, as they have nothing to tell."""
+    trained = [any(e["training"] for e in r.all("forward")) for r in world.ranks]
+    if world.outcome == lab.ENDED and any(trained) and not all(trained):
+        working = world.ranks[trained.index(True)]
+        idle = ", ".join(str(n) for n, did in enumerate(trained) if not did)
+        line = next((fit["line"] for fit in working.all("fit")), None)
+        raise Problem(
+            "does-not-train",
+            f"Rank {working.number} trained, rank {idle} did not: only what is shown "
+            "depends on the rank, not who works.",
+            line,
+        )
+
+
+def _said(rank: Rank) -> list[str]:
+    """What the rank has said since it began to train, and all progress before that, by
+    whichever way to the terminal; without what libraries say by themselves."""
+    sizes = [event["sizes"] for event in rank.all("output")[:1]] or [[0, 0]]
+    lines = []
+    for name, size in zip(("out", "err"), sizes[0], strict=False):
+        text = rank.text(name)
+        if rank.all("failed"):  # what Python says of the end is not the program's word
+            text = text.partition("Traceback (most recent call last):\n")[0]
+        before = text.encode()[:size].decode(errors="replace")
+        lines += [line for line in _lines(before) if _PROGRESS.search(line)]
+        lines += _lines(text[len(before) :])
+    return lines
+
+
+def _lines(text: str) -> list[str]:
+    """Lines as a terminal shows them, without those of libraries."""
+    lines = [line.strip() for line in re.split(r"[\n\r\b]+", text)]
+    lines = [re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", line) for line in lines]
+    kept, of_warning = [], False
+    for line in lines:
+        if of_warning:  # the line of code that Python shows below a warning
+            of_warning = False
+            continue
+        of_warning = bool(_WARNING.match(line))
+        if not of_warning and not _OF_LIBRARIES.match(line) and re.search(r"\w", line):
+            kept.append(line)
+    return kept
+
+
+_WARNING = re.compile(r"\S+\.py:\d+: \w*Warning: ")
+_OF_LIBRARIES = re.compile(
+    r"WARNING:tensorflow:|WARNING: All log messages|NOTICE: "
+    r"|\d{4}-\d\d-\d\d .{0,40}: [IWEF] "
+    r"|[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ \S+\.cc:\d+\]"
+)
+
+
+def _scores(lines: list[str], of_rank_0: Iterable[str]) -> list[str]:
+    """The lines in which progress or scores are told, if any are: in Keras' words, or,
+    in whichever words, again and again, or as rank 0 tells them.
+
+    That a worker once says who it is, or that it has ended, is none of it.
+    """
+    spoken = [line for line in lines if _PROGRESS.search(line)]
+    numbers = [line for line in lines if re.search(r"\d[.,]\d", line)]
+    forms = {_form(line) for line in of_rank_0}
+    repeated = [line for line in numbers if _form(line) in forms]
+    return spoken or repeated or (numbers if len(numbers) > 1 else [])
+
+
+def _tells(lines: list[str], of_others: list[str]) -> bool:
+    """Is there any number among the lines that is more than who says it, or when?"""
+    forms = {_form(line) for line in of_others}
+    return bool(_scores(lines, lines)) or any(
+        re.search(r"\d", line) and _form(line) not in forms for line in lines
+    )
+
+
+def _form(line: str) -> str:
+    """The line without its numbers."""
+    return re.sub(r"[-+]?\d+(?:[.,]\d+)*(?:e[-+]?\d+)?", "#", line)
+
+
+def _local_rank_for_rank(rank: Rank) -> int | None:
+    """The last line that asked for the local rank after the GPU was chosen with it."""
+    kinds = [event["what"] for event in rank.events]
+    pinned = len(kinds) - kinds[::-1].index("pinned") if "pinned" in kinds else 0
+    asked = [
+        event["line"]
+        for event in rank.events[pinned:]
+        if event["what"] == "asked" and event["name"] == "local_rank"
+    ]
+    return asked[-1] if asked and (pinned or len(asked) > 1) else None
 
 
 # ------------------------------------------------------------ step 3
@@ -225,6 +353,7 @@ def averages_gradients(worlds: dict[str, Observed]) -> None:
     updates = [rank.first("update") for rank in world.ranks]
     line = updates[0]["line"]
     mean = local.mean(axis=0)
+    made = wrapped[-1] if wrapped and all(u["wrapped"] for u in updates) else line
     if all(_same(gradient, mean) for gradient in applied):
         reduced = _reduced_elements(world.ranks[0])
         if reduced > 1.5 * mean.size:
@@ -261,15 +390,15 @@ def averages_gradients(worlds: dict[str, Observed]) -> None:
     if all(_same(g, f * mean) for g, f in zip(applied, factors, strict=True)):
         if np.allclose(factors, world.size, rtol=CLOSE):
             raise Problem(
-                "sum", "All ranks used the sum of the gradients, not the mean.", line
+                "sum", "All ranks used the sum of the gradients, not the mean.", made
             )
         multiples = " and ".join(f"{factor:.2f}" for factor in factors)
-        raise Problem("scaled", f"The ranks used {multiples} times the mean.", line)
+        raise Problem("scaled", f"The ranks used {multiples} times the mean.", made)
     if _same(applied[0], applied[1]):
         raise Problem(
-            "not-the-mean", "All ranks used the same gradient, but not the mean.", line
+            "not-the-mean", "All ranks used the same gradient, but not the mean.", made
         )
-    raise Problem("differs", "The ranks used different gradients.", line)
+    raise Problem("differs", "The ranks used different gradients.", made)
 
 
 def _reduced_elements(rank: Rank) -> int:
@@ -407,8 +536,16 @@ def _first_exchange(rank: Rank, since: str) -> int | None:
 
 @trains
 def shares_the_epoch(worlds: dict[str, Observed]) -> None:
-    used = [w for w in worlds.values() if not lab.WORLDS[w.name].devices_only]
-    counts = {}
+    # One of each size, rather one whose steps are only counted.
+    by_size = {
+        world.size: world
+        for world in sorted(
+            worlds.values(), key=lambda w: lab.WORLDS[w.name].count_only
+        )
+        if not lab.WORLDS[world.name].devices_only
+    }
+    used = list(by_size.values())
+    done: dict[int, list[list[Epoch]]] = {}  # by size of the world and rank
     for world in sorted(used, key=lambda world: world.size):
         for rank in world.ranks:
             for fit in rank.all("fit")[:1]:
@@ -416,8 +553,9 @@ def shares_the_epoch(worlds: dict[str, Observed]) -> None:
                     if isinstance(fit[name], float):
                         raise Problem(
                             "float",
-                            f"On {world.size} workers {name} was {fit[name]:.4g}: "
-                            "steps are whole numbers, so divide with //.",
+                            f"On {_workers(world.size)} {name} was {fit[name]!r}, with "
+                            "a decimal point: steps are whole numbers, so divide with "
+                            "//.",
                             fit["line"],
                         )
         if world.outcome != lab.ENDED and not all(
@@ -426,16 +564,16 @@ def shares_the_epoch(worlds: dict[str, Observed]) -> None:
             world.raise_trouble()
         if not any(rank.all("forward") for rank in world.ranks):
             raise Missing
-        counts[world.size] = [_steps(rank) for rank in world.ranks]
+        done[world.size] = [_epochs(rank) for rank in world.ranks]
     lines = [f["line"] for w in used for r in w.ranks for f in r.all("fit")]
     line = lines[0] if lines else None
-    sizes = sorted(counts)
-    trained = {n: [train for train, _ in counts[n]] for n in sizes}
-    validated = {n: [val for _, val in counts[n]] for n in sizes}
+    first = {n: [epochs[0] for epochs in ranks] for n, ranks in done.items()}
+    trained = {n: [len(e.trained) for e in ranks] for n, ranks in first.items()}
+    validated = {n: [len(e.validated) for e in ranks] for n, ranks in first.items()}
     evidence = [
         f"{_workers(size)}: {_listed(trained[size])} training, "
         f"{_listed(validated[size])} validation steps"
-        for size in sizes
+        for size in done
     ]
 
     def problem(name: str, seen: str) -> Problem:
@@ -444,7 +582,25 @@ def shares_the_epoch(worlds: dict[str, Observed]) -> None:
     total, rounds = lab.STEPS, 3 * lab.VAL_STEPS
     if not any(e["op"] == "join" for w in used for e in w.ranks[0].all("enter")):
         _raise_unequal(trained, problem)
-    _compare(trained, total, "training", {}, problem)
+    if not all(_one_pass(ranks) for ranks in first.values()):
+        _compare(
+            trained,
+            total,
+            "training",
+            {
+                "local-size": (
+                    lambda n: total // _local_size(n, used),
+                    "They were divided by the workers of a machine, hvd.local_size(): "
+                    "the workers of all machines, hvd.size(), share an epoch.",
+                ),
+            },
+            problem,
+        )
+        _raise_other_images(first, problem)
+    alike = [w for w in used if lab.WORLDS[w.name].count_only]
+    _raise_other_epochs({w.size: done[w.size] for w in alike}, problem)
+    for ranks in done.values():
+        _raise_badly_drawn(ranks, problem)
     _compare(
         validated,
         rounds,
@@ -457,11 +613,57 @@ def shares_the_epoch(worlds: dict[str, Observed]) -> None:
             ),
             "validation-not-tripled": (
                 lambda n: lab.VAL_STEPS // n,
-                "They are steps // N, without the three rounds.",
+                "They are steps // N, without the three rounds: of images that are "
+                "drawn at random, too many are left out.",
+            ),
+            "validation-not-shared": (
+                lambda n: lab.VAL_STEPS,
+                "Every worker validated a whole round, however many workers there "
+                "were.",
             ),
         },
         problem,
+        {n for n, ranks in first.items() if _each_once(ranks)},
     )
+    for world in used:
+        _raise_rate_of_one(world, first[world.size])
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What a rank did in it: the images of each training and each validation step, by
+    number. A step whose images weren't seen has none."""
+
+    trained: list[list[int]]
+    validated: list[list[int]]
+
+
+def _epochs(rank: Rank) -> list[Epoch]:
+    """The epochs of a rank, at least one. They end where callbacks are told so, and
+    where training follows validation."""
+    events = [e for e in rank.events if e["what"] in ("forward", "callback")]
+    forwards = rank.all("forward")
+    if any(event["fit"] for event in forwards):
+        events = [e for e in events if e["what"] == "callback" or e["fit"]]
+    elif rank.number == 0:
+        # In a loop of its own, nothing but its place tells the test at the end, of
+        # all images once, from the validation.
+        test = forwards[-lab.VAL_STEPS :]
+        if not any(event["training"] for event in test):
+            left_out = {id(event) for event in test}
+            events = [e for e in events if id(e) not in left_out]
+    epochs = [Epoch([], [])]
+    ended = False
+    for event in events:
+        if event["what"] == "callback":
+            ended = True
+            continue
+        if event["training"] and (ended or epochs[-1].validated):
+            epochs.append(Epoch([], []))
+        ended = False
+        steps = epochs[-1].trained if event["training"] else epochs[-1].validated
+        steps.append(event["images"])
+    return epochs
 
 
 def _workers(size: int) -> str:
@@ -477,7 +679,7 @@ def _listed(done: list[int]) -> str:
 
 def _who_did(done: list[int]) -> str:
     if len(set(done)) == 1:
-        return f"each did {done[0]}"
+        return f"each did {done[0]}" if len(done) > 1 else f"it did {done[0]}"
     return ", ".join(f"rank {rank} did {steps}" for rank, steps in enumerate(done))
 
 
@@ -496,19 +698,125 @@ def _raise_unequal(
             )
 
 
-def _steps(rank: Rank) -> tuple[int, int]:
-    """Training and validation steps that the rank has done."""
-    forwards = rank.all("forward")
-    if any(event["fit"] for event in forwards):
-        forwards = [event for event in forwards if event["fit"]]
-    elif rank.number == 0:
-        # In a loop of its own, nothing but its place tells the test at the end, of
-        # all images once, from the validation.
-        test = forwards[-lab.VAL_STEPS :]
-        if not any(event["training"] for event in test):
-            forwards = forwards[: -lab.VAL_STEPS]
-    train = sum(event["training"] for event in forwards)
-    return train, len(forwards) - train
+def _local_size(size: int, used: list[Observed]) -> int:
+    """How many workers of a world of this size are on a machine, as it is told."""
+    (name,) = (world.name for world in used if world.size == size)
+    local_ranks = lab.WORLDS[name].local_ranks
+    return max(local_ranks) + 1 if local_ranks else size
+
+
+def _images(epochs: list[Epoch]) -> int:
+    """On how many images the ranks trained in an epoch, each time counted."""
+    return sum(len(step) for epoch in epochs for step in epoch.trained)
+
+
+def _one_pass(epochs: list[Epoch]) -> bool:
+    """Did all ranks together train on as many images as there are, give or take what
+    rounding a number of steps can bring? False where images weren't seen."""
+    steps = [len(step) for epoch in epochs for step in epoch.trained]
+    if not steps or 0 in steps:
+        return False
+    missing = lab.TRAIN_IMAGES - sum(steps)
+    in_a_step = len(epochs) * max(steps)
+    return -in_a_step / 2 < missing < in_a_step
+
+
+def _raise_other_images(
+    first: dict[int, list[Epoch]], problem: Callable[[str, str], Problem]
+) -> None:
+    """Raise the Problem of as many steps as there should be, but of other batches."""
+    for size, epochs in first.items():
+        sizes = {len(step) for epoch in epochs for step in epoch.trained}
+        if 0 not in sizes and not _one_pass(epochs):
+            raise problem(
+                "images-per-epoch",
+                f"On {_workers(size)} an epoch trained on {_images(epochs)} images, "
+                f"where a pass over all has {lab.TRAIN_IMAGES}: there were batches of "
+                f"{_and(sizes)}, where --batch-size said {lab.BATCH_SIZE}.",
+            )
+
+
+def _raise_other_epochs(
+    done: dict[int, list[list[Epoch]]], problem: Callable[[str, str], Problem]
+) -> None:
+    """Raise the Problem of a training that has fewer epochs on more workers."""
+    epochs = {size: len(ranks[0]) for size, ranks in done.items()}
+    if not epochs:
+        return
+    fewest, most = min(epochs, key=epochs.get), max(epochs, key=epochs.get)
+    if epochs[fewest] < epochs[most]:
+        raise problem(
+            "epochs-divided",
+            f"On {_workers(fewest)} there were {epochs[fewest]} epochs, on "
+            f"{_workers(most)} {epochs[most]}: the steps of an epoch are shared, and "
+            "there are as many epochs as ever.",
+        )
+
+
+def _raise_badly_drawn(
+    ranks: list[list[Epoch]], problem: Callable[[str, str], Problem]
+) -> None:
+    """Raise the Problem of ranks that draw the same images, or leave many out.
+
+    Where some images aren't known again, nothing is said.
+    """
+    drawn = [[step for epoch in epochs for step in epoch.trained] for epochs in ranks]
+    images = [number for steps in drawn for step in steps for number in step]
+    if UNKNOWN in images or not all(step for steps in drawn for step in steps):
+        return
+    size = len(ranks)
+    for rank, steps in enumerate(drawn[1:], 1):
+        pairs = list(zip(drawn[0], steps, strict=False))
+        same = sum(sorted(ours) == sorted(theirs) for ours, theirs in pairs)
+        if len(pairs) > 2 and same > 0.8 * len(pairs):
+            raise problem(
+                "same-batches",
+                f"On {_workers(size)}, rank 0 and rank {rank} trained on the same "
+                f"images in {same} of {len(pairs)} steps, first on numbers "
+                f"{_and({*pairs[0][0]})}: the mean of equal gradients teaches no more "
+                "than one worker alone.",
+            )
+    seen = len(set(images))
+    # At random, all but one in sixty come in so many draws.
+    if len(images) > 2.5 * lab.TRAIN_IMAGES and seen < 0.7 * lab.TRAIN_IMAGES:
+        raise problem(
+            "unseen-images",
+            f"In {len(ranks[0])} epochs, {_workers(size)} trained on {seen} of the "
+            f"{lab.TRAIN_IMAGES} images, again and again, and nobody on the other "
+            f"{lab.TRAIN_IMAGES - seen}.",
+        )
+
+
+def _and(numbers) -> str:
+    """ "3, 4 and 8"."""
+    *most, last = map(str, sorted(numbers))
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _each_once(epochs: list[Epoch]) -> bool:
+    """Was every image validated once, by whichever rank?"""
+    images = [n for epoch in epochs for step in epoch.validated for n in step]
+    return sorted(images) == list(range(-(-lab.TRAIN_IMAGES // 6)))
+
+
+def _raise_rate_of_one(world: Observed, epochs: list[Epoch]) -> None:
+    """Raise the Problem of a stopwatch that counts the images of one worker."""
+    trained = _images(epochs)
+    if world.size == 1 or not trained:
+        return
+    for callback in world.ranks[0].all("callback"):
+        after = callback["after"]
+        if {"images_per_second", "seconds"} <= set(after):
+            counted = after["images_per_second"] * after["seconds"]
+            if _near(counted, trained / world.size):
+                raise Problem(
+                    "rate-of-one",
+                    f"On {_workers(world.size)} images_per_second counts "
+                    f"{counted:.0f} images in an epoch, which are those of one worker; "
+                    f"all of them trained on {trained}.",
+                    callback["made"],
+                )
+            return
 
 
 def _compare(
@@ -517,13 +825,16 @@ def _compare(
     kind: str,
     special: dict[str, tuple[Callable[[int], int], str]],
     problem: Callable[[str, str], Problem],
+    right: Iterable[int] | None = None,
 ) -> None:
     """Compare the steps that each rank did, by number of workers, with total // N.
 
     Rounding to the nearest whole number, as Python's round() does, is as good.
-    special: faults that have names of their own, as what they would give.
+    special: faults that have names of their own, as what they would give. right: the
+    numbers of workers that did what can be done instead, in whatever steps.
     """
     allowed = {n: {total // n, round(total / n)} for n in counts}
+    allowed |= {n: set(counts[n]) for n in right or ()}
     if all(set(done) <= allowed[n] for n, done in counts.items()):
         return
     faults = {
@@ -546,10 +857,11 @@ def _compare(
         if all(set(done) == {steps(n)} for n, done in counts.items()):
             raise problem(name, seen)
     wrong = next(n for n, done in counts.items() if not set(done) <= allowed[n])
+    or_exactly = ", or all together every image once" if right is not None else ""
     raise problem(
         f"{kind}-steps",
         f"On {_workers(wrong)} {_who_did(counts[wrong])} {kind} steps, where each has "
-        f"{total // wrong} to do.",
+        f"{total // wrong} to do{or_exactly}.",
     )
 
 

@@ -16,7 +16,6 @@ from signal import strsignal
 
 import numpy as np
 
-from utils.base import course
 from utils.checking import evidence, lab
 from utils.checking.evidence import Unreadable
 from utils.lessons.verdict import RIGHT, UNDECIDED, WRONG, Verdict
@@ -179,7 +178,7 @@ class Observed:
                 f"Rank {rank.number} of {self.size} failed"
                 f"{in_line(failure['line'])}: {short(failure['error'])}",
                 failure["line"],
-                _own_frames(rank.text("err")),
+                _own_frames(rank.text("err"), rank.script),
             )
         if self.outcome == lab.FLOOD:
             raise Problem(FLOOD, f"A worker printed more than {lab.OUTPUT:,} bytes.")
@@ -305,22 +304,31 @@ def in_line(line: int | None) -> str:
     return f" in line {line}" if line else ""
 
 
-def short(text: str, limit: int = 200) -> str:
-    """On one line, of at most so many characters."""
-    text = " ".join(str(text).split())
-    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+# What TensorFlow calls the operation that failed.
+_NODE_OF_HOROVOD = r"\{\{function_node __wrapped__Horovod(\w+?)_device_[^}]*\}\}"
+_OTHER_NODE = r"\{\{\w*node [^}]*\}\}|\[Op:\w+\]"
 
 
-def _own_frames(traceback: str) -> list[str]:
+def short(text: str, limit: int = 300) -> str:
+    """On one line, of at most so many characters, in words that a person knows."""
+    text = re.sub(_NODE_OF_HOROVOD, r"Horovod's \1:", str(text))
+    text = re.sub(_OTHER_NODE, "", text)
+    text = " ".join(text.split())
+    if len(text) <= limit:
+        return text
+    start = text[: limit - 3]
+    whole_words = start.rpartition(" ")[0]
+    # A word that would be most of it is cut itself.
+    return f"{whole_words if 2 * len(whole_words) > len(start) else start}..."
+
+
+def _own_frames(traceback: str, script: str) -> list[str]:
     """The lines of the program in the traceback of its error, innermost last."""
     lines = traceback.splitlines()
     frames = [
-        f"line {frame[2]}: {below.strip()}"
+        f"{Path(script).name}, line {frame[1]}: {below.strip()}"
         for line, below in itertools.pairwise(lines)
-        if (frame := re.match(r'  File "([^"]*)", line (\d+)', line))
-        and "site-packages" not in frame[1]
-        and course.PACKAGE not in Path(frame[1]).parents
-        and not frame[1].startswith("<")
+        if (frame := re.match(rf'  File "{re.escape(script)}", line (\d+)', line))
     ]
     return frames[-EVIDENCE_LINES:]
 

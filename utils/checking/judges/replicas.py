@@ -1,12 +1,21 @@
 """Judge the steps of the programs with tf.distribute, by what their replicas did."""
 
+import functools
 import math
 from collections import defaultdict
+from collections.abc import Callable
 
 import numpy as np
 
 from utils.checking import evidence
-from utils.checking.judges.judge import Missing, Observed, Problem, short
+from utils.checking.judges.judge import (
+    CRASHED,
+    Missing,
+    Observed,
+    Problem,
+    in_line,
+    short,
+)
 from utils.checking.lab import WORLDS
 
 REPLICAS = WORLDS["replicas"].replicas
@@ -14,14 +23,56 @@ TRAIN_IMAGES, BATCH, BASE_LR = 60, 4, 0.01
 FULL_LR = REPLICAS * BASE_LR
 GLOBAL_BATCH, VAL_BATCH = 8, 3
 CLOSE = 0.01  # relative: what another order of additions may cost
+MOST_WORDS = 600  # characters of an error
+
+Judge = Callable[[dict[str, Observed]], None]
 
 
+def _of_replicas(judge: Judge) -> Judge:
+    """The same judge, that speaks of one process with replicas where the program
+    failed before there was the evidence for it."""
+
+    @functools.wraps(judge)
+    def judged(worlds: dict[str, Observed]) -> None:
+        try:
+            judge(worlds)
+        except Missing:
+            for _, failure in worlds["replicas"].failures()[:1]:
+                outside = _made_outside(worlds["replicas"])
+                error, evidence = short(failure["error"], MOST_WORDS), ()
+                about_scope = "scope" in error and outside is not None
+                if about_scope:
+                    evidence = (f"line {outside} made weights outside the scope",)
+                line = outside if about_scope else failure["line"]
+                failed = f"It failed{in_line(failure['line'])}: {error}"
+                raise Problem(CRASHED, failed, line, evidence) from None
+            raise
+
+    return judged
+
+
+def _made_outside(world: Observed) -> int | None:
+    """The first line that made weights where no strategy saw it."""
+    made = world.ranks[0].all("makes")
+    return next((event["line"] for event in made if not event["scoped"]), None)
+
+
+def _place(world: Observed, *names: str) -> int | None:
+    """The line of the program that a finding is about: the first of these places
+    that the program has (see `observers.replicas.places`)."""
+    lines = world.ranks[0].first("places")["lines"]
+    return next((lines[name] for name in names if name in lines), None)
+
+
+@_of_replicas
 def makes_a_strategy(worlds: dict[str, Observed]) -> None:
     world = worlds["replicas"]
     strategies = world.ranks[0].all("strategy")
     if not strategies:
-        world.raise_trouble()
-        raise Problem("no-strategy", "The program makes no strategy.")
+        if world.failures():
+            raise Missing
+        place = _place(world, "strategy =")
+        raise Problem("no-strategy", "The program makes no strategy.", place)
     if not any(e["kind"] == "MirroredStrategy" for e in strategies):
         last = strategies[-1]
         raise Problem(
@@ -37,6 +88,7 @@ def makes_a_strategy(worlds: dict[str, Observed]) -> None:
         )
 
 
+@_of_replicas
 def mirrors(worlds: dict[str, Observed]) -> None:
     """Both replicas train, with copies of everything."""
     world = worlds["replicas"]
@@ -57,6 +109,7 @@ def _copies(world: Observed) -> None:
                 "outside the strategy's scope."
                 if kind == "weights"
                 else f"{words} is on {model[kind]} device(s), not on {REPLICAS}.",
+                _made_outside(world),
             )
 
 
@@ -72,11 +125,16 @@ def _same_weights(world: Observed) -> None:
 
 def _shares(world: Observed) -> list[dict[int, list[str]]]:
     """For each training step: replica -> the images that it got. Raises Missing."""
-    steps: dict[int, dict[int, list[str]]] = defaultdict(dict)
-    for event in world.ranks[0].all("trains"):
-        steps[event["step"]][event["replica"]] = event["images"]
+    steps = _by_step(world, "trains")
     if not steps:
         raise Missing
+    return steps
+
+
+def _by_step(world: Observed, what: str) -> list[dict[int, list[str]]]:
+    steps: dict[int, dict[int, list[str]]] = defaultdict(dict)
+    for event in world.ranks[0].all(what):
+        steps[event["step"]][event["replica"]] = event["images"]
     return [steps[n] for n in sorted(steps)]
 
 
@@ -86,6 +144,7 @@ def _who_trains(share: dict[int, list[str]]) -> str:
     return f"{len(share)} replicas train."
 
 
+@_of_replicas
 def feeds_every_replica(worlds: dict[str, Observed]) -> None:
     world = worlds["replicas"]
     shares = _shares(world)
@@ -97,6 +156,7 @@ def feeds_every_replica(worlds: dict[str, Observed]) -> None:
             "batch-not-scaled",
             f"In the first step the replicas got {' and '.join(map(str, sizes))} "
             f"images; --batch-size was {BATCH}.",
+            _place(world, "batch_size"),
         )
     wanted = TRAIN_IMAGES // (BATCH * REPLICAS)
     if len(shares) != wanted:
@@ -107,15 +167,22 @@ def feeds_every_replica(worlds: dict[str, Observed]) -> None:
         )
 
 
-def _own_parts(share: dict[int, list[str]]) -> None:
-    parts = [set(images) for images in share.values()]
-    if len(set.union(*parts)) < sum(map(len, parts)):
+def _own_parts(share: dict[int, list[str]], line: int | None = None) -> None:
+    if _overlap(share):
         raise Problem(
             "same-images",
             "The replicas trained on the same images: each has to get its own part.",
+            line,
         )
 
 
+def _overlap(share: dict[int, list[str]]) -> bool:
+    """Did two replicas get the same image?"""
+    parts = [set(images) for images in share.values()]
+    return len(set.union(*parts)) < sum(map(len, parts))
+
+
+@_of_replicas
 def scales_the_rate(worlds: dict[str, Observed]) -> None:
     fit = worlds["replicas"].ranks[0].first("fit")
     wanted = BASE_LR * REPLICAS
@@ -124,37 +191,55 @@ def scales_the_rate(worlds: dict[str, Observed]) -> None:
             "rate-not-scaled",
             f"Training begins with a learning rate of {fit['learning_rate']:g}, where "
             f"--base-lr is {BASE_LR:g} and there are {REPLICAS} replicas.",
-            fit["line"],
+            _place(worlds["replicas"], "base_lr") or fit["line"],
         )
 
 
 # ------------------------------------------------------------ the custom loop
 
 
+@_of_replicas
 def loop_mirrors(worlds: dict[str, Observed]) -> None:
     makes_a_strategy(worlds)
     _copies(worlds["replicas"])
 
 
+@_of_replicas
 def loop_shares_batches(worlds: dict[str, Observed]) -> None:
-    first = _shares(worlds["replicas"])[0]
+    """Batches to train on and, as far as it came there, to validate on."""
+    world = worlds["replicas"]
+    first = _shares(world)[0]
     if len(first) != REPLICAS:
-        raise Problem("not-shared", _who_trains(first))
-    _own_parts(first)
+        raise Problem("not-shared", _who_trains(first), _place(world, "train_all"))
+    _own_parts(first, _place(world, "batches ="))
     sizes = [len(images) for _, images in sorted(first.items())]
     if sizes != [GLOBAL_BATCH // REPLICAS] * REPLICAS:
         raise Problem(
             "wrong-shares",
             f"In the first step the replicas got {' and '.join(map(str, sizes))} "
             f"images; --global-batch-size was {GLOBAL_BATCH}.",
+            _place(world, "batches ="),
+        )
+    looks = _by_step(world, "validates")
+    twice = [step for step, look in enumerate(looks) if _overlap(look)]
+    if twice:
+        images = len(set.union(*map(set, looks[twice[0]].values())))
+        raise Problem(
+            "validates-twice",
+            f"In validation, all {len(looks[twice[0]])} replicas look at the same "
+            f"{images} images: its data set is not distributed, so each does the work "
+            "of all.",
+            _place(world, "validation_set =", "val_batch_size"),
         )
 
 
+@_of_replicas
 def loop_scales_the_loss(worlds: dict[str, Observed]) -> None:
     """Of the first step: weights after it less those before it, against one device."""
     loop_shares_batches(worlds)
-    _same_weights(worlds["replicas"])
-    rank, reference = worlds["replicas"].ranks[0], worlds["reference"].ranks[0]
+    world = worlds["replicas"]
+    _same_weights(world)
+    rank, reference = world.ranks[0], worlds["reference"].ranks[0]
     before, wanted_before = rank.array("weights.0"), reference.array("weights.0")
     if before.shape != wanted_before.shape or not np.allclose(before, wanted_before):
         raise Problem(
@@ -177,7 +262,7 @@ def loop_scales_the_loss(worlds: dict[str, Observed]) -> None:
             f"batch (cosine {cosine:.3f}): another loss, or other images.",
         )
     if math.isclose(ratio, 1, rel_tol=CLOSE):
-        return
+        return _loss_is_reported(worlds)
     size = "large" if ratio > 1 else "small"
     times = ratio if ratio > 1 else 1 / ratio
     prefix = "n-times-too-" if math.isclose(times, REPLICAS, rel_tol=CLOSE) else "too-"
@@ -186,9 +271,30 @@ def loop_scales_the_loss(worlds: dict[str, Observed]) -> None:
         f"The first update of the weights is {times:.3g} times too {size}: that of one "
         f"device with the same {GLOBAL_BATCH} images has length "
         f"{length / ratio:.4g}, this one {length:.4g}, with {REPLICAS} replicas.",
+        _place(world, "step_loss"),
     )
 
 
+def _loss_is_reported(worlds: dict[str, Observed]) -> None:
+    """The training loss in history.csv against that of one device, which has taken the
+    same steps; without the file, what needs it will say so."""
+    try:
+        rows = [_last_row(worlds[name]) for name in ("replicas", "reference")]
+        loss, wanted = (float(row["loss"]) for row in rows)
+    except (Missing, KeyError, ValueError):
+        return
+    if not math.isclose(loss, wanted, rel_tol=CLOSE):
+        raise Problem(
+            "wrong-report",
+            f"The weights are right, but history.csv has a training loss of {loss:.5f} "
+            f"where one device with the same batches has {wanted:.5f}, "
+            f"{loss / wanted:.3g} times it. What the replicas return are parts of the "
+            "loss of the global batch: add them up.",
+            _place(worlds["replicas"], "train_all"),
+        )
+
+
+@_of_replicas
 def loop_counts_every_image(worlds: dict[str, Observed]) -> None:
     world = worlds["replicas"]
     truth = world.ranks[0].first("truth")
@@ -204,12 +310,14 @@ def loop_counts_every_image(worlds: dict[str, Observed]) -> None:
             "not-a-number",
             "The validation loss is not a number: of the last batch, one image, one "
             "replica got nothing, and the mean of nothing is not a number.",
+            _place(world, "validate: loss =", "validate"),
         )
     if not math.isclose(loss, truth["loss"], rel_tol=1e-3):
         raise Problem(
             "wrong-mean",
             f"The last validation loss is {loss:.5f}; over all images, each counted "
             f"once, it is {truth['loss']:.5f}.",
+            _place(world, "validate: loss =", "validate"),
         )
 
 

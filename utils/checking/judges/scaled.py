@@ -31,6 +31,25 @@ def _rates(rank: Rank) -> list[list[float]]:
     return rates
 
 
+def _all_epochs(world: Observed) -> None:
+    """Raises a Problem if training ended early, Missing without all epochs."""
+    done = _epochs(world)
+    if 0 < done < EPOCHS and world.outcome == lab.ENDED:
+        raise Problem(
+            "stopped-early",
+            f"On {world.size} worker{'s' * (world.size > 1)}, training ended after "
+            f"{done} of {EPOCHS} epochs. Who stops it reads a metric: is that right?",
+            _place(world),
+        )
+    if done < EPOCHS:
+        raise Missing
+
+
+def _epochs(world: Observed) -> int:
+    """How many epochs all ranks have finished."""
+    return min(len({e["epoch"] for e in rank.all("epoch")}) for rank in world.ranks)
+
+
 def _near(a: float, b: float) -> bool:
     return math.isclose(a, b, rel_tol=CLOSE)
 
@@ -38,6 +57,7 @@ def _near(a: float, b: float) -> bool:
 @trains
 def scales_the_rate(worlds: dict[str, Observed]) -> None:
     for world in worlds.values():
+        _all_epochs(world)
         full, line = world.size * BASE_LR, _place(world)
         last = [_rates(rank)[-1][-1] for rank in world.ranks]
         if all(_near(rate, full) for rate in last):
@@ -78,6 +98,7 @@ def _place(world: Observed) -> int | None:
 @trains
 def warms_up(worlds: dict[str, Observed]) -> None:
     for world in worlds.values():
+        _all_epochs(world)
         full, line = world.size * BASE_LR, _place(world)
         by_epoch = [_rates(rank) for rank in world.ranks]
         rates = [[r for epoch in epochs for r in epoch] for epochs in by_epoch]
@@ -144,9 +165,7 @@ def _wrong_warm_up(rates: list[float], steps: int, full: float) -> tuple[str, st
 def validates_exactly(worlds: dict[str, Observed]) -> None:
     for world in worlds.values():
         line = _place(world)
-        ends = [{e["epoch"] for e in rank.all("epoch")} for rank in world.ranks]
-        if any(len(done) < EPOCHS for done in ends):
-            raise Missing
+        _all_epochs(world)
         for epoch in range(EPOCHS):
             _shared(world, epoch, line)
         for epoch in range(EPOCHS):

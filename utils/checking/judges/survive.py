@@ -1,19 +1,27 @@
 """Judge the steps of exercises/survive.py: keep, take up, agree, and survive.
 
 The program has two lives: it is trained, and later started again, with one more epoch
-to train and the same folders. In another world, a worker seems to die in the middle.
+to train and the same folders. In another world, the newest file in them has been cut
+off before it is started again; and in yet another one, rank 0 dies in the middle.
 """
 
 from utils.checking import lab
 from utils.checking.judges import scaled as judge_scaled
 from utils.checking.judges.graphs import validates
-from utils.checking.judges.judge import Missing, Observed, Problem, Rank, in_line
+from utils.checking.judges.judge import (
+    Missing,
+    Observed,
+    Problem,
+    Rank,
+    in_line,
+    short,
+)
 
 EPOCHS, BATCH, COMMIT_EVERY, WORKERS = 3, 5, 2, 2
 TRAIN_IMAGES = 54  # five steps of two batches in an epoch, and four images left over
 STEP = BATCH * WORKERS
 STEPS = TRAIN_IMAGES // STEP
-FIRST, SECOND, SHAKEN = "first life", "second life", "shaken"
+FIRST, SECOND, CUT, SHAKEN = "first life", "second life", "cut off", "shaken"
 
 WORDS = {"weights": "weights", "state": "optimizer's state"}
 STATISTICS = {"statistics": "running statistics of batch normalisation"}
@@ -67,6 +75,42 @@ def goes_on(worlds: dict[str, Observed]) -> None:
             f"on with epoch {epoch + 1}, not {EPOCHS + 1}.",
             line,
         )
+    if CUT in worlds:  # the checks of later steps don't need it
+        _goes_back(worlds[CUT], last)
+
+
+def _goes_back(world: Observed, updates: list[dict]) -> None:
+    """Does rank 0 take an earlier checkpoint, where the newest has been cut off?
+
+    updates: what it had after each of its first life.
+    """
+    rank, where = world.ranks[0], "Half of its newest checkpoint was gone, and rank 0"
+    begun, failed = rank.all("begins"), rank.all("failed")
+    if not begun and failed:
+        raise Problem(
+            "not-whole",
+            f"{where} ended{in_line(failed[0]['line'])}: {short(failed[0]['error'])}",
+            failed[0]["line"],
+        )
+    if not begun and world.outcome == lab.ENDED:
+        raise Problem("not-whole", f"{where} took it for whole: it trained no more.")
+    first, line = rank.first("begins"), _place(world)
+    epoch = first["epoch"]
+    if epoch == 0:
+        raise Problem(
+            "begins-anew",
+            f"{where} began from the start, though there were older ones.",
+            line,
+        )
+    before = updates[min(epoch * STEPS, len(updates)) - 1]
+    for kind, words in WORDS.items():
+        if first[kind] != before[kind]:
+            raise Problem(
+                "not-whole",
+                f"{where} began epoch {epoch + 1}, but not with the {words} that it "
+                f"had after epoch {epoch}.",
+                line,
+            )
 
 
 @validates
@@ -103,15 +147,44 @@ def agrees(worlds: dict[str, Observed]) -> None:
 def survives(worlds: dict[str, Observed]) -> None:
     world = worlds[SHAKEN]
     for number, rank in enumerate(world.ranks):
+        if number == 0 and rank.all("reset"):
+            continue  # it is dead
         problem = _going_on(rank, number, _place(world))
         if problem:
             raise problem
+    _takes_over(world)
     if world.outcome != lab.ENDED:
         world.raise_trouble()
 
 
+def _takes_over(world: Observed) -> None:
+    """Does rank 1, which is rank 0 now, do what that one did?"""
+    dead, rank = world.ranks
+    where = "Rank 0 had died, and rank 1 took its place. It"
+    failed = rank.all("failed")
+    if failed:
+        raise Problem(
+            "new-rank-0",
+            f"{where} failed{in_line(failed[0]['line'])}: "
+            f"{short(failed[0]['error'])} What only the first rank 0 has made, it "
+            "hasn't.",
+            failed[0]["line"],
+        )
+    if not dead.first("reset")["files"]:
+        return  # nothing was kept before, either: that is for step 1
+    kept, ends = rank.first("kept"), [e["epoch"] for e in rank.all("epoch")]
+    if kept["weights"] < 1 or kept["epoch"] < len(ends) - 1:
+        raise Problem(
+            "new-rank-0",
+            f"{where} trained to the end of epoch {max(ends, default=0) + 1}, and kept "
+            "no checkpoint of it: who asks for the rank but once, doesn't know that "
+            "it is another now.",
+            _place(world),
+        )
+
+
 def _going_on(rank: Rank, number: int, line: int | None) -> Problem | None:
-    """What is wrong with how a rank went on after a worker seemed to have died."""
+    """What is wrong with how a rank went on after rank 0 had died."""
     events = rank.events
     lost = next((i for i, e in enumerate(events) if e["what"] == "lost"), None)
     if lost is None:
@@ -124,11 +197,18 @@ def _going_on(rank: Rank, number: int, line: int | None) -> Problem | None:
         if failed:
             return Problem(
                 "died-too",
-                f"When a worker had died, rank {number} ended as well"
+                f"When rank 0 had died, rank {number} ended as well"
                 f"{in_line(failed[0]['line'])}: {failed[0]['error']}.",
                 failed[0]["line"],
             )
         raise Missing
+    if (rest["rank"], rest["size"]) != (number - 1, WORKERS - 1):
+        return Problem(
+            "other-images",
+            f"When rank 0 had died, one of two workers was left, but it trained on the "
+            f"images of rank {rest['rank']} of {rest['size']}.",
+            line,
+        )
     asked = rest["epoch"], rest["done"]
     having = [
         place
@@ -139,7 +219,7 @@ def _going_on(rank: Rank, number: int, line: int | None) -> Problem | None:
     if not having:
         return Problem(
             "other-state",
-            f"When a worker had died, rank {number} went on {words}, with weights or "
+            f"When rank 0 had died, rank {number} went on {words}, with weights or "
             "an optimizer's state that it never had after a batch.",
             line,
         )
@@ -147,14 +227,14 @@ def _going_on(rank: Rank, number: int, line: int | None) -> Problem | None:
     if back > COMMIT_EVERY:
         return Problem(
             "too-far-back",
-            f"When a worker had died, rank {number} went back {back} batches, "
+            f"When rank 0 had died, rank {number} went back {back} batches, "
             f"{_shown(having[-1])}. Commit every --commit-every batches.",
             line,
         )
     if asked not in having:
         return Problem(
             "other-place",
-            f"When a worker had died, rank {number} went on {words}, with the weights "
+            f"When rank 0 had died, rank {number} went on {words}, with the weights "
             f"that it had {_shown(having[-1])}.",
             line,
         )

@@ -19,10 +19,11 @@ import re
 import signal
 import sys
 import time
+import types
 from collections import Counter
 from pathlib import Path
 
-from utils.checking.evidence import MOST_TEXT
+from utils.checking.evidence import MOST_ITEMS, MOST_TEXT
 from utils.checking.observers import graphs as observe_graphs
 
 # As they are now: a program that replaces them later doesn't change what is reported.
@@ -31,8 +32,24 @@ _dumps, _write, _clock, _frame = json.dumps, os.write, time.monotonic, sys._getf
 NOISE = 0.05  # of a weight's spread: how far apart the workers start
 APART = 1 / 64  # how far apart their validation metrics are, at least
 SMALL = 8  # numbers in a tensor whose values are reported
+UNKNOWN = -1  # instead of an image's number
+ALIKE = 5e-4  # how far apart the moments of an image may be found, relative
+
+# Where the code of the checks is: only that may report.
+_CHECKS = f"{Path(__file__).parents[1]}{os.sep}"
+_this_module = sys.modules[__name__]  # which may be hidden later
+_PACKAGE = __package__.rpartition(".")[0]
 
 _current: "Observer | None" = None
+
+
+def hide() -> None:
+    """Take the checks out of what this process has imported, so that a program has to
+    import them to find the observer; and that is reported."""
+    for name in [n for n in sys.modules if f"{n}.".startswith(f"{_PACKAGE}.")]:
+        del sys.modules[name]
+    parent, _, name = _PACKAGE.rpartition(".")
+    delattr(sys.modules[parent], name)
 
 
 def prepare() -> None:
@@ -97,6 +114,10 @@ class Reporter:
 
     def event(self, what: str, **facts) -> None:
         """Report that something happened, with the line of the program, if any."""
+        caller = _frame(1).f_code.co_filename
+        if not caller.startswith(_CHECKS):
+            facts = {"how": f"reported that it had seen `{what}`"}
+            what = "tampered"
         facts = {"what": what, "time": _clock(), "line": self.line(), **facts}
         facts = {
             name: fact[:MOST_TEXT] if isinstance(fact, str) else fact
@@ -116,6 +137,10 @@ class Reporter:
     def keep(self, name: str, arrays) -> None:
         """Keep arrays, flattened and joined, as `rank.N.name.npy` (float32)."""
         import numpy as np
+
+        if not _frame(1).f_code.co_filename.startswith(_CHECKS):
+            self.event("tampered", how=f"kept arrays as {name}")
+            return
 
         flat = [np.asarray(a, np.float32).ravel() for a in arrays]
         joined = np.concatenate(flat) if flat else np.zeros(0, np.float32)
@@ -142,7 +167,7 @@ class Reporter:
             for owner in (self, *classes)
             for name in sorted(inherited - set(vars(owner)))
         ]
-        for owner in (*owners, *classes, json, sys.modules[__name__], os):
+        for owner in (*owners, *classes, json, _this_module, os):
             for name, value in list(vars(owner).items()):
                 if callable(value) and not name.startswith("__"):
                     originals.append((owner, name, value))
@@ -187,6 +212,10 @@ class Reporter:
         def audit(name: str, arguments: tuple) -> None:
             if name in _TRACING:
                 tell(f"called {name}")
+            elif name == "import" and str(arguments[0]).startswith(_PACKAGE):
+                tell(f"imported {arguments[0]}")
+            elif name in _CODING and str(arguments[1]).startswith(_CHECKS):
+                tell("made code that looks like the observer's")
             elif name in _WRITING and not self._keeping:
                 if name == "open" and not _writes(*arguments[1:3]):
                     return
@@ -205,8 +234,15 @@ _report_replaced = Reporter.report_replaced
 
 # Audit events, by what a program may do with them to its report.
 _TRACING = frozenset(
-    ("sys.settrace", "sys.setprofile", "sys.monitoring.register_callback")
+    (
+        "sys.settrace",
+        "sys.setprofile",
+        "sys.monitoring.register_callback",
+        "gc.get_objects",
+        "gc.get_referrers",
+    )
 )
+_CODING = frozenset(("compile", "code.__new__"))
 _WRITING = frozenset(
     ("open", "os.remove", "os.rename", "os.link", "os.symlink", "os.truncate")
 )
@@ -273,6 +309,7 @@ class Observer(Reporter):
         self._broadcasts = 0
         self._trainable: list = []  # all such variables, of whatever model
         self._made: dict[int, object] | None = None  # see _note_made
+        self._known: dict[bool, object] = {}  # moments: for training, for validation
         self._inside: list[str] = []
         self.building = False  # are only graphs built by now?
 
@@ -316,6 +353,7 @@ class Observer(Reporter):
                 self._broadcasts += 1
             facts = {"op": kind, "name": kwargs.get("name"), "root": root}
             facts["elements"] = sum(_elements(t) for t in tensors)
+            facts["line"] = self._line_of_callback() or self.line()
             self.event("enter", given=small, **facts)
             result = function(*args, **kwargs)
             results = result if isinstance(result, list | tuple) else [result]
@@ -324,6 +362,27 @@ class Observer(Reporter):
             return result
 
         return call
+
+    def _line_of_callback(self) -> int | None:
+        """Where the program made the callback that is at work, if one is."""
+        frame = _frame(1)
+        while frame is not None and frame.f_code.co_filename != self.script:
+            line = self._lines.get(id(frame.f_locals.get("self")))
+            if line is not None:
+                return line
+            frame = frame.f_back
+        return None
+
+    def _horovod_modules(self) -> list[str]:
+        """Those of Horovod's modules that the program has names for."""
+        found, frame = set(), _frame(1)
+        while frame is not None:
+            if frame.f_code.co_filename == self.script:
+                for value in (*frame.f_globals.values(), *frame.f_locals.values()):
+                    if isinstance(value, types.ModuleType):
+                        found.add(value.__name__)
+            frame = frame.f_back
+        return sorted(name for name in found if name.startswith("horovod"))
 
     def wraps(self, function):
         """A distributed optimizer is made."""
@@ -471,7 +530,7 @@ class Observer(Reporter):
             training = bool(kwargs.get("training", len(args) > 1 and args[1]))
             with self.inside("forward"):
                 result = original(model, *args, **kwargs)
-            self._after_forward(model, training)
+            self._after_forward(model, training, inputs)
             return result
 
         return observed
@@ -518,7 +577,7 @@ class Observer(Reporter):
             arguments = signature.bind(*args, **kwargs).arguments
             names = ("verbose", "steps_per_epoch", "validation_steps", "epochs")
             arguments = {name: arguments.get(name) for name in names}
-            self.event("fit", **arguments)
+            self.event("fit", **arguments, modules=self._horovod_modules())
             with self.inside("fit"):
                 try:
                     return original(*args, **kwargs)
@@ -554,7 +613,8 @@ class Observer(Reporter):
                     return known[key]
                 if self.count_only and id(model) not in known:
                     known[id(model)] = forward_only(model, batch)
-                self._after_forward(model, training)
+                x, _, _ = tf.keras.utils.unpack_x_y_sample_weight(batch)
+                self._after_forward(model, training, x)
                 return known[id(model) if self.count_only else key]
 
             return counted
@@ -598,8 +658,37 @@ class Observer(Reporter):
         if in_place or set(carried) & set(sizes) or sum(carried) >= sum(sizes):
             self._made = {id(v.handle): v.numpy() for v in self._trainable}
 
-    def _after_forward(self, model, training: bool) -> None:
-        self.event("forward", training=training, fit="fit" in self._inside)
+    def _numbers(self, inputs, training: bool) -> list[int]:
+        """Which images these are, by their numbers in the data set; UNKNOWN for what
+        none of its images can have become by shifting, flipping and scaling."""
+        import numpy as np
+
+        from utils.training import data
+
+        if training not in self._known:
+            dataset = data.load("auto")
+            images = dataset.x_train if training else dataset.x_val
+            self._known[training] = moments(images)
+        try:
+            found = moments(inputs[0] if isinstance(inputs, list | tuple) else inputs)
+        except (TypeError, ValueError):  # no array of numbers
+            return []
+        known = self._known[training]
+        apart = np.abs(found[:, None] - known).max(axis=-1)
+        nearest = apart.argmin(axis=1)
+        near = apart.min(axis=1) < ALIKE * (1 + np.abs(found).max(axis=-1))
+        return np.where(near, nearest, UNKNOWN).tolist()[:MOST_ITEMS]
+
+    def _after_forward(self, model, training: bool, inputs) -> None:
+        if not self._forwards and training:
+            sizes = [os.fstat(number).st_size for number in (1, 2)]
+            self.event("output", sizes=sizes)
+        self.event(
+            "forward",
+            training=training,
+            fit="fit" in self._inside,
+            images=self._numbers(inputs, training),
+        )
         if self._updates and not self._resumed:
             self._resumed = True
             self.keep("second", self._weights())
@@ -705,6 +794,18 @@ class Observer(Reporter):
         self.building = True
         for owner, name, original in reversed(self._methods):
             setattr(owner, name, original)
+
+
+def moments(images):
+    """What stays of images (n, ...) when their pixels change places, and are shifted
+    and scaled together: the third to fifth central moments, standardised (n, 3)."""
+    import numpy as np
+
+    pixels = np.asarray(images, np.float64)
+    pixels = pixels.reshape(len(pixels), -1)
+    pixels = pixels - pixels.mean(axis=1, keepdims=True)
+    pixels /= np.sqrt(np.square(pixels).mean(axis=1, keepdims=True)) + 1e-12
+    return np.stack([(pixels**n).mean(axis=1) for n in (3, 4, 5)], axis=1)
 
 
 class Watched(dict):

@@ -6,22 +6,36 @@ on the network. Functions stay graphs: what runs in them is seen by an operation
 is put before each training step of a model.
 """
 
+import ast
 import contextlib
 import hashlib
+import re
+import sys
 import threading
+from collections import Counter
+from pathlib import Path
 
 from utils.checking.observers.observe import Reporter
 
 
 class ReplicaObserver(Reporter):
-    """Reports strategies, the images that each replica trains on, and the weights."""
+    """Reports strategies, where variables are made, the images that each replica
+    trains and validates on, and the weights."""
 
     def __init__(self, folder, rank: int, script: str):
         super().__init__(folder, rank, script)
         self._lock = threading.Lock()  # replicas report from several threads
-        self._steps: dict[int, int] = {}  # replica -> steps so far
+        self._steps: Counter[int] = Counter()  # replica -> training steps so far
+        self._looks: Counter[int] = Counter()  # likewise of batches without training
         self._model = self._optimizer = None
         self._inside = False
+        self._home = ""  # the function of the program that makes the strategy
+        self._made: set[tuple] = set()  # where variables were made, as reported
+
+    def event(self, what: str, **facts) -> None:
+        if what == "failed":
+            facts["error"] = essence(facts["error"])
+        super().event(what, **facts)
 
     @contextlib.contextmanager
     def at_work(self):
@@ -33,6 +47,7 @@ class ReplicaObserver(Reporter):
         from utils.training import networks
 
         networks.use_instead(lambda: networks.small_cnn((28, 28, 1)))
+        self.event("places", lines=places(self.script))
         self.replace(distribute_lib.StrategyBase, "__init__", self._strategy)
         self.replace(tf.keras.Model, "__call__", self._forward)
         self.replace(tf.keras.Model, "fit", self._fit)
@@ -44,10 +59,39 @@ class ReplicaObserver(Reporter):
         # As they are before the program can replace them.
         report_replaced, report_end = self.report_replaced, self._report_end
         try:
-            yield
+            with tf.variable_creator_scope(self._makes):
+                yield
         finally:
             report_replaced()
             report_end()
+
+    def _makes(self, next_creator, **kwargs):
+        """A variable is made: from which line, and does a strategy see it?"""
+        import tensorflow as tf
+
+        variable = next_creator(**kwargs)
+        if variable.trainable and variable.shape.rank:
+            facts = self._line_at_home(), tf.distribute.has_strategy()
+            if facts not in self._made:
+                self._made.add(facts)
+                self.event("makes", line=facts[0], scoped=facts[1])
+        return variable
+
+    def _frames(self) -> list:
+        """The frames of the program that are being executed, innermost first."""
+        frame, found = sys._getframe(1), []
+        while frame is not None:
+            if frame.f_code.co_filename == self.script:
+                found.append(frame)
+            frame = frame.f_back
+        return found
+
+    def _line_at_home(self) -> int | None:
+        """The line where the function that made the strategy is now; without one, the
+        innermost line of the program."""
+        frames = self._frames()
+        home = [f for f in frames if f.f_code.co_name == self._home] or frames
+        return home[0].f_lineno if home else None
 
     def _strategy(self, original):
         def made(strategy, *args, **kwargs):
@@ -55,6 +99,8 @@ class ReplicaObserver(Reporter):
             kind = type(strategy).__name__
             # TensorFlow makes the default one by itself.
             if not kind.startswith("_"):
+                for frame in self._frames()[:1]:
+                    self._home = frame.f_code.co_name
                 count = strategy.num_replicas_in_sync
                 self.event("strategy", kind=kind, replicas=count)
 
@@ -67,14 +113,17 @@ class ReplicaObserver(Reporter):
         def observed(model, *args, **kwargs):
             inputs = kwargs.get("inputs", args[0] if args else None)
             real = tf.is_tensor(inputs) and not tf.keras.backend.is_keras_tensor(inputs)
-            # Whoever trains records gradients, whatever he says of `training`.
-            if self._inside or not real or not record.could_possibly_record():
+            if self._inside or not real:
                 return original(model, *args, **kwargs)
-            self._model = model
             context = tf.distribute.get_replica_context()
             replica = context.replica_id_in_sync_group if context else -1
-            weights = [tf.convert_to_tensor(v) for v in model.trainable_variables]
-            tf.numpy_function(self._trains, [replica, inputs, *weights], [])
+            # Whoever trains records gradients, whatever he says of `training`.
+            if record.could_possibly_record():
+                self._model = model
+                weights = [tf.convert_to_tensor(v) for v in model.trainable_variables]
+                tf.numpy_function(self._trains, [replica, inputs, *weights], [])
+            else:
+                tf.numpy_function(self._validates, [replica, inputs], [])
             self._inside = True
             try:
                 return original(model, *args, **kwargs)
@@ -85,14 +134,22 @@ class ReplicaObserver(Reporter):
 
     def _trains(self, replica, images, *weights) -> None:
         """A replica begins a step: called from the graph."""
-        with self._lock:
-            replica = int(replica)
-            step = self._steps.get(replica, 0)
-            self._steps[replica] = step + 1
-            digests = [hashlib.md5(i.tobytes()).hexdigest()[:12] for i in images]
-            self.event("trains", replica=replica, step=step, images=digests)
-            if step < 2 and replica <= 0:
+        step = self._batch("trains", self._steps, int(replica), images)
+        if step < 2 and replica <= 0:
+            with self._lock:
                 self.keep(f"weights.{step}", weights)
+
+    def _validates(self, replica, images) -> None:
+        """A replica looks at images without training: called from the graph."""
+        self._batch("validates", self._looks, int(replica), images)
+
+    def _batch(self, what: str, done: Counter, replica: int, images) -> int:
+        """Report the images of a replica's batch; how many were there before it?"""
+        with self._lock:
+            step = done[replica]
+            done[replica] += 1
+            self.event(what, replica=replica, step=step, images=digests(images))
+        return step
 
     def _fit(self, original):
         def observed(model, *args, **kwargs):
@@ -138,6 +195,7 @@ class ReplicaObserver(Reporter):
 
         dataset = data.load("auto")
         images = data.standardise(tf.constant(dataset.x_test), dataset)
+        self._inside = True  # what the observer looks at is not reported
         guess = self._model(images, training=False).numpy()
         if abs(guess.sum(axis=-1) - 1).max() > 1e-3:  # logits
             guess = tf.nn.softmax(guess).numpy()
@@ -145,6 +203,43 @@ class ReplicaObserver(Reporter):
         losses = -np.log(np.maximum(probabilities, 1e-7))
         right = guess.argmax(axis=-1) == dataset.y_test
         return {"loss": float(losses.mean()), "accuracy": float(right.mean())}
+
+
+def digests(images) -> list[str]:
+    """What tells images apart, one for each."""
+    return [hashlib.md5(image.tobytes()).hexdigest()[:12] for image in images]
+
+
+def essence(error: str) -> str:
+    """An error of TensorFlow in its own words, without the numbers of the variables
+    that it names, and without where in memory things are."""
+    error = re.sub(r"<tf\.Variable '([^']*)'[^>]*>", r"\1", error)
+    return re.sub(r"<(?:\w+\.)*(\w+) object at 0x\w+>", r"\1", error)
+
+
+def places(script: str) -> dict[str, int]:
+    """Lines of a program that a finding may be about, by what they hold: "base_lr" is
+    where that option is first read, "step_loss" the last `return` of that function,
+    "loss =" where that name is last assigned, "validate: loss =" likewise inside of
+    a function."""
+    lines: dict[str, int] = {}
+
+    def visit(node, function: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef):
+                visit(child, child.name)
+                continue
+            if isinstance(child, ast.Attribute) and ast.unparse(child.value) == "args":
+                lines.setdefault(child.attr, child.lineno)
+            if isinstance(child, ast.Return) and function:
+                lines[function] = child.lineno
+            if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
+                inside = f"{function}: " if function else ""
+                lines[f"{inside}{child.id} ="] = child.lineno
+            visit(child, function)
+
+    visit(ast.parse(Path(script).read_bytes()), "")
+    return lines
 
 
 def _values(variable) -> list:

@@ -6,6 +6,7 @@ network gives way to a tiny one, as no check depends on it, so that whole traini
 computed. Each worker has a folder of its own to work in, as if on a disk of its own.
 """
 
+import contextlib
 import zipfile
 from pathlib import Path
 
@@ -131,10 +132,10 @@ class ScaledObserver(Observer):
 
     def _report_end(self) -> None:
         """Report what files the worker left, and what of the training is in them."""
-        arrays = _arrays(Path.cwd())
+        arrays = arrays_in(Path.cwd())
         best = max(
             (
-                (_share(weights, arrays), _share(state, arrays), epoch)
+                (share(weights, arrays), share(state, arrays), epoch)
                 for epoch, (weights, state) in enumerate(self._kept)
             ),
             default=(0.0, 0.0, -1),
@@ -163,8 +164,11 @@ def _files(folder: Path) -> dict[str, list[int]]:
     return files
 
 
-def _arrays(folder: Path) -> list:
-    """All arrays in the checkpoints in a folder, whichever way they were saved."""
+def arrays_in(folder: Path) -> list:
+    """All arrays in the checkpoints in a folder, whichever way they were saved.
+
+    Of one that was cut off, those that can be read.
+    """
     import h5py
     import numpy as np
     import tensorflow as tf
@@ -183,7 +187,8 @@ def _arrays(folder: Path) -> list:
         if path.suffix == ".index":
             reader = tf.train.load_checkpoint(str(path.with_suffix("")))
             for name in reader.get_variable_to_shape_map():
-                arrays.append(reader.get_tensor(name))
+                with contextlib.suppress(tf.errors.OpError, IndexError):
+                    arrays.append(reader.get_tensor(name))
         elif path.is_file() and h5py.is_hdf5(path):
             of_hdf5(path)
         elif path.is_file() and zipfile.is_zipfile(path):
@@ -198,7 +203,7 @@ def _arrays(folder: Path) -> list:
     return [array for array in arrays if isinstance(array, np.ndarray)]
 
 
-def _share(wanted: list, arrays: list) -> float:
+def share(wanted: list, arrays: list) -> float:
     """Which share of the wanted arrays is among those that were found."""
     import numpy as np
 

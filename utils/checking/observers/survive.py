@@ -2,18 +2,40 @@
 each update, with which weights and which state of the optimizer, and what they keep.
 
 As in scaled.py, tiny networks are trained to the end, each worker in a
-folder of its own. In one world all workers are told in the middle of an update that a
-worker has died, as Horovod tells them. None really has, so nothing is done to start
-Horovod again.
+folder of its own. In one world rank 0 dies in the middle of an update: all workers are
+told, as Horovod tells them, and when it is to start again, rank 0 stands still, and the
+others have a Horovod without it, in which rank 1 is rank 0. As they are on disks of
+their own in the other worlds, here they share a folder: what rank 0 has kept outlives
+it.
 """
 
 import hashlib
+import os
+from pathlib import Path
 
-from utils.checking.observers.scaled import ScaledObserver
+from utils.checking.observers.scaled import ScaledObserver, _files
+
+
+def cut_newest(folder: Path) -> None:
+    """Leave half of the file that was written last, as a failing disk does.
+
+    Of files beside it that say where in it is what, as TensorFlow's index, nothing is
+    taken: they are small. Without any file, nothing is done.
+    """
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    large = max((path.stat().st_size for path in files), default=0) / 2
+    large_files = [
+        path
+        for path in files
+        if path.stat().st_size >= large and path.suffix != ".index"
+    ]
+    if large_files:
+        newest = max(large_files, key=lambda path: path.stat().st_mtime_ns)
+        os.truncate(newest, newest.stat().st_size // 2)
 
 
 class SurviveObserver(ScaledObserver):
-    """failing: the update, counted from 0, in which a worker seems to die; or None."""
+    """failing: the update, counted from 0, in which rank 0 dies; or None."""
 
     def __init__(self, *args, failing: int | None = None, **kwargs):
         super().__init__(*args, **kwargs)
@@ -27,10 +49,22 @@ class SurviveObserver(ScaledObserver):
         super()._hook_training(tf)
         self.replace(data, "rest_of_epoch", self._rest)
         if self.failing is not None:
-            elastic._reset = self._nothing_to_reset
+            # Horovod shuts MPI down with itself, unless another has started it.
+            from mpi4py import MPI  # noqa: F401
 
-    def _nothing_to_reset(self) -> None:
-        self.event("reset")
+            elastic._reset = self._without_rank_0
+
+    def _without_rank_0(self) -> None:
+        import horovod.tensorflow as hvd
+
+        self.event("reset", files=sorted(_files(Path.cwd())))
+        if self.rank == 0:
+            if self.graphs:
+                self.graphs.build()
+            self.wait_for_the_end()
+        others = list(range(1, hvd.size()))
+        hvd.shutdown()  # one worker's is the end of all
+        hvd.init(comm=others)
 
     def _rest(self, original):
         def observed(dataset, batch_size, seed, epoch, done=0, rank=0, size=1):

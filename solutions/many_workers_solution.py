@@ -1,0 +1,88 @@
+"""Train in several processes that keep in step, on one machine or on many.
+
+    python solutions/many_workers_solution.py --epochs 3
+    course run --tasks worker=2 solutions/many_workers_solution.py -- --epochs 3
+
+One process; two, each with a TF_CONFIG that says who it is and where the other one is.
+All of them run this program. The trained network is kept once, by the chief.
+"""
+
+import argparse
+import os
+
+# Step 5: Import `tempfile`, for folders that are gone after use.
+import tempfile
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
+
+import tensorflow as tf
+
+from utils import data, networks
+
+parser = argparse.ArgumentParser(
+    description="Train on Fashion-MNIST, in one process or in several.",
+    formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+)
+option = parser.add_argument
+option("--model", default="model.keras", help="the file for the trained network")
+option("--batch-size", type=int, default=64, help="training images per worker and step")
+option("--epochs", type=int, default=2, help="passes over the training images")
+option("--lr", type=float, default=0.02, help="learning rate")
+option("--train-images", type=int, help="take so many")
+args = parser.parse_args()
+
+# Step 1: Find the others: TF_CONFIG says where they are. The strategy starts a
+# server for them, so it must be made before TensorFlow computes anything.
+# was: strategy = tf.distribute.get_strategy()
+resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver)
+
+workers = strategy.num_replicas_in_sync
+print(f"{workers} worker(s) in step")
+
+# Step 3: The strategy splits each batch among all workers. Make it so large that
+# each of them gets as many images as one worker alone got.
+# was: global_batch = args.batch_size
+global_batch = args.batch_size * workers
+
+dataset = data.load("auto", args.train_images)
+
+
+def prepare(images, labels):
+    return data.standardise(images, dataset), tf.one_hot(labels, 10)
+
+
+# Step 4: Every worker has all images, and takes its part of each batch. So they
+# need one order, new in each epoch. And name the policy by which they take: DATA.
+# was: train = tf.data.Dataset.from_tensor_slices((dataset.x_train, dataset.y_train))
+# was: train = train.shuffle(len(dataset.x_train))
+# was: train = train.batch(global_batch, drop_remainder=True).map(prepare).prefetch(2)
+train = tf.data.Dataset.from_tensor_slices((dataset.x_train, dataset.y_train))
+train = train.shuffle(len(dataset.x_train), seed=1)
+train = train.batch(global_batch, drop_remainder=True).map(prepare).prefetch(2)
+options = tf.data.Options()
+policy = tf.data.experimental.AutoShardPolicy.DATA
+options.experimental_distribute.auto_shard_policy = policy
+train = train.with_options(options)
+
+# Step 2: Make and compile the model where the strategy sees it, so that all
+# workers begin with the same weights, and add up their gradients.
+# was: model = networks.tiny()
+# was: optimizer = tf.keras.optimizers.SGD(args.lr, momentum=0.9)
+# was: model.compile(optimizer, "categorical_crossentropy", metrics=["accuracy"])
+with strategy.scope():
+    model = networks.tiny()
+    optimizer = tf.keras.optimizers.SGD(args.lr, momentum=0.9)
+    model.compile(optimizer, "categorical_crossentropy", metrics=["accuracy"])
+
+model.fit(train, epochs=args.epochs, verbose=2)
+
+# Step 5: Keep one copy. All workers must save, as the averages that batch
+# normalisation has on each are put together. Only the chief, worker 0, keeps its
+# file. (Without a cluster, task_id is None.)
+# was: model.save(args.model)
+with tempfile.TemporaryDirectory() as elsewhere:
+    chief = resolver.task_id in (0, None)
+    model.save(args.model if chief else os.path.join(elsewhere, "model.keras"))
+
+print(f"{len(dataset.x_train)} images from {dataset.name}")

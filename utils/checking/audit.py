@@ -1,0 +1,427 @@
+"""Is a program distributed right? Run it for real, watched, and judge what was seen.
+
+    course audit -np 2 train.py -- --its-options
+
+Any program with Horovod or tf.distribute will do; it is not changed, and runs in a copy
+of the folder that one is in, so that it finds this as it was. Then it runs once more on
+one worker, as what is right is often seen only by comparison.
+"""
+
+import ast
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from utils.base import course, files, machine, programs, supervise
+from utils.base.show import Page, Table
+from utils.checking.judges import audit as judge
+from utils.checking.judges.audit import CANT, WRONG, Finding
+from utils.checking.observers import audit as observer
+from utils.running import launchers
+from utils.running import tasks as clusters
+
+TIME_LIMIT = 600.0  # seconds for a run
+STALL = 30.0  # seconds without progress, after Horovod has warned of a stall
+WARNED = 10  # seconds after which Horovod warns
+MOST_COPIED = 1_000_000_000  # bytes of the folder that is copied
+MOST_OUTPUT = 200_000  # characters that are kept of either end of what is printed
+NOT_COPIED = (".git", ".venv", "venv", "__pycache__", "node_modules", ".nox", ".tox")
+
+HOROVOD, REPLICAS, TASKS = "Horovod", "tf.distribute", "TF_CONFIG"
+BEAT = 0.1  # seconds between two looks at a run
+
+
+@dataclass(frozen=True, repr=False)
+class Report(Page):
+    """What was found; shows itself as a table.
+
+    script: the program, as a person would type it. workers: how many ran it.
+    """
+
+    script: str
+    workers: int
+    findings: list[Finding]
+    seconds: float
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return not self.wrong
+
+    @property
+    def wrong(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.verdict == WRONG]
+
+    def as_json(self) -> dict:
+        """The same as plain values."""
+        return {
+            "script": self.script,
+            "workers": self.workers,
+            "ok": self.ok,
+            "findings": [finding.as_json() for finding in self.findings],
+            "notes": self.notes,
+            "seconds": round(self.seconds, 1),
+        }
+
+    @property
+    def parts(self) -> list[str | Table]:
+        rows = [(f.question, f.verdict, f.sentence) for f in self.findings]
+        count = len(self.wrong)
+        unseen = sum(f.verdict == CANT for f in self.findings)
+        if count:
+            closing = f"{count} wrong" + (f", {unseen} can't be seen" if unseen else "")
+        else:
+            closing = f"Nothing wrong was seen; {unseen} can't be seen"
+        return [
+            *self.notes,
+            Table(("Question", "Verdict", "Seen"), rows),
+            f"{closing}. Watched for {self.seconds:.0f} s.",
+        ]
+
+
+# ---------------------------------------------------------------- what it is
+
+
+def kind_of(script: Path) -> str:
+    """How a program is distributed, by what it and the modules beside it name.
+
+    Raises CourseError for one that uses neither Horovod nor tf.distribute, or uses
+    what is not watched.
+    """
+    names: set[str] = set()
+    for path in _with_neighbours(script):
+        for node in ast.walk(programs.parse_program(path)):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names |= {node.module.split(".")[0]}
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.Attribute):
+                names.add(node.attr)
+            elif isinstance(node, ast.Name):
+                names.add(node.id)
+    if "horovod" in names:
+        return HOROVOD
+    for name in ("ParameterServerStrategy", "ParameterServerStrategyV2", "TPUStrategy"):
+        if name in names:
+            raise course.CourseError(
+                f"{course.shown(script)} uses {name}, which can't be watched. What is: "
+                "Horovod, MirroredStrategy, MultiWorkerMirroredStrategy."
+            )
+    if "MultiWorkerMirroredStrategy" in names:
+        return TASKS
+    if {"MirroredStrategy", "OneDeviceStrategy"} & names:
+        return REPLICAS
+    raise course.CourseError(
+        f"{course.shown(script)} uses neither Horovod nor a strategy of tf.distribute: "
+        "it is not distributed, so there is nothing to judge."
+    )
+
+
+SIZES = {"size", "num_replicas_in_sync", "num_replicas"}
+DIVIDING = {"compute_average_loss", "scale_regularization_loss", "divide", "truediv"}
+
+
+def _divides(script: Path) -> bool:
+    """Is anything divided, perhaps by the number of workers, or by what hangs on it?"""
+    for path in _with_neighbours(script):
+        nodes = list(ast.walk(programs.parse_program(path)))
+        named = {
+            target.id
+            for node in nodes
+            if isinstance(node, ast.Assign) and _words(node.value) & SIZES
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
+        for node in nodes:
+            if _words(node) & DIVIDING and isinstance(node, ast.Name | ast.Attribute):
+                return True
+            if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(
+                node.op, ast.Div
+            ):
+                divisor = node.right if isinstance(node, ast.BinOp) else node.value
+                if _words(divisor) & (SIZES | named):
+                    return True
+    return False
+
+
+def _words(tree: ast.AST) -> set[str]:
+    """The names and attributes in it."""
+    nodes = list(ast.walk(tree))
+    return {node.id for node in nodes if isinstance(node, ast.Name)} | {
+        node.attr for node in nodes if isinstance(node, ast.Attribute)
+    }
+
+
+def _with_neighbours(script: Path) -> list[Path]:
+    """The program, and the modules of its folder that it imports, directly or not."""
+    found, wanted = [], [script]
+    while wanted:
+        path = wanted.pop()
+        found.append(path)
+        for node in ast.walk(programs.parse_program(path)):
+            modules = []
+            if isinstance(node, ast.Import):
+                modules = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                modules = [node.module or alias.name for alias in node.names]
+            for module in modules:
+                beside = script.parent.joinpath(*module.split("."))
+                for file in (beside.with_suffix(".py"), beside / "__init__.py"):
+                    if file.is_file() and file not in found + wanted:
+                        wanted.append(file)
+    return found
+
+
+# ---------------------------------------------------------------- running it
+
+
+def _command(kind: str, workers: int, program: list[str], folder: Path) -> list[str]:
+    """The command that starts a watched program on so many workers."""
+    if kind == HOROVOD:
+        return [launchers.mpirun(), *launchers.mpirun_line(workers, program, None)[1:]]
+    if kind == REPLICAS:
+        return program
+    cluster = json.dumps(clusters.free_cluster({"worker": workers}))
+    line = [sys.executable, "-m", "utils.running.tasks", "--cluster", cluster]
+    return [*line, "--output", str(folder / "ranks"), "--", *program]
+
+
+def watched(script: Path, arguments: Sequence[str]) -> list[str]:
+    """The command of a worker that runs the program and reports."""
+    return [sys.executable, "-u", observer.__file__, str(script), *arguments]
+
+
+def environment(kind: str, workers: int, folder: Path, place: Path) -> dict[str, str]:
+    """What a watched run needs in its environment."""
+    variables = launchers.clean_environment()
+    threads = max(1, machine.cores() // workers)
+    if kind != REPLICAS:
+        variables |= launchers.thread_variables(threads)
+    gpus = machine.gpus(variables)
+    if workers > gpus > 0:  # two on a GPU would take turns, and NCCL refuses them
+        variables |= machine.HIDDEN
+    return variables | {
+        "COURSE_AUDIT": str(folder),
+        "COURSE_AUDIT_PLACE": str(place),
+        "COURSE_AUDIT_REPLICAS": str(workers if kind == REPLICAS else 0),
+        "HOROVOD_STALL_CHECK_TIME_SECONDS": str(WARNED),
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def _copied(place: Path, scratch: Path) -> Path:
+    """A copy of the folder in which the program is run."""
+    size = 0
+    for folder, names, here in os.walk(place):
+        names[:] = [name for name in names if name not in NOT_COPIED]
+        for name in here:
+            size += os.lstat(os.path.join(folder, name)).st_size
+        if size > MOST_COPIED:
+            raise course.CourseError(
+                f"{place} has more than {MOST_COPIED / 1e9:g} GB of files, too many to "
+                "copy for a run. Start `course audit` in the program's own folder, or "
+                "with --in-place, which runs it where it is, as often as needed."
+            )
+    copy = scratch / "copy" / place.name
+    ignored = shutil.ignore_patterns(*NOT_COPIED)
+    shutil.copytree(place, copy, symlinks=True, ignore=ignored)
+    return copy
+
+
+class _Output(threading.Thread):
+    """Reads what a run prints, and keeps both ends of it."""
+
+    def __init__(self, stream):
+        super().__init__(daemon=True)
+        self.stream, self.first, self.last = stream, "", ""
+        self.stalls: float | None = None
+        self.start()
+
+    def run(self) -> None:
+        while chunk := self.stream.read1(65536):
+            text = chunk.decode(errors="replace")
+            if "waiting for remainder of ranks" in text:
+                self.stalls = time.monotonic()
+            room = MOST_OUTPUT - len(self.first)
+            self.first += text[:room]
+            self.last = (self.last + text[room:])[-MOST_OUTPUT:]
+
+    @property
+    def text(self) -> str:
+        return self.first + self.last
+
+
+def run(
+    kind: str,
+    workers: int,
+    command: list[str],
+    variables: dict[str, str],
+    folder: Path,
+    time_limit: float,
+) -> judge.Watched:
+    """Run a command that starts watched workers; what they reported.
+
+    Ends all processes at the end, when the time is up, after a stall, and when it is
+    interrupted.
+    """
+    started = time.monotonic()
+    outcome = judge.ENDED
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with supervise.owned(
+        command, time_limit, env=variables, cwd=course.PACKAGE_ROOT, **options
+    ) as process:
+        output, busy = _Output(process.stdout), started
+        while process.poll() is None:
+            time.sleep(BEAT)
+            if not output.stalls:
+                continue
+            # Who computes, or compiles, lets the others wait, but not for ever.
+            if any(map(_computes, _living(folder))):
+                busy = time.monotonic()
+            quiet = min(_quiet(folder, output.stalls), time.monotonic() - busy)
+            if quiet > STALL:
+                outcome = judge.STALLED
+                _ask_where(folder)
+                break
+    output.join(5)
+    if outcome == judge.ENDED and process.returncode:
+        timed_out = process.returncode == supervise.TIMED_OUT
+        outcome = judge.TIME_UP if timed_out else judge.FAILED
+    return judge.read(
+        folder, kind, workers, outcome, output.text, time.monotonic() - started
+    )
+
+
+def _quiet(folder: Path, warned: float) -> float:
+    """Seconds for which no worker got on, as far as is known."""
+    now = time.time()
+    beats = [now - path.stat().st_mtime for path in folder.glob("rank.*.beat")]
+    return min([*beats, time.monotonic() - warned + WARNED])
+
+
+def _living(folder: Path) -> list[psutil.Process]:
+    """The workers that have not ended."""
+    found = []
+    for path in folder.glob("rank.*.jsonl"):
+        with path.open() as file:
+            match = re.search(r'"pid": (\d+)', file.readline())
+        if match:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found.append(psutil.Process(int(match[1])))
+    return found
+
+
+def _computes(process: psutil.Process) -> bool:
+    """Is its main thread at work, and not waiting for something?"""
+    try:
+        return process.status() == psutil.STATUS_RUNNING
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _ask_where(folder: Path) -> None:
+    """Have each living worker write down where it is."""
+    for process in _living(folder):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGUSR1)
+    time.sleep(0.5)
+
+
+def audit(
+    script: str | os.PathLike,
+    *arguments: object,
+    workers: int = 2,
+    quick: bool = False,
+    in_place: bool = False,
+    time_limit: float = TIME_LIMIT,
+) -> Report:
+    """Run `script` on `workers` workers, and on one, and judge how it is distributed.
+
+    quick: leave out the run on one worker, and what only that can tell. in_place: run
+    it in the working directory, not in a copy of it. time_limit: seconds for each run;
+    what was seen until then is judged.
+
+    Raises CourseError for a program that can't be run or judged.
+    """
+    started = time.monotonic()
+    if workers < 2:
+        raise course.CourseError(
+            f"workers must be 2 or more, not {workers}: one has nobody to agree with."
+        )
+    path = Path(script)
+    kind = kind_of(path)
+    runs: list[judge.Watched] = []
+    for count in (workers,) if quick else (workers, 1):
+        words = [str(word) for word in arguments]
+        runs.append(observe(path, words, kind, count, time_limit, in_place))
+        if not runs[-1].trained and runs[-1].outcome != judge.STALLED:
+            break
+    return report(course.shown(path), runs, time.monotonic() - started)
+
+
+def observe(
+    script: Path,
+    arguments: Sequence[str],
+    kind: str,
+    workers: int,
+    time_limit: float,
+    in_place: bool = False,
+) -> judge.Watched:
+    """What so many workers report who run a program in this folder, or a copy of it."""
+    here, script = Path.cwd().resolve(), script.resolve()
+    with files.scratch() as scratch:
+        folder = scratch / "reports"
+        folder.mkdir()
+        place = here if in_place else _copied(here, scratch)
+        if script.is_relative_to(here):
+            script = place / script.relative_to(here)
+        command = _command(kind, workers, watched(script, arguments), folder)
+        variables = environment(kind, workers, folder, place)
+        watched_run = run(kind, workers, command, variables, folder, time_limit)
+        watched_run.divides = _divides(script)
+        return watched_run
+
+
+def report(script: str, runs: list[judge.Watched], seconds: float) -> Report:
+    """Judge the runs: the first on all workers; the second, if any, on one.
+
+    Raises CourseError where there is nothing to judge.
+    """
+    many = runs[0]
+    if not many.trained and many.outcome != judge.STALLED:
+        raise course.CourseError(_why_nothing(script, many))
+    one = runs[1] if len(runs) > 1 and runs[1].trained else None
+    notes = []
+    if many.outcome == judge.TIME_UP:
+        notes.append("The time was up before it ended: judged is what was seen so far.")
+    findings = judge.findings(many, one, quick=len(runs) == 1)
+    return Report(script, many.workers, findings, seconds, notes)
+
+
+def _why_nothing(script: str, many: judge.Watched) -> str:
+    failure = many.failure
+    last = "\n".join(many.output.strip().splitlines()[-15:])[-2000:]
+    if failure:
+        where = f" ({failure['where']})" if failure.get("where") else ""
+        return f"{script} failed before it trained: {failure['error']}{where}"
+    if many.outcome == judge.TIME_UP:
+        return f"{script} had not begun to train when the time was up."
+    if many.outcome == judge.FAILED:
+        return f"{script} could not be run. The end of what it said:\n{last}"
+    return (
+        f"{script} ended without training: no gradient of a Keras or TensorFlow "
+        "variable was seen."
+    )

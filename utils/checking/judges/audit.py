@@ -1,0 +1,1076 @@
+"""What the reports of a watched program say about how it is distributed.
+
+Workers are compared with each other, and with the same program on one worker. Each
+judgement is a function from two runs to a Finding. What the reports don't decide is
+"can't be seen": a false alarm costs more than a miss.
+
+A worker is whoever computes gradients: a process of Horovod, or a replica of
+tf.distribute, by its pair of process and replica.
+"""
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from utils.base import files
+from utils.lessons.verdict import RIGHT, WRONG
+
+CANT = "can't be seen"
+
+ENDED, FAILED, STALLED, TIME_UP = "ended", "failed", "stalled", "time is up"
+
+EQUAL, APART = 1e-6, 1e-4  # relative differences of what is equal, and of what isn't
+LIKE = 0.02  # of gradients that were summed in another order, or in float16
+ALL = 0.99  # of the data
+SAME_LOSS = 0.15  # relative difference of losses that are of the same size
+MOST_REPORT = 60_000_000  # bytes
+DIGEST = 12  # characters of a sample's
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The answer to one question. where: FILE:LINE of the program, if known."""
+
+    id: str
+    question: str
+    verdict: str
+    seen: str
+    where: str | None = None
+
+    def as_json(self) -> dict:
+        return asdict(self)
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.seen} ({self.where})" if self.where else self.seen
+
+
+class Worker:
+    """What one worker reported. events: of its process and replica."""
+
+    def __init__(self, name: str, events: list[dict]):
+        self.name, self.events = name, events
+
+    def all(self, what: str) -> list[dict]:
+        return [event for event in self.events if event["what"] == what]
+
+    def updates(self, what: str, group: int) -> dict[int, list[dict]]:
+        """The events "local" or "applied" of a group of variables, by update."""
+        found: dict[int, list[dict]] = {}
+        for event in self.all(what):
+            if event["group"] == group:
+                found.setdefault(event["update"], []).append(event)
+        return found
+
+    @cached_property
+    def epochs(self) -> int:
+        """Of `fit`, how many began; 0 if there were none."""
+        return len(self.all("epoch"))
+
+    def samples(self, mode: str) -> list[list[str] | None]:
+        """The digests of the samples of each batch; None for one without."""
+        model = self._main_model(mode)
+        return [
+            _split(event["digests"]) if event["digests"] is not None else None
+            for event in self.all("samples")
+            if event["mode"] == mode and event["model"] == model
+        ]
+
+    def draws(self, mode: str) -> int:
+        """How many samples it took."""
+        model = self._main_model(mode)
+        return sum(
+            event["count"]
+            for event in self.all("samples")
+            if event["mode"] == mode and event["model"] == model
+        )
+
+    def _main_model(self, mode: str) -> int:
+        counts = Counter(e["model"] for e in self.all("samples") if e["mode"] == mode)
+        return min(counts, key=lambda model: (-counts[model], model), default=0)
+
+    @cached_property
+    def passes(self) -> list[list[str]]:
+        """The training samples of each epoch, in order: as `fit` has epochs, else as
+        the data come again. Empty where that isn't known."""
+        model = self._main_model("train")
+        if self.epochs:
+            parts: list[list[str]] = []
+            for event in self.events:
+                if event["what"] == "epoch":
+                    parts.append([])
+                elif (
+                    event["what"] == "samples"
+                    and event["mode"] == "train"
+                    and event["model"] == model
+                    and parts
+                ):
+                    parts[-1] += _split(event["digests"] or "")
+            return parts
+        drawn = [d for batch in self.samples("train") for d in batch or ()]
+        length = len(set(drawn))
+        if not length or len(drawn) < 2 * length:
+            return [drawn] if drawn else []
+        parts = [drawn[i : i + length] for i in range(0, len(drawn), length)]
+        if set(parts[0]) != set(parts[1]):
+            return []
+        return parts
+
+    @cached_property
+    def distinct(self) -> set[str]:
+        """Its training samples."""
+        return {d for batch in self.samples("train") for d in batch or ()}
+
+
+@dataclass
+class Watched:
+    """A run. processes: the events of each; stacks: where each was, if it was asked.
+
+    divides: does the program's text divide anything by the number of workers?
+    """
+
+    kind: str
+    workers: int
+    outcome: str
+    output: str
+    seconds: float
+    processes: list[list[dict]]
+    stacks: list[str]
+    divides: bool = False
+
+    @cached_property
+    def each(self) -> list[Worker]:
+        """The workers, by rank and replica."""
+        found: dict[tuple[int, int], list[dict]] = {}
+        common: dict[int, list[dict]] = {}
+        for rank, events in enumerate(self.processes):
+            for event in events:
+                replica = event.get("replica")
+                if replica is None:
+                    common.setdefault(rank, []).append(event)
+                elif replica >= 0:
+                    found.setdefault((rank, replica), []).append(event)
+        workers = []
+        for rank, replica in sorted(found):
+            events = [*found[rank, replica], *common.get(rank, [])]
+            events.sort(key=lambda event: event["time"])
+            alone = self.kind != "tf.distribute"
+            name = f"rank {rank}" if alone else f"replica {replica}"
+            workers.append(Worker(name, events))
+        return [w for w in workers if w.all("local") or w.all("applied")]
+
+    @property
+    def word(self) -> str:
+        """What its workers are called."""
+        return "replica" if self.kind == "tf.distribute" else "worker"
+
+    @property
+    def trained(self) -> bool:
+        return bool(self.each)
+
+    def all(self, what: str) -> list[dict]:
+        return [e for events in self.processes for e in events if e["what"] == what]
+
+    def ends(self) -> list[dict]:
+        """The last report of each process that came to its end."""
+        return self.all("end")
+
+    @property
+    def failure(self) -> dict | None:
+        """The first error; of those who were left alone, only if there is no other."""
+        failures = sorted(self.all("failed"), key=lambda e: (_alone(e), e["time"]))
+        return failures[0] if failures else None
+
+    @property
+    def whole(self) -> bool:
+        """Did all of it come to its end?"""
+        return self.outcome == ENDED and len(self.ends()) == len(self.processes)
+
+    @property
+    def fit_line(self) -> str | None:
+        """Where it trains."""
+        for what in ("fit", "local", "applied"):
+            for event in self.all(what):
+                if event.get("where"):
+                    return event["where"]
+        return None
+
+    @property
+    def strategy(self) -> str:
+        kinds = [event["kind"] for event in self.all("strategy")]
+        kind = kinds[-1] if kinds else self.kind
+        return kind.replace("CollectiveAllReduce", "MultiWorkerMirrored")
+
+
+def read(
+    folder: Path, kind: str, workers: int, outcome: str, output: str, seconds: float
+) -> Watched:
+    """The reports in a folder."""
+    processes, stacks = [], []
+    for rank in range(1 if kind == "tf.distribute" else workers):
+        path = folder / f"rank.{rank}.jsonl"
+        try:
+            lines = files.read_regular(path, MOST_REPORT).split(b"\n")[:-1]
+        except (FileNotFoundError, files.TooLarge):
+            lines = []
+        processes.append([json.loads(line) for line in lines])
+        stack = folder / f"rank.{rank}.stack"
+        stacks.append(stack.read_text(errors="replace") if stack.exists() else "")
+    return Watched(kind, workers, outcome, output, seconds, processes, stacks)
+
+
+# ---------------------------------------------------------------- the judgements
+
+
+Answer = tuple[str, str] | tuple[str, str, str | None]
+
+
+def together(many: Watched, one: Watched | None) -> Answer:
+    """Are they one team?"""
+    if many.kind == "tf.distribute":
+        replicas = max([e["replicas"] for e in many.all("strategy")], default=1)
+        if replicas < 2:
+            return CANT, (
+                f"{many.strategy} has one replica here: give it no devices, or as many "
+                "as there are, to see more."
+            )
+        return RIGHT, f"{many.strategy} trains with {replicas} replicas."
+    if many.kind == "TF_CONFIG":
+        replicas = max([e["replicas"] for e in many.all("strategy")], default=1)
+        if replicas < many.workers:
+            return WRONG, f"The strategy has {replicas} replicas on all workers."
+        return RIGHT, f"{many.strategy} trains with {replicas} replicas."
+    sizes = [end["size"] for end in many.ends()]
+    if sizes and all(size is None for size in sizes):
+        return WRONG, (
+            f"Horovod is never started: {many.workers} programs run side by side."
+        )
+    if sizes and any(size != many.workers for size in sizes):
+        return WRONG, f"To Horovod they are teams of {sizes}, not of {many.workers}."
+    if not sizes:
+        return CANT, "None of them came to its end."
+    return RIGHT, f"Horovod trains with {many.workers} workers."
+
+
+def start(many: Watched, one: Watched | None) -> Answer:
+    """Did all begin with the same weights?"""
+    if len(many.each) < 2:
+        return CANT, f"Gradients of one {many.word} only were seen."
+    latest = 0
+    for group in _groups(many):
+        by_update = _weights(many, group)
+        if not by_update:
+            return CANT, "No update was seen of all of them."
+        equal = [u for u, spread in by_update.items() if spread <= EQUAL]
+        if not equal:
+            first = min(by_update)
+            spread = by_update[first]
+            if spread < APART:
+                return CANT, "The weights differ, by no more than rounding may."
+            return (
+                WRONG,
+                f"They train from different weights: {_percent(spread)} apart before "
+                f"update {first}, and never equal.",
+                many.fit_line,
+            )
+        latest = max(latest, min(equal))
+    if latest <= 1:
+        return RIGHT, "The weights are equal before the first update."
+    return RIGHT, f"The weights are equal from before update {latest}."
+
+
+def end(many: Watched, one: Watched | None) -> Answer:
+    """Did all end with the same weights?"""
+    if len(many.each) < 2:
+        return CANT, f"Gradients of one {many.word} only were seen."
+    ends = many.ends()
+    if many.kind == "tf.distribute":
+        if not ends:
+            return CANT, "It did not come to its end."
+        apart = max(ends[0].get("copies") or [0.0])
+        if apart > 0:
+            return WRONG, f"Copies of a weight differ by up to {apart:.2g}."
+        return RIGHT, "All copies of the weights are equal."
+    if many.whole and all(e.get("weights") for e in ends):
+        spread = max(
+            _spread([e["weights"][group] for e in ends])
+            for group in range(min(len(e["weights"]) for e in ends))
+        )
+        when = "in the end"
+    else:
+        last: dict[int, float] = {}
+        for group in _groups(many):
+            last |= _weights(many, group)
+        if not last:
+            return CANT, "They did not come to their ends."
+        spread, when = last[max(last)], f"before update {max(last)}, the last one seen"
+    if spread <= EQUAL:
+        return RIGHT, f"The weights are equal {when}."
+    if spread < APART:
+        return CANT, f"The weights differ {when}, by no more than rounding may."
+    return (
+        WRONG,
+        f"The weights are {_percent(spread)} apart {when}: there are "
+        f"{many.workers} networks.",
+        many.fit_line,
+    )
+
+
+def gradients(many: Watched, one: Watched | None) -> Answer:
+    """Were the gradients averaged, once, over all?"""
+    if len(many.each) < 2:
+        return CANT, f"Gradients of one {many.word} only were seen."
+    answers = [_gradients_of(many, one, group) for group in _groups(many)]
+    for verdict in (WRONG, CANT):
+        for answer in answers:
+            if answer[0] == verdict:
+                return answer
+    return answers[0] if answers else (CANT, "No update was seen of all of them.")
+
+
+def _gradients_of(many: Watched, one: Watched | None, group: int) -> Answer:
+    size = len(many.each)
+    locals_ = [worker.updates("local", group) for worker in many.each]
+    applied = [worker.updates("applied", group) for worker in many.each]
+    seen = []  # of each update: the factor of what was applied
+    reduced: list[float] = []
+    where = None
+    differing = 0
+    for update in sorted(set.intersection(*(set(found) for found in locals_))):
+        if not all(update in found for found in applied):
+            continue
+        own = [
+            np.sum([event["sketch"] for event in found[update]], axis=0)
+            for found in locals_
+        ]
+        calls = len(locals_[0][update])
+        used = [np.asarray(found[update][-1]["sketch"]) for found in applied]
+        where = applied[0][update][-1]["where"] or where
+        if not all(np.isfinite(a).all() for a in (*own, *used)):
+            continue
+        mean = np.mean(own, axis=0)
+        if _spread(own) < 0.05:
+            continue  # equal gradients are their own mean
+        differing += 1
+        reduced.append(applied[0][update][-1]["reduced"])
+        factor = _factor(own, used, mean, calls)
+        if factor is not None:
+            seen.append(factor)
+    where = where or many.fit_line
+    weights = _weights(many, group)
+    if not differing:
+        if not any(applied) and _spread_apart(many, group):
+            return _by_weights(weights, where)
+        return CANT, "The gradients of all are equal, averaged or not."
+    if not seen:
+        return _by_weights(weights, where)
+    kinds = set(seen)
+    if "own" in kinds:
+        return (
+            WRONG,
+            f"Each {many.word} applies its own gradients: they are not averaged"
+            f"{'' if kinds == {'own'} else ' in some updates'}.",
+            where,
+        )
+    if len(kinds) > 1:
+        return CANT, "They are combined in one way now, in another way then."
+    (kind,) = kinds
+    times = round(float(np.median(reduced))) if reduced else 0
+    if kind == "sum":
+        return _summed(many, one, where)
+    if kind == "less":
+        return (
+            WRONG,
+            f"The gradients are averaged, and divided by {size} once more.",
+            where,
+        )
+    if kind == "some":
+        return CANT, "The gradients are averaged in groups, or in another way."
+    if times > 1:
+        return WRONG, f"The gradients are averaged {times} times at each update.", where
+    # Losses of that ratio come about by chance, too.
+    if many.divides and _loss_is_divided(many, one):
+        return (
+            WRONG,
+            f"The loss is divided by {size}, and the gradients are averaged as well: "
+            f"they are {size} times too small.",
+            where,
+        )
+    return (
+        RIGHT,
+        f"What is applied is the mean over all {size} {many.word}s, in {len(seen)} "
+        "updates looked at.",
+    )
+
+
+def _factor(own, used, mean, calls: int) -> str | None:
+    """How what is used came about from everybody's own; None if that isn't clear."""
+    size = len(own)
+    for passes in {1, calls}:
+        for name, factor in (("mean", 1), ("sum", size), ("less", 1 / size)):
+            target = mean * factor / passes
+            if all(_distance(u, target) < LIKE for u in used):
+                return name
+        pairs = zip(own, used, strict=True)
+        if all(_distance(u, o / passes) < LIKE / 2 for o, u in pairs):
+            return "own"
+    return None
+
+
+def _by_weights(weights: dict[int, float], where: str | None) -> Answer:
+    """Whether gradients are combined, by what comes of it.
+
+    weights: how far they are apart before each update.
+    """
+    later = [spread for update, spread in sorted(weights.items()) if update > 2]
+    if not later:
+        return CANT, "No optimizer's updates were seen."
+    if max(later) <= EQUAL:
+        return RIGHT, (
+            "The gradients differ, and the weights stay equal: they are combined. By "
+            "which factor can't be seen."
+        )
+    if min(weights.values()) > EQUAL:
+        return CANT, "The weights are never equal, so it can't be told from them."
+    if min(later[-3:]) > APART:
+        return WRONG, "The gradients differ, and so do the weights after it.", where
+    return CANT, "The weights are equal at times."
+
+
+def _spread_apart(many: Watched, group: int) -> bool:
+    """Do the workers' own gradients differ at all?"""
+    found = [worker.updates("local", group) for worker in many.each]
+    common = set.intersection(*(set(f) for f in found))
+    return any(_spread([f[u][0]["sketch"] for f in found]) > 0.05 for u in common)
+
+
+def _summed(many: Watched, one: Watched | None, where: str | None) -> Answer:
+    size = len(many.each)
+    if _loss_is_divided(many, one):
+        return RIGHT, (
+            f"What is applied is the sum over all {size} {many.word}s, of a loss that "
+            f"each divides by {size}."
+        )
+    if many.kind != "Horovod" and many.all("fit"):
+        return RIGHT, (
+            f"What is applied is the sum over all {size} {many.word}s, of a loss that "
+            "Keras divides."
+        )
+    # A strategy's Keras may divide without a word in the program.
+    alike = many.kind == "Horovod" or _losses_are_alike(many, one)
+    if alike and not many.divides:
+        return (
+            WRONG,
+            f"The gradients are summed, not averaged: {size} times too large, as "
+            f"no {many.word} divides its loss by {size}.",
+            where,
+        )
+    return CANT, (
+        f"The gradients are summed, which is right if each {many.word} divides its loss"
+        f" by {size}."
+    )
+
+
+def _first_losses(run: Watched) -> list[float]:
+    losses = [
+        event["loss"]
+        for worker in run.each
+        for event in worker.all("local")
+        if event["update"] == 1 and math.isfinite(event["loss"])
+    ]
+    return losses
+
+
+def _loss_ratio(many: Watched, one: Watched | None) -> float | None:
+    """A worker's first loss over that of one that is alone; None if it says nothing:
+    losses scatter, or batches have another size."""
+    if one is None:
+        return None
+    ours, its = _first_losses(many), _first_losses(one)
+    if not ours or not its or np.mean(its) == 0:
+        return None
+    if np.std(ours) > SAME_LOSS * abs(np.mean(ours)):
+        return None
+    return float(np.mean(ours) / np.mean(its))
+
+
+def _loss_is_divided(many: Watched, one: Watched | None) -> bool:
+    ratio = _loss_ratio(many, one)
+    if ratio is None or (many.kind == "Horovod" and _batch(many) != _batch(one)):
+        return False
+    return abs(ratio * len(many.each) - 1) < SAME_LOSS
+
+
+def _losses_are_alike(many: Watched, one: Watched | None) -> bool:
+    ratio = _loss_ratio(many, one)
+    return ratio is not None and abs(ratio - 1) < SAME_LOSS
+
+
+def _batch(run: Watched | None) -> int | None:
+    for worker in run.each if run else ():
+        for event in worker.all("samples"):
+            if event["mode"] == "train":
+                return event["count"]
+    return None
+
+
+# ---------------------------------------------------------------- data
+
+
+def different(many: Watched, one: Watched | None) -> Answer:
+    """Did workers see different data?"""
+    workers = many.each
+    batches = [worker.samples("train") for worker in workers]
+    if len(workers) < 2 or not all(batches):
+        return CANT, "What goes into the network was not seen."
+    length = min(map(len, batches))
+    pairs = [
+        [set(b[i]) if b[i] is not None else None for b in batches]
+        for i in range(length)
+    ]
+    pairs = [row for row in pairs if all(row)]
+    if not pairs:
+        return CANT, "The samples were too many, or too large, to be told apart."
+    same = sum(all(s == row[0] for s in row) for row in pairs)
+    if same >= max(1, 0.9 * len(pairs)):
+        return (
+            WRONG,
+            f"All {many.word}s train on the same samples: in {same} of {len(pairs)} "
+            "batches.",
+            many.fit_line,
+        )
+    shared = [
+        sum(bool(set.intersection(*row)) for row in pairs),
+        len(pairs),
+    ]
+    first = workers[0].distinct
+    common = first.intersection(*(w.distinct for w in workers[1:]))
+    if not common:
+        return RIGHT, f"No sample is trained on by two {many.word}s."
+    if same:
+        return CANT, f"{same} of {len(pairs)} batches are the same on all."
+    if not shared[0]:
+        return RIGHT, "No sample is trained on by two of them in the same step."
+    return RIGHT, (
+        f"The batches differ; in {shared[0]} of {shared[1]} steps, all {many.word}s "
+        "have a sample in common."
+    )
+
+
+def everything(many: Watched, one: Watched | None) -> Answer:
+    """Is all of the data seen?"""
+    if one is None:
+        return CANT, _ALONE
+    if not (many.whole and one.whole):
+        return CANT, "It did not come to its end."
+    union = set().union(*(w.distinct for w in many.each))
+    alone = set().union(*(w.distinct for w in one.each))
+    if not union or not alone:
+        return CANT, "What goes into the network was not seen."
+    if _too_many(many) or _too_many(one):
+        return CANT, "The samples are too many to be told apart."
+    if not union & alone or _never_twice(one):
+        return CANT, "Samples are never the same twice (augmented or drawn anew)."
+    part = len(union & alone) / len(alone)
+    if part >= ALL:
+        return RIGHT, f"All {len(alone)} samples that one worker trains on."
+    text = f"{len(union & alone)} of the {len(alone)} samples that one worker trains on"
+    drawn = sum(w.draws("train") for w in many.each)
+    slack = many.workers * (_batch(many) or 0)
+    if len(alone) - len(union & alone) < slack and part > 0.8:
+        return RIGHT, f"{text}: all but what fills no batch."
+    sets = [w.distinct for w in many.each]
+    if all(s == sets[0] for s in sets) and drawn >= len(alone) * 0.9:
+        return WRONG, f"{text}; the others nobody sees.", many.fit_line
+    passes = [w.passes for w in many.each]
+    counts = {len(p) for p in passes}
+    if len(counts) == 1 and min(counts) > 1:
+        by_epoch = [set().union(*(p[k] for p in passes)) for k in range(counts.pop())]
+        if all(seen == by_epoch[0] for seen in by_epoch):
+            return (
+                WRONG,
+                f"{text}, the same ones in every epoch; the others nobody sees.",
+                many.fit_line,
+            )
+    return CANT, f"{text}, drawn at random: more epochs may show the rest."
+
+
+def _too_many(run: Watched) -> bool:
+    """Were there samples that were only counted?"""
+    return any(None in worker.samples("train") for worker in run.each)
+
+
+def _never_twice(run: Watched) -> bool:
+    """Did no sample come again in another epoch?"""
+    for worker in run.each:
+        if len(worker.passes) > 1:
+            first, second = map(set, worker.passes[:2])
+            return bool(first) and bool(second) and not first & second
+    return False
+
+
+def order(many: Watched, one: Watched | None) -> Answer:
+    """Is the order of the samples another in each epoch?"""
+    for worker in many.each:
+        if len(worker.passes) < 2 or len(worker.passes[0]) < 2:
+            return CANT, "No two epochs were seen."
+    if any(_never_twice(run) for run in (many, one) if run):
+        return CANT, (
+            "No sample comes again in the next epoch: augmented, drawn anew, or not "
+            "one pass."
+        )
+    if any(_too_many(run) for run in (many, one) if run):
+        return CANT, "The samples are too many to be told apart."
+    fixed = [w.name for w in many.each if w.passes[0] == w.passes[1]]
+    if not fixed:
+        return RIGHT, "The order is another in each epoch."
+    text = f"The order is the same in each epoch on {_listed(fixed)}"
+    if one is None:
+        return CANT, f"{text}. {_ALONE}"
+    alone = one.each[0].passes if one.each else []
+    if len(alone) < 2 or alone[0] == alone[1]:
+        return CANT, f"{text}, as it is on one worker: the program does not shuffle."
+    return WRONG, f"{text}, where it changes on one worker.", many.fit_line
+
+
+def one_pass(many: Watched, one: Watched | None) -> Answer:
+    """Is one epoch one pass over the data?"""
+    if one is None:
+        return CANT, _ALONE
+    if not (many.whole and one.whole):
+        return CANT, "It did not come to its end."
+    drawn = sum(w.draws("train") for w in many.each)
+    alone = sum(w.draws("train") for w in one.each)
+    if not drawn or not alone:
+        return CANT, "What goes into the network was not seen."
+    size = len(many.each)
+    ours = max([w.epochs for w in many.each], default=0) or 1
+    its = max([w.epochs for w in one.each], default=0) or 1
+    slack = size * (_batch(many) or 0)
+    whole = abs(drawn - alone) <= 0.1 * alone + slack * its
+    epoch = abs(drawn / ours - alone / its) <= 0.1 * alone / its + slack
+    if whole or epoch:
+        return RIGHT, (
+            f"All together train on {drawn} samples{_epochs(many)}, one worker on "
+            f"{alone}{_epochs(one)}."
+        )
+    ratio = (drawn / ours) / (alone / its)
+    text = (
+        f"An epoch of {size} {many.word}s has {drawn / ours:.0f} samples, of one "
+        f"worker {alone / its:.0f}"
+    )
+    if ours != its:
+        return CANT, f"{text}; there are {ours} epochs, not {its}."
+    if ratio > 0.75 * size:
+        return (
+            WRONG,
+            f"{text}: each {many.word} does all of the work, and none is shared.",
+            many.fit_line,
+        )
+    if ratio < 1.25 / size:
+        return (
+            WRONG,
+            f"{text}: the work is divided by {size} more often than once.",
+            many.fit_line,
+        )
+    return CANT, f"{text}."
+
+
+def validation(many: Watched, one: Watched | None) -> Answer:
+    """Who validates what?"""
+    sets = [
+        {d for batch in worker.samples("validate") for d in batch or ()}
+        for worker in many.each
+    ]
+    who = [w.name for w, s in zip(many.each, sets, strict=True) if s]
+    if not who:
+        return CANT, "Nobody validates, as far as a Keras model was seen."
+    union = set().union(*sets)
+    alone = set()
+    for worker in one.each if one else ():
+        alone |= {d for batch in worker.samples("validate") for d in batch or ()}
+    if len(who) < len(many.each):
+        how = f"{_listed(who)} validates alone"
+    elif all(s == sets[0] for s in sets):
+        how = "each validates on the same samples"
+    elif not set.intersection(*sets):
+        how = "each validates on samples of its own"
+    else:
+        how = "each validates on samples that others have, too"
+    text = f"{how}, {len(union)} in all"
+    text = text[0].upper() + text[1:]
+    if not alone:
+        return (
+            CANT,
+            f"{text}. {_ALONE if one is None else 'One worker alone has none.'}",
+        )
+    part = len(union & alone) / len(alone)
+    if part >= ALL:
+        return RIGHT, f"{text}: all that one worker has."
+    text = f"{text}, of {len(alone)} that one worker has"
+    if len(who) == len(many.each) > 1 and all(s == sets[0] for s in sets):
+        return WRONG, f"{text}: the others nobody looks at.", _validation_line(many)
+    return CANT, f"{text}."
+
+
+def _validation_line(many: Watched) -> str | None:
+    lines = [e.get("where") for e in many.all("samples") if e["mode"] == "validate"]
+    return next((line for line in lines if line), many.fit_line)
+
+
+# ---------------------------------------------------------------- decisions
+
+
+def metrics(many: Watched, one: Watched | None) -> Answer:
+    """Are the metrics that callbacks read equal on all workers?"""
+    if many.kind == "tf.distribute":
+        return RIGHT, "One process reads them."
+    table: dict[tuple, list[dict]] = {}
+    for events in many.processes:
+        count: Counter = Counter()
+        for event in events:
+            if event["what"] == "metrics":
+                key = event["epoch"], event["callback"]
+                count[key] += 1
+                table.setdefault((*key, count[key]), []).append(event)
+    if not table:
+        return CANT, "No callback read a metric at the end of an epoch."
+    apart: list[str] = []
+    for (epoch, name, _), readers in table.items():
+        if len(readers) < 2 or any(r["asks"] for r in readers):
+            continue  # nobody to differ from, or it asks the others itself
+        for metric in readers[0]["read"]:
+            values = [r["read"].get(metric) for r in readers]
+            if None in values or not _differ(values):
+                continue
+            if readers[0]["decides"]:
+                shown = " and ".join(f"{value:.4g}" for value in values[:4])
+                return (
+                    WRONG,
+                    f"{name} decides on {metric}, which is {shown} in epoch "
+                    f"{epoch + 1}: not the same on all.",
+                    readers[0]["made"] or many.fit_line,
+                )
+            if name != "History":
+                apart.append(f"{name} ({metric})")
+    if apart:
+        names = _listed(sorted(set(apart))[:3])
+        return CANT, f"They differ for {names}; whether it decides by it can't be seen."
+    deciding = sorted({key[1] for key, r in table.items() if r[0]["decides"]})
+    if deciding:
+        return RIGHT, f"{_listed(deciding)}: what is read is the same on all."
+    return RIGHT, "No callback decides on a metric."
+
+
+def rate(many: Watched, one: Watched | None) -> Answer:
+    """Does the learning rate account for the number of workers?"""
+    rates = [[e["rate"] for e in w.all("applied")] for w in many.each]
+    rates = [[r for r in row if math.isfinite(r)] for row in rates]
+    if not rates or not all(rates):
+        return CANT, "No optimizer's learning rate was seen."
+    length = min(map(len, rates))
+    ends = [e["rate"] for e in many.ends() if e.get("rate")]
+    ends = [[r for r in row if r is not None] for row in ends]
+    last = [row[-1] for row in ends if row]
+    for values in [*zip(*(row[:length] for row in rates), strict=True), last]:
+        if len(values) > 1 and _differ(values):
+            shown = " and ".join(f"{value:.4g}" for value in values[:4])
+            return (
+                WRONG,
+                f"It is {shown}: not the same on all.",
+                many.fit_line,
+            )
+    ours = max([*rates[0], *last[:1]])
+    if one is None:
+        return CANT, f"It is {ours:.4g} at most. {_ALONE}"
+    alone = [e["rate"] for w in one.each for e in w.all("applied")]
+    alone = [r for r in alone if math.isfinite(r)]
+    if not alone:
+        return CANT, f"It is {ours:.4g} at most."
+    ratio = ours / max(alone) if max(alone) else 1.0
+    text = f"It is {ours:.4g} at most, and {max(alone):.4g} on one worker"
+    if ratio > 1.05:
+        return RIGHT, f"{text}: {ratio:.3g} times as much."
+    return CANT, (
+        f"{text}. Whether the larger global batch needs a larger one, accuracy tells."
+    )
+
+
+def written(many: Watched, one: Watched | None) -> Answer:
+    """Who writes which files?"""
+    if many.kind == "tf.distribute":
+        return RIGHT, "One process writes."
+    writers: dict[str, dict[int, dict]] = {}
+    for rank, events in enumerate(many.processes):
+        for event in events:
+            if event["what"] == "file":
+                writers.setdefault(event["path"], {})[rank] = event
+    if not writers:
+        return RIGHT, "No file was seen to be written."
+    for path, ranks in sorted(writers.items()):
+        event = next(iter(ranks.values()))
+        if len(ranks) > 1 and event["how"] == "written":
+            return (
+                WRONG,
+                f"Ranks {_listed(map(str, sorted(ranks)))} all write "
+                f"{Path(path).name}, at the same time.",
+                event["by"],
+            )
+    for path, ranks in sorted(writers.items()):
+        if len(ranks) > 1:
+            return CANT, f"Several ranks append to {Path(path).name}: lines may mix."
+    who = sorted({rank for ranks in writers.values() for rank in ranks})
+    return RIGHT, (
+        f"{len(writers)} file{'s' * (len(writers) > 1)} by rank "
+        f"{_listed(map(str, who))}, none by two."
+    )
+
+
+def devices(many: Watched, one: Watched | None) -> Answer:
+    """Which device did each use?"""
+    ends = many.ends()
+    if not ends:
+        return CANT, "None of them came to its end."
+    if not max(e.get("all_gpus", 0) for e in ends):
+        return CANT, "There is no GPU for each here: all compute on the processor."
+    if many.kind == "tf.distribute":
+        return RIGHT, f"{len(ends[0]['gpus'])} GPUs in one process."
+    used = [(e["cuda"], tuple(e["gpus"])) for e in ends]
+    taken = [{(cuda, gpu) for gpu in gpus} for cuda, gpus in used]
+    for i, first in enumerate(taken):
+        for j, second in enumerate(taken[:i]):
+            if first & second:
+                names = _listed(sorted(name for _, name in first & second)[:2])
+                return WRONG, f"Ranks {j} and {i} share {names}: nothing is pinned."
+    return RIGHT, "Each has a GPU of its own."
+
+
+def waiting(many: Watched, one: Watched | None) -> Answer:
+    """Did anyone wait for anyone for ever?"""
+    places = [_last_place(many, rank) for rank in range(len(many.processes))]
+    if many.outcome == STALLED:
+        states = []
+        for rank, events in enumerate(many.processes):
+            if any(e["what"] == "end" for e in events):
+                states.append(f"rank {rank} has ended")
+            else:
+                at = f" in {places[rank]}" if places[rank] else ""
+                states.append(f"rank {rank} is{at}")
+        where = next((place for place in places if place), None)
+        warning = re.search(r"(?s)Stalled ranks:(.*?)(\n\n|\Z)", many.output)
+        said = f" Horovod: stalled ranks: {_short(warning[1])}" if warning else ""
+        return WRONG, f"They wait for ever: {'; '.join(states)}.{said}", where
+    failure = many.failure
+    if failure and _alone(failure):
+        return (
+            WRONG,
+            "A worker waited for another one that had left: all have to make the same "
+            "calls, as often.",
+            failure.get("where"),
+        )
+    if failure:
+        return (
+            WRONG,
+            f"It fails on {many.workers} {many.word}s: {_short(failure['error'])}",
+            failure.get("where"),
+        )
+    if many.outcome == FAILED:
+        return WRONG, f"It did not end well: {_short(many.output[-300:])}"
+    if many.outcome == TIME_UP:
+        return CANT, "The time was up first."
+    return RIGHT, "All came to their ends."
+
+
+def _last_place(many: Watched, rank: int) -> str | None:
+    """FILE:LINE of the program in the stack that a worker left."""
+    script = ""
+    for event in many.processes[rank]:
+        script = event.get("where") or event.get("by") or script
+    name = script.rpartition(":")[0]
+    if not name:
+        return None
+    match = re.search(rf'File "[^"]*{re.escape(name)}", line (\d+)', many.stacks[rank])
+    return f"{name}:{match[1]}" if match else None
+
+
+def speed(many: Watched, one: Watched | None) -> Answer:
+    """How much faster is it than one worker?"""
+    if one is None:
+        return CANT, _ALONE
+    ours, its = _pace(many), _pace(one)
+    if not ours or not its:
+        return CANT, "It was too short, or did not come to its end."
+    text = f"{ours:.0f} samples/s, and {its:.0f} on one worker: {ours / its:.2f} times"
+    if ours / its > 1.1:
+        return RIGHT, f"{text}."
+    return CANT, f"{text}. A small network may not be worth sharing."
+
+
+def _pace(run: Watched) -> float | None:
+    """Samples per second, of all together."""
+    ends = [e for e in run.ends() if e["began"] and e["ended"] and e["updates"] > 2]
+    if not run.whole or len(ends) < len(run.processes):
+        return None
+    seconds = max(e["ended"] - e["began"] for e in ends)
+    # The clock starts with the first update, which waits for compilers.
+    samples = sum(e["samples"] * (1 - 1 / e["updates"]) for e in ends)
+    return samples / seconds if samples and seconds > 1 else None
+
+
+def statistics(many: Watched, one: Watched | None) -> Answer:
+    """Are the statistics of batch normalisation equal?"""
+    found = [e.get("statistics") for e in many.ends()]
+    if not found:
+        return CANT, "None of them came to its end."
+    if not any(found):
+        return RIGHT, "There is no batch normalisation."
+    if many.kind == "tf.distribute":
+        return RIGHT, "The strategy averages the running means when they are read."
+    spread = _spread([f for f in found if f])
+    if spread <= EQUAL:
+        return RIGHT, "The running means are equal."
+    return CANT, (
+        f"The running means are {_percent(spread)} apart, as each has its own; those "
+        "of whoever validates or saves count."
+    )
+
+
+def randomness(many: Watched, one: Watched | None) -> Answer:
+    """Do workers draw different random numbers?"""
+    ends = many.ends()
+    if many.kind == "tf.distribute":
+        return RIGHT, "One process draws."
+    if len(ends) < 2:
+        return CANT, "They did not come to their ends."
+    seeds = [e.get("seed") for e in ends]
+    if seeds[0] is not None and len(set(seeds)) == 1:
+        return CANT, (
+            f"TensorFlow's seed is {seeds[0]} on all: dropout and augmentation draw "
+            "the same, which does no harm where the data differ."
+        )
+    return RIGHT, "No seed is common to all."
+
+
+QUESTIONS: dict[str, tuple[str, Callable[[Watched, Watched | None], Answer]]] = {
+    "together": ("One team?", together),
+    "start": ("Equal weights at the start?", start),
+    "gradients": ("Gradients averaged?", gradients),
+    "end": ("Equal weights at the end?", end),
+    "different": ("Different data on each?", different),
+    "everything": ("All of the data seen?", everything),
+    "order": ("Another order in each epoch?", order),
+    "pass": ("One epoch, one pass?", one_pass),
+    "validation": ("Who validates what?", validation),
+    "metrics": ("Decisions on equal metrics?", metrics),
+    "rate": ("Learning rate for so many?", rate),
+    "files": ("Files written by one?", written),
+    "devices": ("A device for each?", devices),
+    "waiting": ("All come to their ends?", waiting),
+    "speed": ("Faster than one?", speed),
+    "statistics": ("Batch normalisation?", statistics),
+    "random": ("Random numbers?", randomness),
+}
+
+_ALONE = "Only the run on one worker would tell."
+
+
+def findings(many: Watched, one: Watched | None, quick: bool = False) -> list[Finding]:
+    """The answers to all questions. one: the run on one worker, where there was one.
+
+    quick: it was left out on purpose.
+    """
+    if one is not None and not one.trained:
+        one = None
+    return [
+        Finding(name, question, *judgement(many, one))
+        for name, (question, judgement) in QUESTIONS.items()
+        if not (quick and name == "speed")
+    ]
+
+
+# ---------------------------------------------------------------- small things
+
+
+def _split(digests: str) -> list[str]:
+    return [digests[i : i + DIGEST] for i in range(0, len(digests), DIGEST)]
+
+
+def _distance(a, b) -> float:
+    """Relative; 0 for equal ones."""
+    a, b = np.asarray(a), np.asarray(b)
+    scale = max(float(np.linalg.norm(a)), float(np.linalg.norm(b)))
+    return float(np.linalg.norm(a - b)) / scale if scale else 0.0
+
+
+def _spread(sketches) -> float:
+    """The largest relative distance to the first of them."""
+    if any(len(s) != len(sketches[0]) for s in sketches):
+        return math.inf
+    distances = [_distance(s, sketches[0]) for s in sketches[1:]]
+    if any(math.isnan(d) for d in distances):
+        return 0.0 if all(np.isnan(s).any() for s in sketches) else math.inf
+    return max(distances, default=0.0)
+
+
+def _groups(many: Watched) -> list[int]:
+    """The groups of variables that all workers train, the first first."""
+    found = [
+        {e["group"] for e in w.events if e["what"] in ("local", "applied")}
+        for w in many.each
+    ]
+    return sorted(set.intersection(*found)) if found else []
+
+
+def _weights(many: Watched, group: int) -> dict[int, float]:
+    """How far the weights are apart before each update that was looked at."""
+    found = [worker.updates("local", group) for worker in many.each]
+    if not any(w.all("applied") for w in many.each):
+        # Its own updates: by the number of times that gradients were computed.
+        found = [
+            {i: [e] for i, e in enumerate(_flat(f), 1) if "weights" in e} for f in found
+        ]
+    common = sorted(set.intersection(*(set(f) for f in found)))
+    return {u: _spread([f[u][0]["weights"] for f in found]) for u in common}
+
+
+def _flat(found: dict[int, list[dict]]) -> list[dict]:
+    return [event for update in sorted(found) for event in found[update]]
+
+
+def _differ(values) -> bool:
+    values = [float(value) for value in values]
+    if any(map(math.isnan, values)):
+        return not all(map(math.isnan, values))
+    return max(values) - min(values) > 1e-6 * max(map(abs, [*values, 1e-12]))
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.2g} %"
+
+
+def _epochs(run: Watched) -> str:
+    """Words for the epochs of `fit`, if there were any."""
+    count = max([worker.epochs for worker in run.each], default=0)
+    return f" in {count} epoch{'s' * (count != 1)}" if count else ""
+
+
+def _listed(names) -> str:
+    *most, last = list(names)
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _alone(failure: dict) -> bool:
+    """Did Horovod complain that another worker has gone?"""
+    return "Horovod has been shut down" in str(failure["error"])
+
+
+def _short(text: str, limit: int = 300) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."

@@ -1,0 +1,177 @@
+"""Judge the steps of exercises/many_workers.py, by what two real workers did."""
+
+import numpy as np
+
+from utils.checking.judges.judge import Missing, Observed, Problem
+from utils.checking.lab import WORLDS
+
+WORKERS = WORLDS["cluster"].size
+TRAIN_IMAGES, BATCH, EPOCHS = 60, 4, 2
+STEPS = TRAIN_IMAGES // (BATCH * WORKERS)
+TOO_LATE = "Collective ops must be configured at program startup"
+SPLIT = "was not created in the distribution strategy scope"
+
+
+def joins(worlds: dict[str, Observed]) -> None:
+    """Every worker makes a strategy of all workers, before TensorFlow computes."""
+    world = worlds["cluster"]
+    for rank, failure in world.failures():
+        if TOO_LATE in failure["error"]:
+            raise Problem(
+                "too-late",
+                f"Worker {rank.number} had computed something by the time that it made "
+                f"the strategy. TensorFlow says: {TOO_LATE}.",
+                failure["line"],
+            )
+    strategies = [rank.all("strategy") for rank in world.ranks]
+    if not any(strategies):
+        world.raise_trouble()
+        raise Problem("no-strategy", "The program makes no strategy.")
+    for number, made in enumerate(strategies):
+        if not made:
+            world.raise_trouble()
+            raise Problem("not-all", f"Worker {number} makes no strategy.")
+        last = made[-1]
+        if last["kind"] not in ("MultiWorkerMirroredStrategy", _OLD):
+            raise Problem(
+                "another-strategy",
+                f"It makes a {last['kind']}, which knows one process only.",
+                last["line"],
+            )
+        if last["replicas"] != WORKERS:
+            raise Problem(
+                "alone",
+                f"The strategy of worker {number} counts {last['replicas']} worker(s): "
+                f"it has not found the others of {WORKERS}. Does it get the resolver "
+                "that reads TF_CONFIG?",
+                last["line"],
+            )
+
+
+_OLD = "CollectiveAllReduceStrategy"  # the class behind the name of old
+
+
+def keeps_in_step(worlds: dict[str, Observed]) -> None:
+    """The workers train one network: from equal weights, by equal updates."""
+    world = worlds["cluster"]
+    for _, failure in world.failures():
+        if SPLIT in failure["error"]:
+            raise Problem(
+                "split-scope",
+                "The model is made in the strategy's scope and compiled outside, or "
+                "the other way round: both belong inside.",
+                failure["line"],
+            )
+    alone = [rank for rank in world.ranks if rank.first("trains")["workers"] == 1]
+    if alone:
+        raise Problem(
+            "outside-the-scope",
+            f"Worker {alone[0].number} trains alone: its model was not made in the "
+            "strategy's scope.",
+        )
+    for name in ("first", "last"):
+        one, *others = world.arrays(f"weights.{name}")
+        apart = max(float(np.abs(one - other).max()) for other in others)
+        if apart:
+            raise Problem(
+                "drifted",
+                f"The weights of the workers differ by up to {apart:.2g} before the "
+                f"{name} step.",
+            )
+    if (world.arrays("weights.first") == world.arrays("weights.last")).all():
+        raise Problem("no-update", "The weights are as they were in the beginning.")
+
+
+def _shares(world: Observed) -> list[list[list[str]]]:
+    """Worker -> step -> the images that it got. Raises Missing."""
+    shares = [[e["images"] for e in rank.all("trains")] for rank in world.ranks]
+    if not all(shares):
+        raise Missing
+    return shares
+
+
+def scales_the_batch(worlds: dict[str, Observed]) -> None:
+    shares = _shares(worlds["cluster"])
+    for number, steps in enumerate(shares):
+        sizes = {len(images) for images in steps}
+        if sizes != {BATCH}:
+            raise Problem(
+                "batch-not-scaled",
+                f"In a step, worker {number} got {_listed(sizes)} images; "
+                f"--batch-size was {BATCH}, for each of {WORKERS} workers.",
+            )
+        if len(steps) != EPOCHS * STEPS:
+            raise Problem(
+                "another-epoch",
+                f"Worker {number} took {len(steps)} steps in {EPOCHS} epochs; a pass "
+                f"over {TRAIN_IMAGES} images, {BATCH * WORKERS} a step, has {STEPS}.",
+            )
+
+
+def _listed(numbers: set[int]) -> str:
+    return " or ".join(map(str, sorted(numbers)))
+
+
+def shares_the_images(worlds: dict[str, Observed]) -> None:
+    """In an epoch no image is seen twice; another epoch has another order."""
+    shares = _shares(worlds["cluster"])
+    epochs = [
+        [
+            [image for images in _part(steps, epoch) for image in images]
+            for steps in shares
+        ]
+        for epoch in range(EPOCHS)
+    ]
+    for number, epoch in enumerate(epochs, 1):
+        seen = [image for own in epoch for image in own]
+        distinct = len(set(seen))
+        if all(set(own) == set(epoch[0]) for own in epoch):
+            raise Problem(
+                "same-images",
+                f"In epoch {number} all workers got the same {distinct} images of "
+                f"{TRAIN_IMAGES}: who takes which part?",
+            )
+        # A pipeline that goes on from pass to pass brings what was left over.
+        if len(seen) - distinct > TRAIN_IMAGES % (BATCH * WORKERS):
+            raise Problem(
+                "seen-twice",
+                f"In epoch {number} the workers got {len(seen)} images, but only "
+                f"{distinct} different ones: some twice, others never. All workers "
+                "must share out the same order.",
+            )
+    if epochs[0] == epochs[1]:
+        raise Problem(
+            "not-shuffled", "Each epoch brings the same images in the same order."
+        )
+
+
+def _part(steps: list, epoch: int) -> list:
+    """The steps of one of the epochs."""
+    length = len(steps) // EPOCHS
+    return steps[epoch * length : (epoch + 1) * length]
+
+
+def keeps_one_copy(worlds: dict[str, Observed]) -> None:
+    """All save, and the chief alone keeps what it saved."""
+    world = worlds["cluster"]
+    left = [rank.all("left") for rank in world.ranks]
+    if not all(left):
+        raise Missing
+    chief, *others = (events[0] for events in left)
+    if not chief["files"]:
+        raise Problem("nothing-kept", "The chief, worker 0, leaves no file.")
+    if chief["weights"] < 1:
+        raise Problem(
+            "other-weights",
+            f"The chief leaves {', '.join(chief['files'][:3])}, but not with the "
+            "weights that it had after training.",
+        )
+    for number, other in enumerate(others, 1):
+        if other["files"]:
+            raise Problem(
+                "all-keep",
+                f"Worker {number} leaves {', '.join(other['files'][:3])} as well: "
+                "where workers share a disk, it would overwrite the chief's.",
+            )
+    if world.outcome != "ended":
+        world.raise_trouble()

@@ -1,0 +1,143 @@
+"""Judge the steps of exercises/servers.py, by what a chief, two workers and two servers
+did."""
+
+from utils.checking.judges.judge import Observed, Problem, Rank
+from utils.checking.lab import ENDED, WORLDS
+from utils.running import tasks
+
+CLUSTER = dict(WORLDS["servers"].cluster)
+TASKS = tasks.tasks_of({kind: [""] * count for kind, count in CLUSTER.items()})
+WORKERS, SERVERS = CLUSTER["worker"], CLUSTER["ps"]
+TRAIN_IMAGES, BATCH, EPOCHS, STEPS = 60, 4, 2, 6
+UPDATES = EPOCHS * STEPS
+STRATEGY = "ParameterServerStrategyV2"
+
+
+def _chief(world: Observed) -> Rank:
+    return world.ranks[0]
+
+
+def takes_its_role(worlds: dict[str, Observed]) -> None:
+    """Workers and servers serve, the chief goes on."""
+    world = worlds["servers"]
+    for task, rank in zip(TASKS, world.ranks, strict=True):
+        serves = rank.all("serves")
+        if task.is_chief:
+            if serves:
+                raise Problem(
+                    "chief-serves",
+                    "The chief starts a server: it should go on, and tell the others "
+                    "what to do.",
+                    serves[0]["line"],
+                )
+            continue
+        if not serves:
+            # Several chiefs are in each other's way: that comes of it.
+            chiefs = [rank for rank in world.ranks[1:] if rank.all("enter")]
+            if _chief(world).all("failed") and not chiefs:
+                world.raise_trouble()
+            raise Problem(
+                "no-server",
+                f"The task {task} starts no server: whoever is a worker or a ps serves "
+                "the others.",
+            )
+        if (serves[0]["job"], serves[0]["index"]) != (task.type, task.index):
+            raise Problem(
+                "another-role",
+                f"The task {task} starts a server as {serves[0]['job']} "
+                f"{serves[0]['index']}.",
+                serves[0]["line"],
+            )
+        if rank.all("ended"):
+            raise Problem(
+                "left",
+                f"The task {task} starts a server and then goes on to the end, and its "
+                "server with it. Its join() stays.",
+                serves[0]["line"],
+            )
+
+
+def holds_weights_on_servers(worlds: dict[str, Observed]) -> None:
+    """All weights are on servers, the largest one cut."""
+    world = worlds["servers"]
+    made = _chief(world).all("strategy")
+    if not made:
+        world.raise_trouble()
+        raise Problem("no-strategy", "The chief makes no strategy.")
+    if made[-1]["kind"] != STRATEGY:
+        kind, line = made[-1]["kind"], made[-1]["line"]
+        raise Problem("another-strategy", f"The chief makes a {kind}.", line)
+    placed = _chief(world).first("placed")
+    elsewhere = [
+        name
+        for name, server in zip(placed["names"], placed["servers"], strict=True)
+        if server < 0
+    ]
+    if elsewhere:
+        raise Problem(
+            "not-on-servers",
+            f"{', '.join(elsewhere[:3])}: not on a server, so not made in the "
+            "strategy's scope.",
+        )
+    if not any("/part_" in name for name in placed["names"]):
+        raise Problem(
+            "uncut",
+            f"No variable is cut: {', '.join(placed['names'])} are whole, and one "
+            "server holds nearly all. Give the strategy a variable_partitioner.",
+            made[-1]["line"],
+        )
+    held = {
+        server
+        for name, server in zip(placed["names"], placed["servers"], strict=True)
+        if "/part_" in name
+    }
+    if len(held) < SERVERS:
+        raise Problem(
+            "in-one-place",
+            f"The parts are on {len(held)} server, and there are {SERVERS}.",
+        )
+
+
+def feeds_workers(worlds: dict[str, Observed]) -> None:
+    """The workers make their own batches."""
+    world = worlds["servers"]
+    if "create_per_worker_dataset" not in _orders(world):
+        world.raise_trouble()
+        raise Problem(
+            "no-batches",
+            "The workers make no batches of their own: with each step, they would "
+            "have to come from the chief.",
+        )
+
+
+def _orders(world: Observed) -> list[str]:
+    """What the chief told the workers, in order. Raises Missing without a strategy."""
+    _chief(world).first("strategy")
+    return [event["name"] for event in _chief(world).all("orders")]
+
+
+def hands_out_steps(worlds: dict[str, Observed]) -> None:
+    """As many steps as asked for, done by workers, and awaited."""
+    world = worlds["servers"]
+    orders = _orders(world)
+    scheduled = orders.count("schedule")
+    if not scheduled:
+        world.raise_trouble()
+        raise Problem("not-scheduled", "The chief hands out no steps.")
+    if world.outcome != ENDED:
+        world.raise_trouble()
+    last = len(orders) - 1 - orders[::-1].index("schedule")
+    if not {"join", "fetch"} & set(orders[last:]):
+        raise Problem(
+            "not-awaited",
+            f"The chief hands out {scheduled} steps and doesn't wait for the last of "
+            "them: neither join() nor fetch() comes after.",
+        )
+    updates = _chief(world).first("placed")["updates"]
+    if scheduled != UPDATES or updates != UPDATES:
+        raise Problem(
+            "other-steps",
+            f"The chief hands out {scheduled} steps, and the weights get {updates} "
+            f"updates; {EPOCHS} epochs of {STEPS} steps are {UPDATES}, whoever does "
+            "them.",
+        )

@@ -1,0 +1,199 @@
+"""Report what the tasks of a TF_CONFIG cluster do: the strategy, the images that each
+of them trains on, the weights, and the files that each leaves.
+
+Functions stay graphs, as in replicas.py, and nothing of the program is changed. Each
+task has a folder of its own, as if it were on a machine of its own.
+"""
+
+import contextlib
+import re
+from pathlib import Path
+
+from utils.checking.observers.observe import Reporter
+from utils.checking.observers.replicas import digests
+from utils.checking.observers.scaled import arrays_in, share
+
+
+class TaskObserver(Reporter):
+    """Reports what one task does."""
+
+    def __init__(self, folder, rank: int, script: str):
+        super().__init__(folder, rank, script)
+        self._steps = 0
+        self._model = self._optimizer = None
+        self._inside = False
+
+    @contextlib.contextmanager
+    def at_work(self):
+        """Observe the program that runs in this block."""
+        import tensorflow as tf
+        from tensorflow.python.distribute import collective_all_reduce_strategy as multi
+        from tensorflow.python.distribute import cross_device_utils, distribute_lib
+
+        self.replace(distribute_lib.StrategyBase, "__init__", self._strategy)
+        self.replace(
+            multi.CollectiveAllReduceExtended,
+            "_initialize_multi_worker",
+            lambda original: self._together("the start of the cluster", original),
+        )
+        for name in ("all_reduce", "all_gather"):
+            self.replace(
+                cross_device_utils.CollectiveReplicaLauncher,
+                name,
+                lambda original, name=name: self._together(name, original),
+            )
+        self.replace(tf.keras.Model, "__call__", self._forward)
+        self._watch_servers()
+        self.remember(
+            *(distribute_lib.StrategyBase, multi.CollectiveAllReduceExtended),
+            *(cross_device_utils.CollectiveReplicaLauncher, tf.keras.Model),
+        )
+        # As they are before the program can replace them.
+        report_replaced, report_end = self.report_replaced, self._report_end
+        try:
+            yield
+        finally:
+            report_replaced()
+            report_end()
+
+    def _watch_servers(self) -> None:
+        """Look at what there is beside parameter servers only."""
+        from tensorflow.python.distribute import parameter_server_strategy_v2 as served
+        from tensorflow.python.distribute.coordinator import cluster_coordinator
+        from tensorflow.python.training import server_lib
+        from tf_keras.src.optimizers import optimizer as optimizers
+
+        self.replace(server_lib.Server, "__init__", self._server)
+        for owner, name, what in (
+            (server_lib.Server, "join", "join() of its server"),
+            (served.ParameterServerStrategyV2, "__init__", "the start of the cluster"),
+        ):
+            self.replace(
+                owner, name, lambda original, what=what: self._together(what, original)
+            )
+        coordinator = cluster_coordinator.ClusterCoordinator
+        for name in ("create_per_worker_dataset", "schedule", "join"):
+            self.replace(
+                coordinator,
+                name,
+                lambda original, name=name: self._ordered(name, original),
+            )
+        self.replace(
+            cluster_coordinator.RemoteValueImpl,
+            "fetch",
+            lambda original: self._ordered("fetch", original),
+        )
+        self.replace(optimizers._BaseOptimizer, "apply_gradients", self._update)
+
+    def _server(self, original):
+        def made(server, cluster, job_name=None, task_index=None, *args, **kwargs):
+            self.event("serves", job=str(job_name), index=int(task_index or 0))
+            original(server, cluster, job_name, task_index, *args, **kwargs)
+
+        return made
+
+    def _ordered(self, name: str, original):
+        """What a chief tells the workers: reported each time."""
+
+        def observed(*args, **kwargs):
+            self.event("orders", name=name)
+            return original(*args, **kwargs)
+
+        return observed
+
+    def _update(self, original):
+        def observed(optimizer, *args, **kwargs):
+            self._optimizer = optimizer
+            return original(optimizer, *args, **kwargs)
+
+        return observed
+
+    def _strategy(self, original):
+        def made(strategy, *args, **kwargs):
+            original(strategy, *args, **kwargs)
+            kind = type(strategy).__name__
+            # TensorFlow makes the default one by itself.
+            if not kind.startswith("_"):
+                count = strategy.num_replicas_in_sync
+                self.event("strategy", kind=kind, replicas=count)
+
+        return made
+
+    def _together(self, what: str, original):
+        """What all tasks have to call: report before and after, outside of graphs."""
+
+        def observed(*args, **kwargs):
+            import tensorflow as tf
+
+            if not tf.executing_eagerly():
+                return original(*args, **kwargs)
+            facts = {
+                "op": what,
+                "name": f"of {self.rank}" if "join" in what else None,
+                "root": None,
+                "elements": 0,
+            }
+            self.event("enter", given=None, **facts)
+            result = original(*args, **kwargs)
+            self.event("leave", op=what, got=None)
+            return result
+
+        return observed
+
+    def _forward(self, original):
+        import tensorflow as tf
+        from tensorflow.python.eager import record
+
+        def observed(model, *args, **kwargs):
+            inputs = kwargs.get("inputs", args[0] if args else None)
+            real = tf.is_tensor(inputs) and not tf.keras.backend.is_keras_tensor(inputs)
+            # Whoever trains records gradients, whatever he says of `training`.
+            if self._inside or not real or not record.could_possibly_record():
+                return original(model, *args, **kwargs)
+            self._model = model
+            context = tf.distribute.get_replica_context()
+            workers = context.num_replicas_in_sync if context else 1
+            if any("/job:ps" in v.device for v in model.trainable_variables):
+                return original(model, *args, **kwargs)  # it will run elsewhere
+            weights = [tf.convert_to_tensor(v) for v in model.trainable_variables]
+            tf.numpy_function(self._trains, [workers, inputs, *weights], [])
+            self._inside = True
+            try:
+                return original(model, *args, **kwargs)
+            finally:
+                self._inside = False
+
+        return observed
+
+    def _trains(self, workers, images, *weights) -> None:
+        """A worker begins a step: called from the graph."""
+        self.event(
+            "trains", workers=int(workers), step=self._steps, images=digests(images)
+        )
+        self.keep("weights.last" if self._steps else "weights.first", weights)
+        self._steps += 1
+
+    def _report_end(self) -> None:
+        """Report the weights, and what of them is in the files that it left."""
+        folder, found = Path.cwd(), 0.0
+        if self._model is not None:
+            variables = self._model.trainable_variables
+            self.event(
+                "placed",
+                names=[v.name for v in variables],
+                servers=[_server_of(v.device) for v in variables],
+                updates=int(self._optimizer.iterations.numpy())
+                if self._optimizer is not None
+                else 0,
+            )
+            # Mirrored ones: to read another would take all workers.
+            weights = [v.numpy() for v in self._model.trainable_variables]
+            found = share(weights, arrays_in(folder))
+        files = (p.relative_to(folder) for p in folder.rglob("*") if p.is_file())
+        self.event("left", files=sorted(map(str, files)), weights=found)
+
+
+def _server_of(device: str) -> int:
+    """The number of the parameter server that a device belongs to; -1: of none."""
+    match = re.search(r"/job:ps/.*task:(\d+)", device)
+    return int(match[1]) if match else -1
