@@ -9,6 +9,7 @@ of this by `from check_tables import *`, for its EXERCISES; it is run by one wor
 pytest, and imports TensorFlow once for all of its programs.
 """
 
+import dataclasses
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -65,6 +66,12 @@ class Program:
         of it than how many steps there were."""
         worlds = {world for world in self.worlds if not lab.WORLDS[world].count_only}
         return [k for k in range(1, self.step) if worlds & {*self.its.step_worlds[k]}]
+
+    @property
+    def graphs(self) -> bool:
+        """Have graphs to be built? A judge looks at them last: where it has found
+        anything else, they would not be looked at."""
+        return not self.caught or self.caught.endswith(".eager-only")
 
 
 @dataclass(frozen=True)
@@ -248,7 +255,8 @@ def observe(
     for number, program in enumerate(wanted):
         path = folder / f"program_{number}.py"
         path.write_text(program.text)
-        jobs.append(lab.Job(str(path), program.worlds, program.its.options))
+        job = lab.Job(str(path), program.worlds, program.its.options)
+        jobs.append(dataclasses.replace(job, graphs=program.graphs))
     reports = folder / "seen"
     reports.mkdir()
     lab.perform(reports, jobs + ([alone] if alone else []), silence)

@@ -168,6 +168,7 @@ PATIENCE = 3  # so many times as many seconds pass before one is hung that sleep
 LIMIT = 150.0  # seconds for a world
 START = 60.0  # seconds to import TensorFlow
 OUTPUT = 1_000_000  # bytes that a worker may print
+PATIENT = Path(sys.prefix, "lib", "patient.so")  # see utils/setup/patient.cpp
 
 ENDED, FAILED, DEADLOCK, HUNG, FLOOD = "ended", "failed", "deadlock", "hung", "flood"
 
@@ -192,6 +193,7 @@ class _Running:
     script: str
     options: list[str]
     mpirun: subprocess.Popen
+    graphs: bool
     cluster: tasks.Cluster = field(default_factory=dict)
     workers: dict[int, _Worker] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
@@ -270,7 +272,7 @@ class Lab:
         earlier = Path(job["earlier"] or folder.parent / world.after)
         cluster = tasks.free_cluster(dict(world.cluster)) if world.cluster else {}
         self.running[key] = _Running(
-            world, folder, earlier, script, options, mpirun, cluster
+            world, folder, earlier, script, options, mpirun, job["graphs"], cluster
         )
 
     def _beat(self) -> None:
@@ -509,7 +511,7 @@ def _work(running: _Running, environment: dict[str, str]) -> int:
     observer.event("started", pid=os.getpid())
     graphs = None
     if world.graphs and rank == 0:
-        graphs = observer.graphs = observe_graphs.Graphs(observer)
+        graphs = observer.graphs = observe_graphs.Graphs(observer, running.graphs)
 
     def got_keras_3(module: str) -> None:
         observer.event("keras 3", module=module)
@@ -564,6 +566,7 @@ class Job:
     reference: the program for one device, where a world compares with it.
     earlier: the folder of the world that another one of these comes after, where that
         is not run in this job.
+    graphs: are graphs built, where a world has that? Without, none fails.
     """
 
     script: str
@@ -571,6 +574,7 @@ class Job:
     options: tuple[str, ...] = ()
     reference: str = ""
     earlier: str = ""
+    graphs: bool = True
 
 
 def command(folder: Path) -> list[str]:
@@ -591,6 +595,7 @@ def environment() -> dict[str, str]:
         "TF_ENABLE_ONEDNN_OPTS": "0",
         "CUDA_VISIBLE_DEVICES": "-1",
         "PYTHONUNBUFFERED": "1",
+        "LD_PRELOAD": str(PATIENT),
         "HOROVOD_STALL_CHECK_DISABLE": "1",
     }
 
@@ -661,6 +666,7 @@ def main() -> None:
     # its pages by that.
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000)  # they are too short to fill the memory with it
     with files.scratch() as place:
         Lab(Path(folder).resolve(), place).serve()
 

@@ -288,10 +288,16 @@ def as_they_are(dataset: Dataset) -> "Batch":
 
 def one_thread() -> "tf.data.Options":
     """Let a pipeline of whole batches have one thread: that is many times faster than
-    the model needs, and leaves the cores to it and to the other workers."""
+    the model needs, and leaves the cores to it and to the other workers.
+
+    Nothing is left to tune, and no tuner of TensorFlow's is started: it looks ever more
+    rarely, and now and then, told to end, it first sleeps till its next look, while the
+    program that has trained for a minute stands still for half of one.
+    """
     import tensorflow as tf
 
     options = tf.data.Options()
+    options.autotune.enabled = False
     options.threading.private_threadpool_size = 1
     options.threading.max_intra_op_parallelism = 1
     return options

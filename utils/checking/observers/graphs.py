@@ -57,8 +57,8 @@ class _Call:
 class Graphs:
     """The functions of an observed program that would have been compiled."""
 
-    def __init__(self, observer):
-        self._observer = observer
+    def __init__(self, observer, wanted: bool):
+        self._observer, self._wanted = observer, wanted
         self._called: dict[tuple, _Step | _Call] = {}
         self._instances: list = []  # a method doesn't keep its own alive
 
@@ -112,13 +112,14 @@ class Graphs:
         return observed
 
     def build(self) -> None:
-        """Build all of them, and report how that went."""
+        """Build all of them, if they are wanted, and report how that went."""
         import tensorflow as tf
 
-        self._observer.event("graphs", count=len(self._called))
+        calls = list(self._called.values()) if self._wanted else []
+        self._observer.event("graphs", count=len(calls))
         self._observer.only_building()
         tf.config.run_functions_eagerly(False)
-        for call in self._called.values():
+        for call in calls:
             error = line = None
             try:
                 call.build()

@@ -163,22 +163,23 @@ class Reporter:
         inherited = {name for base in classes for name in vars(base)}
         # What the reporter, or a class, has for itself hides what it inherits.
         originals = [
-            (owner, name, None)
+            (owner, name, None, _look_up(owner))
             for owner in (self, *classes)
             for name in sorted(inherited - set(vars(owner)))
         ]
         for owner in (*owners, *classes, json, _this_module, os):
+            look_up = _look_up(owner)
             for name, value in list(vars(owner).items()):
                 if callable(value) and not name.startswith("__"):
-                    originals.append((owner, name, value))
+                    originals.append((owner, name, value, look_up))
         self._originals = tuple(originals)
         self._watch_for_tampering()
 
     def report_replaced(self) -> None:
         """Report what the program has replaced of it."""
         replaced = []
-        for owner, name, value in self._originals:
-            if vars(owner).get(name) is not value:
+        for owner, name, value, look_up in self._originals:
+            if look_up(name) is not value:
                 owner_name = getattr(owner, "__name__", type(owner).__name__)
                 replaced.append(f"{owner_name}.{name}")
                 # Or this report, too, would be wrong.
@@ -228,6 +229,17 @@ class Reporter:
                 tell("replaced what the observer knows of the libraries")
 
         sys.addaudithook(audit)
+
+
+def _look_up(owner):
+    """A function that tells what `owner` itself has under a name; None: nothing.
+
+    It is asked for hundreds of names at each call that is observed. What classes and
+    modules have can't be exchanged as a whole; what an instance has can be.
+    """
+    if isinstance(owner, type | types.ModuleType):
+        return vars(owner).get
+    return lambda name: vars(owner).get(name)
 
 
 _report_replaced = Reporter.report_replaced
