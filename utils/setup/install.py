@@ -291,7 +291,11 @@ def check_all_reduce(home):
 STAGES = (
     ("700 MB of Python packages", install_packages, [LOCK]),
     ("Horovod, built from source in 3 to 10 minutes", build_horovod, [PATCH]),
-    ("the course and its Jupyter kernel", install_course, [PYPROJECT, QUIET_IMPORT, PATIENT]),
+    (
+        "the course and its Jupyter kernel",
+        install_course,
+        [PYPROJECT, QUIET_IMPORT, PATIENT],
+    ),
     ("a first sum over two processes", check_all_reduce, [FIRST_SUM]),
 )
 
