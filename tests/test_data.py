@@ -816,6 +816,13 @@ def test_a_negative_seed_is_refused():
         data.training_batches(dataset_of(numbered(20)), 2, seed=-1)
 
 
+def test_a_pipeline_with_one_thread_starts_no_tuner():
+    import tensorflow as tf
+
+    batches = tf.data.Dataset.range(8).prefetch(2).with_options(data.one_thread())
+    assert batches.options().autotune.enabled is False
+
+
 def test_horovod_is_not_rewritten_by_autograph():
     """Which would take half of the time to the first batch."""
     program = (
