@@ -5,10 +5,10 @@ pages are those that `make site` has built.
 """
 
 import contextlib
-import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 import time
 import urllib.request
@@ -21,6 +21,7 @@ from utils.base import course, files, supervise
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 PICTURES = HERE / "screenshots"
+WORKSPACE = ROOT / "utils" / "setup" / "jupyterlab" / "workspace.json"
 HTML = ROOT / "build" / "site" / "html"
 SIZE = {"width": 1280, "height": 800}
 TIME_LIMIT = 600.0  # seconds, for all that JupyterLab does here
@@ -63,24 +64,25 @@ def pages(chromium: browser.Browser) -> None:
 
 
 @contextlib.contextmanager
-def lab() -> Iterator[str]:
-    """JupyterLab in a copy of the course, with settings of its own; its address."""
+def lab() -> Iterator[tuple[str, Path]]:
+    """JupyterLab as it first starts, in a copy of the course: its address, the copy."""
     with files.scratch() as scratch:
         copy = scratch / "course"
         for name in ("notebooks", "exercises", "solutions"):
             shutil.copytree(ROOT / name, copy / name)
-        settings = scratch / "settings" / "@jupyterlab" / "apputils-extension"
-        settings.mkdir(parents=True)
-        quiet = json.dumps({"fetchNews": "false", "checkForUpdates": False})
-        (settings / "notification.jupyterlab-settings").write_text(quiet)
         environment = os.environ | {
             "JUPYTERLAB_SETTINGS_DIR": str(scratch / "settings"),
-            "JUPYTERLAB_WORKSPACES_DIR": str(scratch / "workspaces"),
             "JUPYTER_CONFIG_DIR": str(scratch / "config"),
             "JUPYTER_RUNTIME_DIR": str(scratch / "runtime"),
             "IPYTHONDIR": str(scratch / "ipython"),
         }
-        command = [sys.executable, "-m", "jupyter", "lab", "--no-browser"]
+        # The environment has a workspace, too, which a learner may have changed.
+        jupyter = [sys.executable, "-m", "jupyter", "lab"]
+        where = f"workspaces_dir={scratch / 'workspaces'}"
+        opened = ["workspaces", "import", f"--LabWorkspaceImportApp.{where}"]
+        opened += ["--name", "default", str(WORKSPACE)]
+        subprocess.run([*jupyter, *opened], check=True, env=environment, timeout=120)
+        command = [*jupyter, "--no-browser", f"--LabApp.{where}"]
         command += ["--allow-root", "--port=0", "--ip=127.0.0.1"]
         command += ["--IdentityProvider.token=", "--LabApp.expose_app_in_browser=True"]
         log = scratch / "log"
@@ -90,7 +92,7 @@ def lab() -> Iterator[str]:
                 command, TIME_LIMIT, cwd=copy, env=environment, stdout=said, stderr=said
             ),
         ):
-            yield _address(log)
+            yield _address(log), copy
 
 
 def _address(log: Path) -> str:
@@ -108,7 +110,7 @@ def _address(log: Path) -> str:
 
 def training(chromium: browser.Browser) -> None:
     """A notebook while a cell of it trains."""
-    with lab() as address:
+    with lab() as (address, _):
         page = chromium.open(f"{address}lab/tree/{NOTEBOOK}", **SIZE)
         page.wait_for("document.querySelectorAll('.jp-CodeCell').length > 3", 120)
         idle = '.jp-Notebook-ExecutionIndicator[data-status="idle"]'

@@ -79,3 +79,8 @@ def pytest_terminal_summary(terminalreporter):
             parts.append(f"{count['passed']} of {total} {what}")
     if parts:
         terminalreporter.write_line(f"checks: {', '.join(parts)}")
+    if parts and os.environ.get("CI"):
+        terminalreporter.write_line(
+            "In CI, every other one of the wrong programs and of those that train was "
+            "run; which ones, depends on the commit. Without CI=true all are."
+        )

@@ -16,7 +16,7 @@ import math
 import re
 
 import pytest
-from check_tables import TABLES, Program, observe, title
+from check_tables import TABLES, Program, drawn, observe, title
 
 from utils.checking import exercises, lab
 from utils.checking.judges import judge
@@ -46,7 +46,7 @@ NETWORKS = {
 PROGRAMS = [
     plain(program, network)
     for name, network in NETWORKS.items()
-    for program in TABLES[name].right
+    for program in drawn(TABLES[name].right)
 ]
 
 

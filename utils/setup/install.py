@@ -15,6 +15,7 @@ plain syntax, so that any Python from 3.6 can start it.
 
 import contextlib
 import hashlib
+import json
 import os
 import platform
 import re
@@ -37,6 +38,8 @@ PATCH = Path(__file__).with_name("horovod.patch")
 FIRST_SUM = Path(__file__).with_name("first_sum.py")
 QUIET_IMPORT = Path(__file__).with_name("quiet_import.py")
 PATIENT = Path(__file__).with_name("patient.cpp")
+LAB_SETTINGS = Path(__file__).with_name("jupyterlab") / "overrides.json"
+LAB_WORKSPACE = Path(__file__).with_name("jupyterlab") / "workspace.json"
 
 # The environment takes 3 GB, and building Horovod 1 GB more for a while.
 NEEDED_GB = 5
@@ -275,6 +278,24 @@ def install_course(home):
     replace(home.site / "course.pth", START_UP)
     compiler = (os.environ.get("CXX", "c++"), "-O2", "-shared", "-fPIC")
     home.run(*compiler, "-o", home.prefix / "lib" / "patient.so", PATIENT, minutes=1)
+    set_up_jupyterlab(home)
+
+
+def set_up_jupyterlab(home):
+    """A first start that is quiet, and has lesson and exercise side by side. It comes
+    with the environment: what the user's home says of JupyterLab is left alone."""
+    settings = home.prefix / "share" / "jupyter" / "lab" / "settings"
+    workspaces = settings.with_name("workspaces")
+    configuration = home.prefix / "etc" / "jupyter"
+    for folder in (settings, workspaces, configuration):
+        folder.mkdir(parents=True, exist_ok=True)
+    replace(settings / LAB_SETTINGS.name, LAB_SETTINGS.read_text())
+    there = json.dumps({"LabApp": {"workspaces_dir": str(workspaces)}})
+    replace(configuration / "jupyter_lab_config.json", there)
+    if not any(workspaces.iterdir()):  # what JupyterLab keeps there is the learner's
+        open_it = ("lab", "workspaces", "import", "--name", "default", LAB_WORKSPACE)
+        where = {"JUPYTERLAB_WORKSPACES_DIR": str(workspaces)}
+        home.run(home.python, "-m", "jupyter", *open_it, minutes=5, **where)
 
 
 def check_all_reduce(home):
@@ -294,7 +315,7 @@ STAGES = (
     (
         "the course and its Jupyter kernel",
         install_course,
-        [PYPROJECT, QUIET_IMPORT, PATIENT],
+        [PYPROJECT, QUIET_IMPORT, PATIENT, LAB_SETTINGS, LAB_WORKSPACE],
     ),
     ("a first sum over two processes", check_all_reduce, [FIRST_SUM]),
 )
