@@ -28,7 +28,7 @@ import websocket
 from utils.base import supervise
 
 TIME_LIMIT = 30.0  # seconds, for what a page should do at once
-CTRL, SHIFT = 2, 8
+SHIFT = 8
 
 
 def found() -> str | None:
@@ -134,14 +134,10 @@ class Page:
 
     def press(self, key: str, code: int, held: int = 0) -> None:
         """Press and release a key, such as `"Tab", 9`: its name, its old number. held:
-        keys that are down meanwhile, CTRL and SHIFT added up."""
+        SHIFT, if that is down meanwhile."""
         for kind in ("rawKeyDown", "keyUp"):
             names = {"key": key, "code": key, "windowsVirtualKeyCode": code}
             self.call("Input.dispatchKeyEvent", type=kind, modifiers=held, **names)
-
-    def type(self, text: str) -> None:
-        """Put text in where the cursor is, as from the clipboard."""
-        self.call("Input.insertText", text=text)
 
     def screenshot(self, path: Path) -> None:
         """Keep what is in the window as a PNG."""

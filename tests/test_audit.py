@@ -58,8 +58,8 @@ SEEN = {
 def served():
     """Workers are forked; who waits for ever is found out sooner than in earnest."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(audit, "STALL", 12.0)
-    patch.setattr(audit, "WARNED", 5)
+    patch.setattr(audit, "STALL", 10.0)
+    patch.setattr(audit, "WARNED", 3)
     with audit_programs.served():
         yield
     patch.undo()

@@ -1,17 +1,12 @@
 """JupyterLab, used as a learner uses it: with mouse and keyboard, in a real browser."""
 
-import contextlib
 import json
-import time
-from collections.abc import Callable
-from pathlib import Path
 
-import psutil
 import pytest
 
 import browser
 import screenshots
-from browser import CTRL, SHIFT
+from browser import SHIFT
 from utils.base import course
 from utils.lessons import markup
 
@@ -25,7 +20,6 @@ pytestmark = [
 
 SOURCE = (course.PACKAGE_ROOT / "solutions/fashion_mnist_solution.py").read_text()
 FIRST = "notebooks/00_check_your_machine.ipynb"
-STEP_1 = "notebooks/03_step_1_start_horovod.ipynb"
 NOTEBOOK = ".jp-NotebookPanel:not(.lm-mod-hidden)"
 LONG = 240.0  # seconds, on a busy machine
 EDITOR = ".jp-FileEditor:not(.lm-mod-hidden) .cm-content"
@@ -65,9 +59,9 @@ def opened(lab, chromium):
         page.call("Page.close")
 
 
-def wait_until_idle(page: browser.Page, seconds: float = LONG) -> None:
+def wait_until_idle(page: browser.Page) -> None:
     status = f"{NOTEBOOK} .jp-Notebook-ExecutionIndicator[data-status='idle']"
-    page.wait_for(f"document.querySelector({json.dumps(status)}) !== null", seconds)
+    page.wait_for(f"document.querySelector({json.dumps(status)}) !== null", LONG)
 
 
 def click(page: browser.Page, selector: str) -> None:
@@ -109,30 +103,9 @@ def run_cell(page: browser.Page, words: str) -> str:
     return "[data-tried]"
 
 
-def text(page: browser.Page, selector: str) -> str:
-    return page.evaluate(f"document.querySelector({json.dumps(selector)})?.innerText")
-
-
-def wait_for_text(page: browser.Page, selector: str, words: str, seconds=LONG) -> None:
+def wait_for_text(page: browser.Page, selector: str, words: str) -> None:
     place = f"document.querySelector({json.dumps(selector)})"
-    page.wait_for(f"{place}?.innerText.includes({json.dumps(words)})", seconds)
-
-
-def at_work(copy: Path) -> list[str]:
-    """The command lines of processes that run a program of the copy."""
-    lines = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.cwd().startswith(str(copy)):
-                lines.append(" ".join(process.cmdline()))
-    return [line for line in lines if "fashion_mnist" in line or "mpirun" in line]
-
-
-def wait_until(true: Callable[[], object]) -> None:
-    end = time.monotonic() + LONG
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.2)
+    page.wait_for(f"{place}?.innerText.includes({json.dumps(words)})", LONG)
 
 
 def test_the_first_start_is_quiet_with_contents_and_exercise_beside_the_lesson(opened):
@@ -160,53 +133,3 @@ def test_a_link_leads_to_the_next_notebook(opened):
     )
     click(page, last)
     wait_for_text(page, f"{NOTEBOOK} h1", "Train on one device")
-
-
-@pytest.mark.parametrize("how", ["stop button", "restart button"])
-def test_no_worker_is_left_of_a_run(opened, lab, how):
-    page = opened(STEP_1)
-    run_cell(page, "from utils import check")
-    cell = run_cell(page, "first = run(")
-    wait_for_text(page, f"{cell} .jp-OutputArea", "starting (0:")
-    wait_until(lambda: len(at_work(lab[1])) >= 3)  # mpirun and two workers
-    if how == "stop button":
-        page.click(f"{NOTEBOOK} [data-command='notebook:interrupt-kernel']")
-        wait_for_text(page, f"{cell} .jp-OutputArea", "KeyboardInterrupt")
-    else:
-        page.click(f"{NOTEBOOK} [data-command='notebook:restart-kernel']")
-        page.wait_for("document.querySelector('.jp-Dialog .jp-mod-accept') !== null")
-        page.click(".jp-Dialog .jp-mod-accept")
-    wait_until(lambda: not at_work(lab[1]))
-    wait_until_idle(page)
-    again = run_cell(page, "from utils import check")
-    wait_until_idle(page)
-    assert "Error" not in text(page, again)
-
-
-def test_an_exercise_is_written_checked_and_checked_in_a_terminal(opened, lab):
-    page = opened(STEP_1)
-    run_cell(page, "from utils import check")
-    cell = run_cell(page, "check(1)")
-    wait_for_text(page, f"{cell} .jp-OutputArea", "StepMissing")
-    assert "TODO" in text(page, f"{cell} .jp-OutputArea")
-
-    page.click(EDITOR)
-    page.press("a", 65, held=CTRL)
-    page.type(markup.render(SOURCE, 1))
-    page.press("s", 83, held=CTRL)
-    program = lab[1] / "exercises/fashion_mnist.py"
-    wait_until(lambda: "hvd.init()" in program.read_text())
-
-    cell = run_cell(page, "check(1)")
-    wait_for_text(page, f"{cell} .jp-OutputArea", "Checked in")
-    assert "right" in text(page, f"{cell} .jp-OutputArea")
-
-    page.evaluate("void jupyterapp.commands.execute('terminal:create-new')")
-    page.wait_for("document.querySelector('.jp-Terminal .xterm-helper-textarea')")
-    time.sleep(2)  # until its shell has asked for a command
-    page.click(".jp-Terminal")
-    page.type("course check 1 | tee told.txt; course hint 2 >> told.txt; touch done\n")
-    wait_until((lab[1] / "done").exists)
-    told = (lab[1] / "told.txt").read_text()
-    assert "right" in told
-    assert "Step 2" in told

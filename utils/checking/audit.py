@@ -254,7 +254,8 @@ class _Output(threading.Thread):
         while chunk := self.stream.read1(65536):
             text = chunk.decode(errors="replace")
             if "waiting for remainder of ranks" in text:
-                self.stalls = time.monotonic()
+                # The first: Horovod says it again for as long as it lasts.
+                self.stalls = self.stalls or time.monotonic()
             room = MOST_OUTPUT - len(self.first)
             self.first += text[:room]
             self.last = (self.last + text[room:])[-MOST_OUTPUT:]
