@@ -135,7 +135,7 @@ class Page:
     def press(self, key: str, code: int, held: int = 0) -> None:
         """Press and release a key, such as `"Tab", 9`: its name, its old number. held:
         SHIFT, if that is down meanwhile."""
-        for kind in ("rawKeyDown", "keyUp"):
+        for kind in ("keyDown", "keyUp"):
             names = {"key": key, "code": key, "windowsVirtualKeyCode": code}
             self.call("Input.dispatchKeyEvent", type=kind, modifiers=held, **names)
 

@@ -9,7 +9,6 @@ of this by `from check_tables import *`, for its EXERCISES; it is run by one wor
 pytest, and imports TensorFlow once for all of its programs.
 """
 
-import dataclasses
 import functools
 import os
 import subprocess
@@ -272,8 +271,8 @@ def observe(
     for number, program in enumerate(wanted):
         path = folder / f"program_{number}.py"
         path.write_text(program.text)
-        job = lab.Job(str(path), program.worlds, program.its.options)
-        jobs.append(dataclasses.replace(job, graphs=program.graphs))
+        what = program.worlds, program.its.options
+        jobs.append(lab.Job(str(path), *what, graphs=program.graphs))
     reports = folder / "seen"
     reports.mkdir()
     lab.perform(reports, jobs + ([alone] if alone else []), silence)
