@@ -159,6 +159,7 @@ SERVERS = ("servers",)
 TWO_MACHINES = ("two machines",)
 LIVES = exercises.find("survive").worlds(exercises.find("survive").steps)
 FILES = exercises.find("from_files").worlds(exercises.find("from_files").steps)
+PARTS = ("parts",)
 TABLES = {
     tables.exercise.name: tables
     for tables in (
@@ -190,6 +191,13 @@ TABLES = {
             at_least=(3, 4),
             right_in=FILES,
             stages_in=tuple(world for world in FILES if world != "few files"),
+        ),
+        Tables(
+            exercises.find("zero"),
+            "zero_programs",
+            at_least=(2, 4),
+            right_in=PARTS,
+            stages_in=PARTS,
         ),
         Tables(
             exercises.find("many_workers"),

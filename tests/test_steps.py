@@ -79,6 +79,7 @@ STEPS = {
     "scaled": 4,
     "servers": 4,
     "survive": 4,
+    "zero": 4,
 }
 SOLUTIONS = course.PACKAGE_ROOT / "solutions"
 
@@ -176,6 +177,7 @@ def test_every_rendering_parses_and_has_the_todos_that_are_left(name, count):
         "from_files": "shard(hvd.size(), hvd.rank())",
         "scaled": "full_lr = args.base_lr * hvd.size()",
         "survive": "CheckpointManager(",
+        "zero": "filled = -(-count",
         "servers": "TFConfigClusterResolver(",
     }.get(name, "MirroredStrategy(")
     for n, text in enumerate(programs_of(name)):

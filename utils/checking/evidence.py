@@ -167,6 +167,11 @@ _FILES: Schema = _SCALED | {
     "trained": {"epoch": _whole, "images": _list(_whole), "down": _list(_whole)},
     "mapped": {"calls": _list(_whole)},
 }
+_ZERO: Schema = _HOROVOD | {
+    "gradient": {"elements": _whole},
+    "received": {"op": _text, "elements": _whole},
+    "update": {"optimizer": _text, "elements": _whole, "state": _whole},
+}
 _PLACE = {"weights": _text, "state": _text}
 _SURVIVE: Schema = _SCALED | {
     "reset": {"files": _list(_text)},
@@ -211,6 +216,7 @@ SCHEMAS: Mapping[str, Schema] = {
     "horovod": _HOROVOD,
     "scaled": _SCALED,
     "files": _FILES,
+    "zero": _ZERO,
     "survive": _SURVIVE,
     "replicas": _REPLICAS,
     "tasks": _TASKS,

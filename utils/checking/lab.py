@@ -40,6 +40,7 @@ from utils.checking.observers import replicas as observe_replicas
 from utils.checking.observers import scaled as observe_scaled
 from utils.checking.observers import survive as observe_survive
 from utils.checking.observers import tasks as observe_tasks
+from utils.checking.observers import zero as observe_zero
 from utils.running import launchers, tasks, worker
 from utils.training import data, keras_2, samples
 
@@ -68,6 +69,7 @@ class World:
     it does for a learner: it is compiled, and nothing but its end is known.
     shards: the images of the check lie in files of so many each, on the disk of each
     machine (see observers/from_files.py).
+    zero: the program applies its gradients itself (see observers/zero.py).
     cluster: how many tasks of which type the workers are, each told by a TF_CONFIG and
     in a folder of its own (see observers/tasks.py).
     """
@@ -89,6 +91,7 @@ class World:
     graphs: bool = False
     observed: bool = True
     shards: tuple[int, ...] = ()
+    zero: bool = False
     cluster: tuple[tuple[str, int], ...] = ()
 
     @property
@@ -102,6 +105,8 @@ class World:
             return "survive"
         if self.shards:
             return "files"
+        if self.zero:
+            return "zero"
         return "scaled" if self.machines else "horovod"
 
 
@@ -154,6 +159,8 @@ WORLDS = {
     "rest of files": _machines(
         2, shards=FILES, options=(*_DONE, "--epochs", str(EPOCHS_OF_REST))
     ),
+    # Three, so that a part is not what is left of the other.
+    "parts": World(3, zero=True, graphs=True),
     "cluster": _cluster(worker=2),
     "servers": _cluster(chief=1, worker=2, ps=2),
     "plain": World(2, observed=False),
@@ -502,6 +509,8 @@ def _work(running: _Running, environment: dict[str, str]) -> int:
         )
     elif world.kind == "files":
         observer = observe_files.FilesObserver(*common, local_rank, world.gpus)
+    elif world.kind == "zero":
+        observer = observe_zero.ZeroObserver(*common, local_rank, world.gpus)
     elif world.kind == "scaled":
         observer = observe_scaled.ScaledObserver(*common, local_rank, world.gpus)
     else:

@@ -1,0 +1,270 @@
+"""Judge the steps of exercises/zero.py, by what three workers handed in, received,
+updated and had in the end.
+
+Adam is computed here once more, from the gradients that were seen: that of Kingma and
+Ba, 2015, arXiv:1412.6980, section 2, in the order of its last paragraph, as Keras has
+it.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from utils.checking import lab
+from utils.checking.judges.judge import Missing, Observed, Problem, Rank
+
+WORLD = "parts"
+WORKERS = lab.WORLDS[WORLD].size
+STEPS, BATCH, HIDDEN, RATE = 3, 4, 1, 0.01
+WEIGHTS = (784 + 1) * HIDDEN + (HIDDEN + 1) * 10  # of two layers, with their biases
+FILLED = -(-WEIGHTS // WORKERS) * WORKERS
+LENGTH = FILLED // WORKERS
+BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-7  # Keras' own
+
+# An update of Adam is no longer than the rate. Where workers' gradients nearly cancel,
+# the rounding of their sum decides on some hundredths of it.
+CLOSE = 0.05 * RATE
+NEAR = 1e-5  # of the largest gradient: what another order of adding changes, and more
+
+
+def _phases(rank: Rank) -> Iterator[tuple[list[dict], dict | None]]:
+    """For each gradient: the collectives after it, up to the update; and the update.
+    None: there was none. Raises Missing where no gradient was taken."""
+    rank.first("gradient")
+    phase: list[dict] | None = None
+    for event in rank.events:
+        if event["what"] == "gradient":
+            if phase is not None:
+                yield phase, None
+            phase = []
+        elif phase is not None and event["what"] in ("enter", "received"):
+            phase.append(event)
+        elif phase is not None and event["what"] == "update":
+            yield phase, event
+            phase = None
+    if phase is not None:
+        yield phase, None
+
+
+def _first(world: Observed) -> list[tuple[list[dict], dict]]:
+    """For each rank its first phase. Raises Missing where one has no update."""
+    phases = [next(_phases(rank)) for rank in world.ranks]
+    if any(update is None for _, update in phases):
+        raise Missing
+    return phases
+
+
+def _received_after_update(rank: Rank) -> int:
+    """How many numbers came between the first update and the next gradient."""
+    received, updated = 0, False
+    for event in rank.events:
+        if event["what"] == "update":
+            if updated:
+                break
+            updated = True
+        elif updated and event["what"] == "gradient":
+            break
+        elif updated and event["what"] == "received":
+            received += event["elements"]
+    return received
+
+
+def _weights(world: Observed) -> int:
+    """How many weights the network has."""
+    return world.ranks[0].first("gradient")["elements"]
+
+
+def is_divisible(worlds: dict[str, Observed]) -> None:
+    """What is reduced are all numbers, and as many for each worker."""
+    world = worlds[WORLD]
+    count = _weights(world)
+    for rank in world.ranks:
+        phase, _ = next(_phases(rank))
+        handed = [event for event in phase if event["what"] == "enter"]
+        # A single number is a loss, or the like.
+        handed = [event for event in handed if event["elements"] > 1]
+        if not handed:
+            raise Missing
+        elements, line = sum(event["elements"] for event in handed), handed[0]["line"]
+        if elements < count:
+            raise Problem(
+                "too-few",
+                f"Rank {rank.number} hands in {elements} numbers of its gradients; "
+                f"there are {count}.",
+                line,
+            )
+        if elements % world.size:
+            raise Problem(
+                "indivisible",
+                f"Rank {rank.number} hands in {elements} numbers of its gradients, "
+                f"which can't be cut into {world.size} parts of one length.",
+                line,
+            )
+
+
+def updates_a_part(worlds: dict[str, Observed]) -> None:
+    """The optimizers have a part each, and together all weights."""
+    world = worlds[WORLD]
+    updates = [update for _, update in _first(world)]
+    line, count = updates[0]["line"], _weights(world)
+    for rank, update in enumerate(updates):
+        if update["optimizer"] != "Adam":
+            raise Problem(
+                "another-optimizer",
+                f"Rank {rank} updates with {update['optimizer']}, and the check "
+                "compares with Adam.",
+                line,
+            )
+        most = -(-count // world.size)
+        for what, elements, limit in (
+            ("updates", update["elements"], most),
+            ("keeps as its optimizer's state", update["state"], 2 * most),
+        ):
+            if elements > limit:
+                raise Problem(
+                    "more-than-a-part",
+                    f"Rank {rank} {what} {elements} numbers; a part of {world.size} "
+                    f"has {limit}.",
+                    line,
+                )
+    start = world.ranks[0].array("weights.0")
+    parts = [rank.array("before.0") for rank in world.ranks]
+    if any(np.array_equal(parts[0], part) for part in parts[1:]):
+        raise Problem(
+            "same-part",
+            "Several ranks update the same part of the weights, and nobody updates "
+            "the rest.",
+            line,
+        )
+    together = np.concatenate(parts)
+    zeros = np.zeros(max(0, together.size - start.size), np.float32)
+    wanted = np.concatenate([start, zeros])
+    # Which rank has which numbers is the program's to say.
+    if not np.array_equal(np.sort(together), np.sort(wanted)):
+        raise Problem(
+            "other-numbers",
+            f"The parts together have {together.size} numbers, and they are not the "
+            f"{count} weights, each once, and zeros.",
+            line,
+        )
+
+
+def reduces_and_scatters(worlds: dict[str, Observed]) -> None:
+    """Each worker receives the mean of its own part, and not all of it."""
+    world = worlds[WORLD]
+    count, phases = _weights(world), _first(world)
+    line = phases[0][1]["line"]
+    locals_ = world.arrays("local.0")
+    mean, scale = locals_.mean(axis=0), NEAR * np.abs(locals_).max()
+    given = [rank.array("given.0") for rank in world.ranks]
+    _compare_gradients(np.concatenate(given), mean, locals_, scale, line)
+    for rank, (phase, _) in enumerate(phases):
+        for event in phase:
+            if event["what"] != "received" or event["op"] == "alltoall":
+                continue  # what all-to-all brings is still to be added up
+            if event["elements"] >= count:
+                raise Problem(
+                    "whole",
+                    f"Before its update, rank {rank} receives {event['elements']} "
+                    f"numbers from {event['op']}; it needs {LENGTH} gradients.",
+                    event["line"],
+                )
+
+
+def _compare_gradients(given, mean, locals_, scale, line) -> None:
+    """Raise the Problem of gradients that are not the mean of all workers'."""
+
+    def like(wanted) -> bool:
+        numbers = np.zeros(given.size)
+        if wanted.size > given.size:
+            return False
+        numbers[: wanted.size] = wanted
+        return bool(np.abs(np.sort(given) - np.sort(numbers)).max() <= scale)
+
+    workers = len(locals_)
+    if like(mean):
+        return
+    if like(workers * mean):
+        raise Problem(
+            "sum",
+            f"The optimizers get the sum of {workers} workers' gradients. Adam hardly "
+            "shows it, as it divides by their size; others would.",
+            line,
+        )
+    length = -(-mean.size // workers)
+    own = np.concatenate(
+        [one[length * rank :][:length] for rank, one in enumerate(locals_)]
+    )
+    if like(own):
+        raise Problem(
+            "own-alone",
+            "Each rank's optimizer gets the gradient of its own images alone: nothing "
+            "is averaged.",
+            line,
+        )
+    raise Problem(
+        "other-gradient",
+        "The gradients that the optimizers get are not the parts of the mean over all "
+        "workers.",
+        line,
+    )
+
+
+def gathers_all(worlds: dict[str, Observed]) -> None:
+    """All workers go on with the same weights, those of Adam on one worker."""
+    world = worlds[WORLD]
+    line = _first(world)[0][1]["line"]
+    if world.outcome != lab.ENDED:
+        world.raise_trouble()
+    for rank in world.ranks:
+        received, count = _received_after_update(rank), _weights(world)
+        if received < count:
+            raise Problem(
+                "not-gathered",
+                f"After its update, rank {rank.number} receives {received} numbers; "
+                f"the parts of all workers have {count} and more.",
+                line,
+            )
+    names = [*(f"weights.{step}" for step in range(1, STEPS)), "end"]
+    adam = _Adam(world.ranks[0].array("weights.0"))
+    for step, name in enumerate(names):
+        found = world.arrays(name)
+        wanted = adam.updated(world.arrays(f"local.{step}").mean(axis=0))
+        before = world.arrays(f"weights.{step}")
+        when = f"After step {step + 1}"
+        if np.array_equal(found, before):
+            raise Problem("unchanged", f"{when}, the weights are as before.", line)
+        apart = int((found != found[0]).any(axis=0).sum())
+        if apart:
+            raise Problem(
+                "apart",
+                f"{when}, the workers differ in {apart} of {found.shape[1]} weights.",
+                line,
+            )
+        off = np.abs(found[0] - wanted)
+        if off.max() > CLOSE:
+            raise Problem(
+                "other-weights",
+                f"{when}, {(off > CLOSE).sum()} of {off.size} weights are not those "
+                "of Adam on one worker.",
+                line,
+            )
+
+
+class _Adam:
+    """The plain optimizer, with all weights."""
+
+    def __init__(self, weights: np.ndarray):
+        self.weights = weights.astype(float)
+        self.mean = np.zeros_like(self.weights)
+        self.square = np.zeros_like(self.weights)
+        self.steps = 0
+
+    def updated(self, gradient: np.ndarray) -> np.ndarray:
+        """The weights after one more update."""
+        self.steps += 1
+        self.mean += (1 - BETA_1) * (gradient - self.mean)
+        self.square += (1 - BETA_2) * (gradient.astype(float) ** 2 - self.square)
+        rate = RATE * np.sqrt(1 - BETA_2**self.steps) / (1 - BETA_1**self.steps)
+        self.weights -= rate * self.mean / (np.sqrt(self.square) + EPSILON)
+        return self.weights.copy()

@@ -1,0 +1,183 @@
+"""The figures of notebook 21: what takes memory, and what data parallelism ends at."""
+
+from collections.abc import Mapping
+
+from matplotlib.patches import Rectangle
+
+from utils.figures.diagrams import (
+    Diagram,
+    draw_arrow,
+    draw_box,
+    draw_text,
+    human_bytes,
+    paper,
+)
+from utils.figures.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    ORANGE,
+    PALE,
+    PURPLE,
+    SKY,
+    Figure,
+    subplots,
+)
+
+COLOUR = {
+    "weights": BLUE,
+    "gradients": ORANGE,
+    "optimizer": GREEN,
+    "activations": PURPLE,
+}
+
+
+def holdings(ways: Mapping[str, Mapping[str, float]]) -> Figure:
+    """A bar for each way to train, of what a worker holds: bytes of weights, gradients,
+    optimizer and activations, one after the other; and their sum.
+
+    ways: name -> part (a name in COLOUR) -> bytes.
+    """
+    figure, axis = subplots(figsize=(8, 1.2 + 0.5 * len(ways)))
+    for row, parts in enumerate(ways.values()):
+        start = 0.0
+        for part, size in parts.items():
+            axis.barh(row, size / 1e6, 0.6, start / 1e6, color=COLOUR[part])
+            start += size
+        axis.text(start / 1e6, row, f"  {human_bytes(start)}", va="center")
+    axis.set_yticks(range(len(ways)), ways)
+    axis.invert_yaxis()
+    axis.margins(x=0.15)
+    axis.set_xlabel("MB of a worker's memory")
+    named = [p for p in COLOUR if any(p in parts for parts in ways.values())]
+    marks = [Rectangle((0, 0), 1, 1, color=COLOUR[part]) for part in named]
+    above = {"loc": "lower left", "bbox_to_anchor": (0, 1), "frameon": False}
+    axis.legend(marks, named, ncols=len(named), **above)
+    return figure
+
+
+def by_batch(
+    measured: Mapping[int, float], line: tuple[float, float], counted: float
+) -> Figure:
+    """Peak memory by the batch size, the line through it, and what was counted.
+
+    measured: batch size -> bytes; line: bytes for each image, and with none; counted:
+    bytes for each image.
+    """
+    figure, axis = subplots(figsize=(8, 3.4))
+    batches = sorted(measured)
+    ends = [0, max(batches)]
+    slope, start = line
+    for each, colour, style, name in (
+        (slope, BLUE, "-", "the line through them"),
+        (counted, GREY, "--", "as counted"),
+    ):
+        heights = [(start + each * batch) / 1e6 for batch in ends]
+        label = f"{name}: {human_bytes(each)} an image"
+        axis.plot(ends, heights, color=colour, ls=style, marker="", label=label)
+    peaks = [measured[batch] / 1e6 for batch in batches]
+    axis.plot(batches, peaks, "o", color=ORANGE, label="measured", zorder=3)
+    axis.set(xlabel="images in a batch", ylabel="MB at the peak", ylim=(0, None))
+    axis.legend()
+    return figure
+
+
+# ------------------------------------------------------- beyond data parallelism
+
+
+def fully_sharded() -> Diagram:
+    """Fully sharded data parallelism: a layer's parts come together to be used."""
+    diagram, ax = paper(
+        8,
+        3.3,
+        "Fully sharded data parallelism. Three workers keep a third of each of three "
+        "layers. When layer 2 is computed, all three gather all of layer 2, and give "
+        "the foreign parts back after it. Each worker has a batch of its own.",
+    )
+    for worker in range(3):
+        left = 0.2 + 2.6 * worker
+        colour = (BLUE, ORANGE, GREEN)[worker]
+        draw_text(ax, left + 1.2, 3.08, f"worker {worker}: own images", weight="bold")
+        for layer in range(3):
+            y = 2.3 - 0.75 * layer
+            draw_text(ax, left + 0.32, y + 0.24, f"layer {layer + 1}", size=8)
+            for part in range(3):
+                has = part == worker or layer == 1
+                shade = (BLUE, ORANGE, GREEN)[part] if has else "white"
+                alpha = 1.0 if part == worker else 0.4
+                box = Rectangle(
+                    (left + 0.65 + 0.52 * part, y),
+                    *(0.5, 0.48),
+                    facecolor=shade,
+                    alpha=alpha if has else 1.0,
+                    edgecolor=GREY,
+                )
+                ax.add_patch(box)
+        ax.plot([left] * 2, [0.75, 2.85], color=colour, lw=2.5)
+    draw_text(
+        ax, 4, 0.48, "strong: kept; pale: gathered for as long as layer 2 is used"
+    )
+    draw_text(ax, 4, 0.2, "weights travel twice a step, gradients once", colour=GREY)
+    return diagram
+
+
+MICRO_BATCHES, STAGES = 4, 3
+
+
+def pipeline() -> Diagram:
+    """Pipeline parallelism: layers shared out, micro-batches on their way through."""
+    slots = 2 * (STAGES + MICRO_BATCHES - 1)
+    idle = STAGES - 1
+    diagram, ax = paper(
+        8,
+        2.7,
+        f"Pipeline parallelism. {STAGES} workers have a third of the layers each, and "
+        f"{MICRO_BATCHES} micro-batches go forward through them one after the other, "
+        f"then backward. Of {slots} slots of time each worker waits for {2 * idle}: "
+        "the bubble.",
+    )
+    width = 6.3 / slots
+    for stage in range(STAGES):
+        y = 1.75 - 0.6 * stage
+        layers = ("first", "middle", "last")[stage]
+        draw_text(ax, 0.7, y + 0.25, f"worker {stage}:\n{layers} layers", size=8.5)
+        busy = {stage + n: (n, SKY) for n in range(MICRO_BATCHES)}
+        first = STAGES + MICRO_BATCHES - 1 + STAGES - 1 - stage
+        busy |= {first + n: (n, ORANGE) for n in range(MICRO_BATCHES)}
+        for slot in range(slots):
+            number, colour = busy.get(slot, ("", "white"))
+            look = {"facecolor": colour, "edgecolor": GREY}
+            hatch = None if slot in busy else "///"
+            corner = (1.4 + width * slot, y)
+            ax.add_patch(Rectangle(corner, width, 0.5, hatch=hatch, **look))
+            draw_text(ax, corner[0] + width / 2, y + 0.25, str(number))
+    draw_text(ax, 4.55, 2.48, "numbers: micro-batches; blue: forward; orange: backward")
+    draw_text(ax, 4.55, 0.3, "time, to the right; hatched: waiting (the bubble)", 9)
+    return diagram
+
+
+def tensor_parallel() -> Diagram:
+    """Tensor parallelism: one matrix cut up, and an all-reduce in each layer."""
+    diagram, ax = paper(
+        8,
+        2.9,
+        "Tensor parallelism. Two workers get the same images. Each has half of the "
+        "columns of a first matrix and half of the rows of a second, computes half of "
+        "the activations in between, and a sum that is not whole; an all-reduce adds "
+        "the two up, in each pair of layers.",
+    )
+    for worker, colour in enumerate((BLUE, ORANGE)):
+        y = 1.55 - 1.2 * worker
+        draw_text(ax, 0.65, y + 0.5, f"worker {worker}", weight="bold")
+        draw_box(ax, 1.25, y + 0.2, 0.9, 0.6, "the same\nimages", PALE)
+        draw_box(ax, 2.55, y, 0.8, 1.0, "half of\nthe\ncolumns", edge=colour)
+        draw_box(ax, 3.75, y + 0.2, 0.9, 0.6, "half of the\nactivations", PALE)
+        draw_box(ax, 5.15, y + 0.2, 1.0, 0.6, "half of\nthe rows", edge=colour)
+        for start, end in ((2.15, 2.55), (3.35, 3.75), (4.65, 5.15)):
+            draw_arrow(ax, (start, y + 0.5), (end, y + 0.5))
+        draw_arrow(ax, (6.15, y + 0.5), (6.75, 1.45), colour=INK)
+    draw_box(ax, 6.75, 1.1, 1.1, 0.7, "all-reduce", edge=GREEN)
+    draw_text(ax, 2.95, 2.72, "first matrix")
+    draw_text(ax, 5.65, 2.72, "second matrix")
+    return diagram
