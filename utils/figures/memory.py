@@ -40,16 +40,18 @@ def holdings(ways: Mapping[str, Mapping[str, float]]) -> Figure:
     ways: name -> part (a name in COLOUR) -> bytes.
     """
     figure, axis = subplots(figsize=(8, 1.2 + 0.5 * len(ways)))
+    most = max(sum(parts.values()) for parts in ways.values())
+    unit, name = (1e9, "GB") if most >= 1e9 else (1e6, "MB")
     for row, parts in enumerate(ways.values()):
         start = 0.0
         for part, size in parts.items():
-            axis.barh(row, size / 1e6, 0.6, start / 1e6, color=COLOUR[part])
+            axis.barh(row, size / unit, 0.6, start / unit, color=COLOUR[part])
             start += size
-        axis.text(start / 1e6, row, f"  {human_bytes(start)}", va="center")
+        axis.text(start / unit, row, f"  {human_bytes(start)}", va="center")
     axis.set_yticks(range(len(ways)), ways)
     axis.invert_yaxis()
     axis.margins(x=0.15)
-    axis.set_xlabel("MB of a worker's memory")
+    axis.set_xlabel(f"{name} of a worker's memory")
     named = [p for p in COLOUR if any(p in parts for parts in ways.values())]
     marks = [Rectangle((0, 0), 1, 1, color=COLOUR[part]) for part in named]
     above = {"loc": "lower left", "bbox_to_anchor": (0, 1), "frameon": False}

@@ -38,7 +38,7 @@ class ZeroObserver(Observer):
 
         def counted(*args, **kwargs):
             result = call(*args, **kwargs)
-            if self._gradients:
+            if self._gradients and not self.building:
                 received = result if isinstance(result, list | tuple) else [result]
                 self.event(
                     "received",

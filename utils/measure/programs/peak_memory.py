@@ -1,11 +1,12 @@
 """How much memory training steps take, by the batch: measured at its peak.
 
     python utils/measure/programs/peak_memory.py --batches 32,64,128 --width 1
-    python utils/measure/programs/peak_memory.py --batches 128 --micro-batch 32
+    python utils/measure/programs/peak_memory.py --batches 32,128/32,128
 
-Prints, in JSON, the bytes before the first step and the peak with each batch size, in
-rising order: on a processor, the most of this process that was ever resident; on a GPU,
-TensorFlow's own counter of what it had allocated there.
+Prints, in JSON, the bytes at the peak with each batch size: on a processor, the most of
+this process that was ever resident; on a GPU, TensorFlow's own counter of what it had
+allocated there. A peak never falls, so they have to come in rising order. 128/32 is a
+batch of 128 in micro-batches of 32.
 """
 
 import argparse
@@ -38,7 +39,6 @@ def peak() -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batches", default="32,64,128", help="batch sizes")
-    parser.add_argument("--micro-batch", type=int, help="so many images at a time")
     parser.add_argument("--width", type=int, default=1, help="k of WRN-16-k")
     parser.add_argument("--steps", type=int, default=2, help="with each batch size")
     args = parser.parse_args()
@@ -58,9 +58,8 @@ def main() -> None:
             loss = loss_of(labels, model(images, training=True))
         return tape.gradient(loss, weights)
 
-    def step(batch: int) -> None:
-        """An update with so many images, micro-batch by micro-batch."""
-        micro = args.micro_batch or batch
+    def step(batch: int, micro: int) -> None:
+        """An update with so many images, so many at a time."""
         total = None
         for _ in range(batch // micro):
             own = gradients_of(tf.random.normal((micro, 28, 28, 1)))
@@ -69,12 +68,12 @@ def main() -> None:
         mean = [gradient / (batch // micro) for gradient in total]
         optimizer.apply_gradients(zip(mean, weights, strict=True))
 
-    step(args.micro_batch or 1)  # builds the graph, which takes memory itself
-    found = {"0": peak()}
-    for batch in sorted(int(size) for size in args.batches.split(",")):
+    found = {}
+    for name in args.batches.split(","):
+        batch, _, micro = name.partition("/")
         for _ in range(args.steps):
-            step(batch)
-        found[str(batch)] = peak()
+            step(int(batch), int(micro or batch))
+        found[name] = peak()
     print(json.dumps(found))
 
 
