@@ -65,6 +65,11 @@ FILES = SCALED | {
     "trained": {"epoch": 1, "images": [3, -1], "down": [-5, 0]},
     "mapped": {"calls": [12]},
 }
+ZERO = HOROVOD | {
+    "gradient": {"elements": 805},
+    "received": {"op": "reducescatter", "elements": 269},
+    "update": {"optimizer": "Adam", "elements": 269, "state": 538},
+}
 SURVIVE = SCALED | {
     "reset": {"files": ["kept/ckpt-1.index"]},
     "lost": {},
@@ -96,6 +101,7 @@ REPORTED = {
     "horovod": HOROVOD,
     "scaled": SCALED,
     "files": FILES,
+    "zero": ZERO,
     "survive": SURVIVE,
     "replicas": REPLICAS,
     "tasks": TASKS,
