@@ -159,16 +159,20 @@ def reduces_and_scatters(worlds: dict[str, Observed]) -> None:
     given = [rank.array("given.0") for rank in world.ranks]
     _compare_gradients(np.concatenate(given), mean, locals_, scale, line)
     for rank, (phase, _) in enumerate(phases):
-        for event in phase:
-            if event["what"] != "received" or event["op"] == "alltoall":
-                continue  # what all-to-all brings is still to be added up
-            if event["elements"] >= count:
-                raise Problem(
-                    "whole",
-                    f"Before its update, rank {rank} receives {event['elements']} "
-                    f"numbers from {event['op']}; it needs {LENGTH} gradients.",
-                    event["line"],
-                )
+        # What all-to-all brings is still to be added up.
+        came = [
+            event
+            for event in phase
+            if event["what"] == "received" and event["op"] != "alltoall"
+        ]
+        elements = sum(event["elements"] for event in came)
+        if elements >= count:
+            raise Problem(
+                "whole",
+                f"Before its update, rank {rank} receives {elements} numbers, from "
+                f"{came[0]['op']}; it needs {LENGTH} gradients.",
+                came[0]["line"],
+            )
 
 
 def _compare_gradients(given, mean, locals_, scale, line) -> None:
