@@ -64,3 +64,14 @@ def test_the_peak_notices_what_was_held_for_a_moment():
     )
     before, after = json.loads(said.stdout.splitlines()[-1])
     assert 90e6 < after - before < 300e6, said.stderr[-2000:]
+
+
+def test_on_a_gpu_the_peak_is_what_tensorflow_counted_there(monkeypatch):
+    import tensorflow as tf
+
+    from utils.measure.programs import peak_memory
+
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [kind])
+    asked = {"GPU:0": {"current": 3, "peak": 7}}
+    monkeypatch.setattr(tf.config.experimental, "get_memory_info", asked.get)
+    assert peak_memory.peak() == 7
