@@ -16,6 +16,7 @@ import audit_programs
 import psutil
 import pytest
 import typer.testing
+from ci_sample import drawn
 
 from utils import cli
 from utils.base import course
@@ -110,7 +111,7 @@ def test_nothing_is_wrong_with_a_right_program(watch, alone, base):
 
 
 @pytest.mark.parametrize(
-    "fault", audit_programs.FAULTS, ids=lambda fault: fault["name"]
+    "fault", drawn(audit_programs.FAULTS), ids=lambda fault: fault["name"]
 )
 def test_a_fault_is_found_and_no_other(watch, alone, fault):
     text = audit_programs.edited(fault["base"], fault["edits"])
