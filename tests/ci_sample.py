@@ -1,4 +1,8 @@
-"""Which rows of the long tables CI runs: all would take it longer than it has."""
+"""Which rows of the long tables CI runs: all would take it longer than it has.
+
+The tables are the wrong and the right programs, the attacks on the grader, the faults
+that `course audit` finds, and the clinic's cases.
+"""
 
 import functools
 import os
