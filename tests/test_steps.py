@@ -71,6 +71,7 @@ b.start()
 
 # How many steps each program has.
 STEPS = {
+    "bandwidth": 4,
     "custom_loop": 4,
     "fashion_mnist": 6,
     "from_files": 4,
@@ -172,6 +173,7 @@ def test_every_rendering_parses_and_has_the_todos_that_are_left(name, count):
     assert set(paragraphs) == set(range(1, count + 1))
     assert len(programs_of(name)) == count + 1
     new = {
+        "bandwidth": "for _ in range(args.warm_up):",
         "fashion_mnist": "hvd",
         "from_files": "shard(hvd.size(), hvd.rank())",
         "scaled": "full_lr = args.base_lr * hvd.size()",

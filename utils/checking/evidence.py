@@ -167,6 +167,7 @@ _FILES: Schema = _SCALED | {
     "trained": {"epoch": _whole, "images": _list(_whole), "down": _list(_whole)},
     "mapped": {"calls": _list(_whole)},
 }
+_WIRES: Schema = _HOROVOD | {"read": {"clock": _text, "at": _number}}
 _PLACE = {"weights": _text, "state": _text}
 _SURVIVE: Schema = _SCALED | {
     "reset": {"files": _list(_text)},
@@ -211,6 +212,7 @@ SCHEMAS: Mapping[str, Schema] = {
     "horovod": _HOROVOD,
     "scaled": _SCALED,
     "files": _FILES,
+    "wires": _WIRES,
     "survive": _SURVIVE,
     "replicas": _REPLICAS,
     "tasks": _TASKS,

@@ -40,6 +40,7 @@ from utils.checking.observers import replicas as observe_replicas
 from utils.checking.observers import scaled as observe_scaled
 from utils.checking.observers import survive as observe_survive
 from utils.checking.observers import tasks as observe_tasks
+from utils.checking.observers import wires as observe_wires
 from utils.running import launchers, tasks, worker
 from utils.training import data, keras_2, samples
 
@@ -70,6 +71,7 @@ class World:
     machine (see observers/from_files.py).
     cluster: how many tasks of which type the workers are, each told by a TF_CONFIG and
     in a folder of its own (see observers/tasks.py).
+    wires: the clocks show made-up seconds (see observers/wires.py).
     """
 
     size: int
@@ -90,6 +92,7 @@ class World:
     observed: bool = True
     shards: tuple[int, ...] = ()
     cluster: tuple[tuple[str, int], ...] = ()
+    wires: bool = False
 
     @property
     def kind(self) -> str:
@@ -102,6 +105,8 @@ class World:
             return "survive"
         if self.shards:
             return "files"
+        if self.wires:
+            return "wires"
         return "scaled" if self.machines else "horovod"
 
 
@@ -154,6 +159,8 @@ WORLDS = {
     "rest of files": _machines(
         2, shards=FILES, options=(*_DONE, "--epochs", str(EPOCHS_OF_REST))
     ),
+    "two wires": World(2, local_ranks=(0, 0), wires=True),
+    "three wires": World(3, local_ranks=(0, 0, 0), wires=True),
     "cluster": _cluster(worker=2),
     "servers": _cluster(chief=1, worker=2, ps=2),
     "plain": World(2, observed=False),
@@ -502,6 +509,8 @@ def _work(running: _Running, environment: dict[str, str]) -> int:
         )
     elif world.kind == "files":
         observer = observe_files.FilesObserver(*common, local_rank, world.gpus)
+    elif world.kind == "wires":
+        observer = observe_wires.WiresObserver(*common, local_rank, world.gpus)
     elif world.kind == "scaled":
         observer = observe_scaled.ScaledObserver(*common, local_rank, world.gpus)
     else:
