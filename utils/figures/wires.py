@@ -42,7 +42,11 @@ def times(
             size = np.geomspace(rows.bytes.min(), rows.bytes.max(), 100)
             label = f"{name}: latency + bytes / bandwidth"
             axis.plot(
-                size, 1e6 * (latency + size / bandwidth), color=colour, label=label
+                size,
+                1e6 * (latency + size / bandwidth),
+                color=colour,
+                marker="",
+                label=label,
             )
     axis.set(xscale="log", yscale="log", xlabel="bytes of a message")
     axis.set_ylabel("microseconds a round")
@@ -60,7 +64,12 @@ def laws(costs: Mapping[str, Callable[[float], float]], workers: int) -> Figure:
     for number, (name, cost) in enumerate(costs.items()):
         took = [1e3 * cost(each) for each in size]
         axis.plot(
-            size, took, LINES[number % len(LINES)], color=COLOURS[number], label=name
+            size,
+            took,
+            ls=LINES[number % len(LINES)],
+            color=COLOURS[number],
+            marker="",
+            label=name,
         )
     axis.set(xscale="log", yscale="log", xlabel="bytes of a message")
     axis.set(ylabel="milliseconds", title=f"{workers} workers, calculated")
@@ -95,6 +104,9 @@ def collectives(results: Mapping[str, Sequence[tuple[list, list]]]) -> Figure:
         axis.set_xlim(-0.2, workers + 1.7 + workers**2)
         axis.set_ylim(workers - 0.4, -0.6)
         axis.grid(False)
+    axes[-1, 0].set_xlabel(
+        "left: what each worker gives; right: what it gets", loc="left"
+    )
     return figure
 
 
