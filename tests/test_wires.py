@@ -1,5 +1,6 @@
 """What notebook 22 reads off, calculates, draws and quotes."""
 
+import itertools
 import types
 
 import pytest
@@ -109,5 +110,5 @@ def test_each_way_to_measure_gives_a_number_of_its_own():
     warm_up = observed.FIRST + (observed.WARM_UP - 1) * observed.EARLY
     counted = [(warm_up + own * observed.ROUNDS) / n for n in (all_rounds, 4)]
     numbers = sorted([right, own, apart, mean, *too_many, *undivided, *counted])
-    gaps = [b / a for a, b in zip(numbers, numbers[1:], strict=False)]
+    gaps = [b / a for a, b in itertools.pairwise(numbers)]
     assert min(gaps) > 1 + 2 * judged.CLOSE
