@@ -65,6 +65,7 @@ FILES = SCALED | {
     "trained": {"epoch": 1, "images": [3, -1], "down": [-5, 0]},
     "mapped": {"calls": [12]},
 }
+WIRES = HOROVOD | {"read": {"clock": "perf_counter", "at": 0.25}}
 SURVIVE = SCALED | {
     "reset": {"files": ["kept/ckpt-1.index"]},
     "lost": {},
@@ -96,6 +97,7 @@ REPORTED = {
     "horovod": HOROVOD,
     "scaled": SCALED,
     "files": FILES,
+    "wires": WIRES,
     "survive": SURVIVE,
     "replicas": REPLICAS,
     "tasks": TASKS,

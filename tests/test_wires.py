@@ -6,6 +6,8 @@ import types
 import pytest
 
 from utils.base.course import CourseError
+from utils.checking import exercises, lab
+from utils.checking.judges import judge
 from utils.checking.judges import wires as judged
 from utils.checking.observers import wires as observed
 from utils.cluster import recorded
@@ -112,3 +114,25 @@ def test_each_way_to_measure_gives_a_number_of_its_own():
     numbers = sorted([right, own, apart, mean, *too_many, *undivided, *counted])
     gaps = [b / a for a, b in itertools.pairwise(numbers)]
     assert min(gaps) > 1 + 2 * judged.CLOSE
+
+
+@pytest.mark.parametrize("us", ["0.0", "-1.0", "nan", "inf", "1e400", "many"])
+@pytest.mark.parametrize("algbw", ["0", "nan", "1e308"])
+def test_no_row_that_a_program_prints_breaks_a_judge(us, algbw, tmp_path):
+    rows = "".join(
+        f"{count * 8:12} {count:10} float64 {us} {algbw} 1\n"
+        for count in observed.COUNTS
+    )
+    worlds = {}
+    for name in (judged.TWO, judged.THREE):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "rank.0.out").write_text(rows)
+        ranks = [
+            judge.Rank(folder, number, kind="wires")
+            for number in range(lab.WORLDS[name].size)
+        ]
+        worlds[name] = judge.Observed(folder, name, lab.ENDED, ranks)
+    exercise = exercises.find("bandwidth")
+    verdicts = [exercise.judge(step, worlds) for step in exercise.steps]
+    assert not any(verdict.ok for verdict in verdicts)
