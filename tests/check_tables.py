@@ -198,6 +198,13 @@ TABLES = {
             stages_in=PARTS,
         ),
         Tables(
+            exercises.find("bandwidth"),
+            "bandwidth_programs",
+            at_least=(2, 4),
+            right_in=("two wires", "three wires"),
+            stages_in=("two wires", "three wires"),
+        ),
+        Tables(
             exercises.find("many_workers"),
             "many_workers_programs",
             at_least=(3, 7),

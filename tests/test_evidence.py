@@ -70,6 +70,7 @@ ZERO = HOROVOD | {
     "received": {"op": "reducescatter", "elements": 269},
     "update": {"optimizer": "Adam", "elements": 269, "state": 538},
 }
+WIRES = HOROVOD | {"read": {"clock": "perf_counter", "at": 0.25}}
 SURVIVE = SCALED | {
     "reset": {"files": ["kept/ckpt-1.index"]},
     "lost": {},
@@ -102,6 +103,7 @@ REPORTED = {
     "scaled": SCALED,
     "files": FILES,
     "zero": ZERO,
+    "wires": WIRES,
     "survive": SURVIVE,
     "replicas": REPLICAS,
     "tasks": TASKS,

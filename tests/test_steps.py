@@ -71,6 +71,7 @@ b.start()
 
 # How many steps each program has.
 STEPS = {
+    "bandwidth": 4,
     "custom_loop": 4,
     "fashion_mnist": 6,
     "from_files": 4,
@@ -173,6 +174,7 @@ def test_every_rendering_parses_and_has_the_todos_that_are_left(name, count):
     assert set(paragraphs) == set(range(1, count + 1))
     assert len(programs_of(name)) == count + 1
     new = {
+        "bandwidth": "for _ in range(args.warm_up):",
         "fashion_mnist": "hvd",
         "from_files": "shard(hvd.size(), hvd.rank())",
         "scaled": "full_lr = args.base_lr * hvd.size()",
@@ -280,7 +282,7 @@ def test_the_program_after_each_step_is_written_where_it_is_asked_for(copy):
     assert len(work.write_steps(copy / "solutions")) == sum(STEPS.values())
     assert work.generate(check=True) == []
     with pytest.raises(
-        course.CourseError, match=r"no doodles\.py with steps; it has cu"
+        course.CourseError, match=r"no doodles\.py with steps; it has \w"
     ):
         work.write_steps(folder, "doodles")
 

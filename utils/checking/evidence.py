@@ -172,6 +172,7 @@ _ZERO: Schema = _HOROVOD | {
     "received": {"op": _text, "elements": _whole},
     "update": {"optimizer": _text, "elements": _whole, "state": _whole},
 }
+_WIRES: Schema = _HOROVOD | {"read": {"clock": _text, "at": _number}}
 _PLACE = {"weights": _text, "state": _text}
 _SURVIVE: Schema = _SCALED | {
     "reset": {"files": _list(_text)},
@@ -217,6 +218,7 @@ SCHEMAS: Mapping[str, Schema] = {
     "scaled": _SCALED,
     "files": _FILES,
     "zero": _ZERO,
+    "wires": _WIRES,
     "survive": _SURVIVE,
     "replicas": _REPLICAS,
     "tasks": _TASKS,

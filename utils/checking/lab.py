@@ -40,6 +40,7 @@ from utils.checking.observers import replicas as observe_replicas
 from utils.checking.observers import scaled as observe_scaled
 from utils.checking.observers import survive as observe_survive
 from utils.checking.observers import tasks as observe_tasks
+from utils.checking.observers import wires as observe_wires
 from utils.checking.observers import zero as observe_zero
 from utils.running import launchers, tasks, worker
 from utils.training import data, keras_2, samples
@@ -72,6 +73,7 @@ class World:
     zero: the program applies its gradients itself (see observers/zero.py).
     cluster: how many tasks of which type the workers are, each told by a TF_CONFIG and
     in a folder of its own (see observers/tasks.py).
+    wires: the clocks show made-up seconds (see observers/wires.py).
     """
 
     size: int
@@ -93,6 +95,7 @@ class World:
     shards: tuple[int, ...] = ()
     zero: bool = False
     cluster: tuple[tuple[str, int], ...] = ()
+    wires: bool = False
 
     @property
     def kind(self) -> str:
@@ -107,6 +110,8 @@ class World:
             return "files"
         if self.zero:
             return "zero"
+        if self.wires:
+            return "wires"
         return "scaled" if self.machines else "horovod"
 
 
@@ -161,6 +166,8 @@ WORLDS = {
     ),
     # Three, so that a part is not what is left of the other.
     "parts": World(3, zero=True, graphs=True),
+    "two wires": World(2, local_ranks=(0, 0), wires=True),
+    "three wires": World(3, local_ranks=(0, 0, 0), wires=True),
     "cluster": _cluster(worker=2),
     "servers": _cluster(chief=1, worker=2, ps=2),
     "plain": World(2, observed=False),
@@ -511,6 +518,8 @@ def _work(running: _Running, environment: dict[str, str]) -> int:
         observer = observe_files.FilesObserver(*common, local_rank, world.gpus)
     elif world.kind == "zero":
         observer = observe_zero.ZeroObserver(*common, local_rank, world.gpus)
+    elif world.kind == "wires":
+        observer = observe_wires.WiresObserver(*common, local_rank, world.gpus)
     elif world.kind == "scaled":
         observer = observe_scaled.ScaledObserver(*common, local_rank, world.gpus)
     else:

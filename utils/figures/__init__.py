@@ -8,7 +8,7 @@ import importlib
 
 _MODULES = (
     *("accuracy", "capstone", "cluster", "diagrams", "elastic", "feeding", "machine"),
-    *("memory", "speed", "training"),
+    *("memory", "speed", "training", "wires"),
 )
 
 

@@ -1,0 +1,92 @@
+"""Measure Horovod's all-reduce by the size of the message, as nccl-tests does.
+
+    python exercises/bandwidth.py
+    mpirun -np 2 python exercises/bandwidth.py --counts 16 1048576
+    course run -np 2 exercises/bandwidth.py -- --dtype float16
+
+It begins as a program that times the first all-reduce of each size, on each worker for
+itself. What is left to do: many rounds, all workers, bytes, and the work of the wires.
+"""
+
+import argparse
+import os
+import time
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
+
+import horovod.tensorflow as hvd
+import tensorflow as tf
+
+hvd.init()
+gpus = tf.config.list_physical_devices("GPU")
+if gpus:
+    gpu = gpus[0] if len(gpus) == 1 else gpus[hvd.local_rank()]
+    tf.config.set_visible_devices(gpu, "GPU")
+    tf.config.experimental.set_memory_growth(gpu, True)
+
+parser = argparse.ArgumentParser(
+    description="Measure all-reduce by the size of the message.",
+    formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+)
+option = parser.add_argument
+option("--counts", type=int, nargs="+", default=[16, 16_384], help="numbers in each")
+option("--dtype", choices=["float16", "float32", "float64"], default="float32")
+option("--warm-up", type=int, default=5, help="rounds of each size that don't count")
+option("--rounds", type=int, default=20, help="rounds of each size that do")
+args = parser.parse_args()
+if min(args.rounds, *args.counts) < 1 or args.warm_up < 0:
+    parser.error("rounds and counts begin at 1, warm-up rounds at 0")
+
+
+def clock():
+    """Seconds, when a GPU has done all that it was asked for."""
+    if gpus:
+        tf.test.experimental.sync_devices()
+    return time.perf_counter()
+
+
+def all_reduce(message):
+    """Add up the messages of all workers, and wait until the sum is there."""
+    hvd.allreduce(message, op=hvd.Sum)
+
+
+def measured(message):
+    """Seconds that an all-reduce of this message takes."""
+    # TODO: Step 1: Warm up. In the first rounds, connections are made and memory is
+    # found: they don't count.
+
+    # TODO: Step 2: Start together. Who is early would measure how late the others are.
+    # An all-reduce of one number is a barrier: it ends when all have come.
+
+    started = clock()
+
+    # TODO: Step 1: Time many rounds at a time, and divide.
+    all_reduce(message)
+    own = clock() - started
+
+    # TODO: Step 2: The slowest worker counts: a training step waits for it.
+    return own
+
+
+if hvd.rank() == 0:
+    print(f"# {hvd.size()} workers, {args.rounds} rounds of each size")
+    print(f"#{'bytes':>11}{'count':>11}{'type':>9}{'us':>11}{'algbw':>10}{'busbw':>10}")
+
+for count in args.counts:
+    message = tf.ones(count, args.dtype)
+    seconds = measured(message)
+
+    # TODO: Step 3: Wires carry bytes, not numbers. The bytes of a message over its time
+    # are the algorithm bandwidth.
+    size = count
+    algbw = count / seconds
+
+    # TODO: Step 4: A worker has to send 2 (n - 1) / n of the bytes, however it is done.
+    # Those that its wire carries in a second are the bus bandwidth.
+    busbw = algbw
+
+    row = f"{size:12}{count:11}{args.dtype:>9}{1e6 * seconds:11.1f}"
+    row += f"{algbw / 1e9:10.4g}{busbw / 1e9:10.4g}"
+
+    # TODO: Step 4: All know the same, so one of them prints it.
+    print(row, flush=True)

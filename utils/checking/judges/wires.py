@@ -1,0 +1,233 @@
+"""Judge the steps of exercises/bandwidth.py: by the collectives that the workers make,
+and by the table that they print, on clocks that show made-up seconds.
+
+What each way to measure gives on these clocks is worked out here (see
+observers/wires.py). So no verdict depends on how fast a machine is.
+"""
+
+import math
+import re
+from dataclasses import dataclass
+
+from utils.checking import lab
+from utils.checking.judges.judge import Observed, Problem, Rank
+from utils.checking.observers.wires import (
+    COUNTS,
+    LATE,
+    LATE_IN_WARM_UP,
+    ROUNDS,
+    SECONDS,
+    WARM_UP,
+)
+
+TWO, THREE = "two wires", "three wires"
+WORKERS, MORE_WORKERS = lab.WORLDS[TWO].size, lab.WORLDS[THREE].size
+DTYPE, BYTES = "float64", 8  # of a number
+LISTED = " ".join(map(str, COUNTS))  # as in a command
+
+# In times of a warm round. Whoever measures with all together, and takes the slowest:
+# each round waits for the last worker, who was late out of the one before, and it is
+# itself late out of the last one.
+RIGHT = 1 + LATE
+# A worker that is never late does not see the end of that.
+OWN = (ROUNDS * RIGHT - LATE) / ROUNDS
+# One that did not wait for rank 0 after the warm-up.
+APART = RIGHT + LATE_IN_WARM_UP / ROUNDS
+CLOSE = 0.015  # relative: of what is printed with four digits, and divided
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table: what is printed, in bytes, seconds and GB/s."""
+
+    size: float
+    count: int
+    seconds: float
+    algbw: float
+    busbw: float
+
+
+_NUMBER = r"(\S+)"
+_ROW = re.compile(
+    rf"^\s*{_NUMBER}\s+(\d{{1,9}})\s+{DTYPE}\s+" + r"\s+".join([_NUMBER] * 3)
+)
+
+
+def _rows(rank: Rank) -> list[Row]:
+    """The rows that a worker printed, of finite numbers."""
+    rows = []
+    for line in rank.text("out").splitlines():
+        found = _ROW.match(line)
+        if found:
+            try:
+                size, us, algbw, busbw = map(float, found.group(1, 3, 4, 5))
+            except ValueError:
+                continue
+            if all(map(math.isfinite, (size, us, algbw, busbw))):
+                rows.append(Row(size, int(found[2]), us / 1e6, algbw, busbw))
+    return rows
+
+
+def _table(world: Observed) -> dict[int, Row]:
+    """What rank 0 printed: numbers in a message -> its row. Raises a Problem."""
+    if world.outcome != lab.ENDED:
+        world.raise_trouble()
+    rows = {r.count: r for r in _rows(world.ranks[0]) if r.count in COUNTS}
+    for count in COUNTS:
+        if count not in rows:
+            raise Problem(
+                "no-row",
+                f"Rank 0 printed no row for {count} numbers: bytes, count, type, "
+                "microseconds and the two bandwidths.",
+            )
+    return rows
+
+
+def _is(value: float, expected: float) -> bool:
+    return math.isclose(value, expected, rel_tol=CLOSE)
+
+
+def _rounds(rank: Rank, count: int) -> list[dict]:
+    """The all-reduces of messages of this size."""
+    return [
+        event
+        for event in rank.all("enter")
+        if "allreduce" in event["op"] and event["elements"] == count
+    ]
+
+
+def warms_up(worlds: dict[str, Observed]) -> None:
+    """Some rounds of each size that don't count, then many; the time of one."""
+    world = worlds[TWO]
+    rows = _table(world)
+    for count in COUNTS:
+        rounds = [_rounds(rank, count) for rank in world.ranks]
+        made = len(rounds[0])
+        line = rounds[0][-1]["line"] if made else None
+        if made != WARM_UP + ROUNDS:
+            raise Problem(
+                "one-round" if made == 1 else "other-rounds",
+                f"It made {made} all-reduce(s) of {count} numbers; with --warm-up "
+                f"{WARM_UP} --rounds {ROUNDS}, there are {WARM_UP + ROUNDS}.",
+                line,
+            )
+        times = rows[count].seconds / SECONDS[count]
+        least, most = OWN * (1 - CLOSE), APART * (1 + CLOSE)
+        if least <= times <= most:
+            continue
+        seen = (
+            f"For {count} numbers it printed {1e6 * rows[count].seconds:,.1f} us. On "
+            "the clock of this check, a round that counts took "
+            f"{1e6 * SECONDS[count] * least:,.0f} to "
+            f"{1e6 * SECONDS[count] * most:,.0f} us"
+        )
+        clocks = {event["clock"] for event in world.ranks[0].all("read")}
+        name, why = "too-short", ". Through how many rounds is it divided?"
+        if least <= times / ROUNDS <= most:
+            name, why = "not-divided", f": that is the time of all {ROUNDS}."
+        elif times > most:
+            name, why = "warm-up-counts", ", and those of the warm-up many times that."
+        elif clocks & _OF_PROCESSOR:
+            name = "processor-time"
+            why = (
+                ". It reads for how long the processor has worked; that stands still "
+                "while a worker waits for bytes."
+            )
+        raise Problem(name, seen + why, line)
+
+
+_OF_PROCESSOR = {"process_time", "thread_time"}
+
+
+def lets_the_slowest_count(worlds: dict[str, Observed]) -> None:
+    """All start together; what is printed is the slowest worker's time."""
+    world = worlds[TWO]
+    for count, row in _table(world).items():
+        times = row.seconds / SECONDS[count]
+        rounds = _rounds(world.ranks[0], count)
+        if _is(times, RIGHT):
+            continue
+        took = {
+            "with all starting together, the slowest took": RIGHT,
+            "rank 0 took": OWN,
+            "their mean is": (RIGHT + (WORKERS - 1) * OWN) / WORKERS,
+        }
+        listed = ", ".join(
+            f"{words} {1e6 * share * SECONDS[count]:,.0f} us"
+            for words, share in took.items()
+        )
+        name = "other-time"
+        if _is(times, OWN):
+            name = "own-time"
+        elif _is(times, took["their mean is"]):
+            name = "mean"
+        elif times > RIGHT:
+            name = "not-together"
+        raise Problem(
+            name,
+            f"For {count} numbers, rank 0 printed {1e6 * row.seconds:,.0f} us. On the "
+            f"clock of this check: {listed}; and a worker that does not wait for rank "
+            f"0, which is late after the warm-up, measures "
+            f"{1e6 * APART * SECONDS[count]:,.0f} us.",
+            rounds[-1]["line"] if rounds else None,
+        )
+
+
+def counts_bytes(worlds: dict[str, Observed]) -> None:
+    """The size of a message is in bytes, whatever its type; and so is the bandwidth."""
+    for count, row in _table(worlds[TWO]).items():
+        size = count * BYTES
+        if row.size != size:
+            names = {count: "elements", 4 * count: "four-bytes"}
+            raise Problem(
+                names.get(int(row.size), "other-size"),
+                f"A message of {count} numbers of type {DTYPE} has {size} bytes; it "
+                f"printed {row.size:g}.",
+            )
+        right = size / row.seconds / 1e9 if row.seconds else math.inf
+        if _is(row.algbw, right):
+            continue
+        ratio = row.algbw / right
+        name = "other-bandwidth"
+        if _is(ratio, 8):
+            name = "bits"
+        elif _is(ratio, 1 / BYTES):
+            name = "elements"
+        elif _is(ratio, 4 / BYTES):
+            name = "four-bytes"
+        raise Problem(
+            name,
+            f"{size} bytes in {1e6 * row.seconds:,.1f} us are {right:.4g} GB/s, with "
+            f"10^9 bytes to a GB; as algorithm bandwidth it printed {row.algbw:.4g}.",
+        )
+
+
+def counts_the_wires(worlds: dict[str, Observed]) -> None:
+    """The bus bandwidth is by how many workers there are; rank 0 alone prints."""
+    for name in (TWO, THREE):
+        if name not in worlds:  # the checks of other steps don't need both
+            continue
+        world = worlds[name]
+        workers = world.size
+        rows = _table(world)
+        right = 2 * (workers - 1) / workers
+        for row in rows.values():
+            ratio = row.busbw / row.algbw if row.algbw else math.nan
+            if _is(ratio, right):
+                continue
+            wrong = "other-factor"
+            if _is(ratio, 1):
+                wrong = "same-as-algbw"
+            elif _is(ratio, (workers - 1) / workers):
+                wrong = "one-way"
+            raise Problem(
+                wrong,
+                f"With {workers} workers, each has to send {right:.4g} times the bytes "
+                f"of its message. It printed an algorithm bandwidth of {row.algbw:.4g} "
+                f"and a bus bandwidth of {row.busbw:.4g}, {ratio:.4g} times that.",
+            )
+        others = [rank.number for rank in world.ranks[1:] if _rows(rank)]
+        if others:
+            raise Problem(
+                "all-print", f"Rank {others[0]} printed rows, too: all know the same."
+            )
