@@ -35,7 +35,7 @@ _MODULES = {
     for room, modules in {
         "base": "course logs",
         "training": "data doodles leaderboard networks shards survival",
-        "running": "tasks watch",
+        "running": "beside tasks watch",
         "checking": "clinic",
         "cluster": "elastic handed_in namespaces recorded slurm spark",
         "measure": "bench cost_model equality global_batch network_speed optimizers "
