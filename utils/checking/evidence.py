@@ -208,7 +208,7 @@ _TASKS: Schema = _OF_EVERY_PROGRAM | {
 }
 _DEVICES: Schema = _OF_EVERY_PROGRAM | {
     "keras": {"chosen": _optional(_text)},
-    "fit": {"devices": _whole, "asked": _flag},
+    "fit": {"devices": _whole, "asked": _whole},
     "trains": {"rows": _whole, "parts": _list(_whole), "rate": _metric},
     "model": {"copies": _whole, "apart": _metric, "off": _metric},
 }

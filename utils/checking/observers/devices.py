@@ -11,6 +11,7 @@ of the program is changed.
 import contextlib
 import faulthandler
 import os
+import re
 import signal
 import sys
 from importlib.machinery import PathFinder
@@ -21,7 +22,7 @@ from utils.checking.observers import observe
 from utils.running import worker
 
 KERAS, TRAINER = "keras", "keras.src.backend.jax.trainer"
-COUNT_FLAG = "xla_force_host_platform_device_count"
+COUNT_FLAG = r"xla_force_host_platform_device_count=(\d{1,4})"
 
 
 class DevicesObserver(observe.Reporter):
@@ -63,8 +64,9 @@ class DevicesObserver(observe.Reporter):
         import jax
 
         def observed(model, *args, **kwargs):
-            flag = COUNT_FLAG in os.environ.get("XLA_FLAGS", "")
-            self.event("fit", devices=jax.device_count(), asked=flag)
+            flag = re.search(COUNT_FLAG, os.environ.get("XLA_FLAGS", ""))
+            asked = int(flag[1]) if flag else 0
+            self.event("fit", devices=jax.device_count(), asked=asked)
             return original(model, *args, **kwargs)
 
         return observed
@@ -116,7 +118,7 @@ class DevicesObserver(observe.Reporter):
 
     def _off(self, before, after, batch, rate) -> float:
         """How far the first update of the weights is from that of one device, as a
-        share of the largest change."""
+        share of its length."""
         import keras
         import numpy as np
 
@@ -135,14 +137,10 @@ class DevicesObserver(observe.Reporter):
         optimizer.learning_rate = rate
         alone.compile(optimizer, loss=self._model.loss)
         alone.train_on_batch(*batch)
-        largest = off = 0.0
-        for variable, old, new in zip(
-            alone.trainable_variables, before[0], after, strict=True
-        ):
-            value = np.array(variable.value)
-            largest = max(largest, float(abs(value - old).max(initial=0.0)))
-            off = max(off, float(abs(value - new).max(initial=0.0)))
-        return off / largest if largest else off
+        values = [np.array(variable.value) for variable in alone.trainable_variables]
+        change = _distance(values, before[0])
+        off = _distance(values, after)
+        return off / change if change else off
 
 
 class _Telling:
@@ -181,6 +179,12 @@ class _Watched:
 
         spec.loader.exec_module = exec_module
         return spec
+
+
+def _distance(one, other) -> float:
+    """Between two lists of arrays: the root of the sum of squares."""
+    squares = (float(((a - b) ** 2).sum()) for a, b in zip(one, other, strict=True))
+    return sum(squares) ** 0.5
 
 
 def _values(array) -> list:
