@@ -9,7 +9,8 @@ is left to do: to move it to Keras 3 with JAX, for which `make jax` makes .venv-
 import argparse
 import os
 
-# Step 1: Choose what Keras computes with: JAX. It is read while Keras is imported.
+# Step 1: Choose what Keras computes with: JAX. That is read while Keras is
+# imported.
 # was: os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
 os.environ["KERAS_BACKEND"] = "jax"
 
@@ -18,7 +19,8 @@ os.environ["KERAS_BACKEND"] = "jax"
 # processor, if a flag says how many before JAX starts.
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
 
-# Step 1: Import Keras as a package of its own, and JAX; there is no TensorFlow here.
+# Step 1: Import Keras as a package of its own, and JAX; there is no TensorFlow
+# here.
 # was: import horovod.tensorflow.keras as hvd
 # was: import tensorflow as tf
 # was: from tensorflow import keras
@@ -27,8 +29,8 @@ import keras
 
 from utils import data, logs
 
-# Step 1: Ask JAX who this process is, of how many: on one machine, 0 of 1. Nobody has
-# to be met, and no GPU to be pinned.
+# Step 1: Ask JAX who this process is, of how many: on one machine, 0 of 1. Nobody
+# has to be met, and no GPU to be pinned.
 # was: hvd.init()
 # was: gpus = tf.config.list_physical_devices("GPU")
 # was: if gpus:
@@ -61,8 +63,8 @@ def own(images, labels):
     return images.astype("float32"), labels[rank:count:size]
 
 
-# Step 3: Spread batches over all devices, with a copy of each variable on every one.
-# Keras heeds that where variables are made.
+# Step 3: Spread batches over all devices, with a copy of each variable on every
+# one. Keras heeds that where variables are made.
 keras.distribution.set_distribution(keras.distribution.DataParallel())
 
 model = keras.Sequential(
@@ -81,8 +83,8 @@ model = keras.Sequential(
 batch = args.batch_size * jax.local_device_count()
 rate = args.base_lr * jax.device_count()
 
-# Step 1: Leave the optimizer as it is. What the devices compute is one program, which
-# adds up their gradients.
+# Step 1: Leave the optimizer as it is. What the devices compute is one program,
+# which adds up their gradients.
 # was: optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(rate, momentum=0.9))
 optimizer = keras.optimizers.SGD(rate, momentum=0.9)
 
@@ -92,7 +94,8 @@ model.compile(
     metrics=["accuracy"],
 )
 
-# Step 1: Leave out what made workers agree: nothing is left to broadcast or average.
+# Step 1: Leave out what made workers agree: nothing is left to broadcast or to
+# average.
 # was: callbacks = [
 # was:     hvd.callbacks.BroadcastGlobalVariablesCallback(0),
 # was:     hvd.callbacks.MetricAverageCallback(),

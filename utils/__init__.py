@@ -38,8 +38,8 @@ _MODULES = {
         "running": "beside tasks watch",
         "checking": "clinic",
         "cluster": "elastic handed_in namespaces recorded slurm spark",
-        "measure": "bench cost_model equality global_batch network_speed optimizers "
-        "records scaling step_profile strategies timeline",
+        "measure": "bench cost_model equality four_ways global_batch network_speed "
+        "optimizers records scaling step_profile strategies timeline",
     }.items()
     for module in modules.split()
 }

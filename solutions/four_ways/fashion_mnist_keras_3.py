@@ -11,6 +11,11 @@ import os
 
 os.environ["KERAS_BACKEND"] = "jax"
 
+import keras
+import numpy as np
+
+from utils import data
+
 parser = argparse.ArgumentParser(
     description="Train a WideResNet on Fashion-MNIST.",
     formatter_class=argparse.ArgumentDefaultsHelpFormatter,
@@ -32,11 +37,6 @@ args = parser.parse_args()
 # Before JAX starts. With GPUs, JAX takes those, and leaves the processor alone.
 count = f"--xla_force_host_platform_device_count={args.devices}"
 os.environ["XLA_FLAGS"] = count
-
-import keras
-import numpy as np
-
-from utils import data
 
 keras.distribution.set_distribution(keras.distribution.DataParallel())
 keras.utils.set_random_seed(args.seed)

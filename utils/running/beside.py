@@ -1,7 +1,7 @@
-"""Run programs in the environments beside the course's: Keras 3 with JAX, and PyTorch.
+"""Run programs in the environments beside the course's: Keras 3 with JAX, PyTorch.
 
-`make jax` makes `.venv-jax`, `make torch` `.venv-torch`; utils/setup/install.py says why
-they are apart.
+`make jax` makes `.venv-jax`, `make torch` makes `.venv-torch`; why they are apart says
+utils/setup/install.py.
 """
 
 import shlex

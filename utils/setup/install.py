@@ -4,7 +4,7 @@
     python utils/setup/install.py conda [spark|jax|torch]
 
 The first one sets up `.venv`, the second one completes the active conda environment.
-`spark` adds Spark to it; `jax` and `torch` make `.venv-jax` and `.venv-torch` beside it.
+`spark` adds Spark to it; `jax` makes `.venv-jax` beside it, and `torch` `.venv-torch`.
 
 Environment variables: PYTHON=path (the Python to build on), GPU=1 (with CUDA and NCCL;
 GPU=0 goes back), COURSE_YES=1 (answer every question with yes).
