@@ -79,6 +79,7 @@ STEPS = {
     "scaled": 4,
     "servers": 4,
     "survive": 4,
+    "way_on": 4,
 }
 SOLUTIONS = course.PACKAGE_ROOT / "solutions"
 
@@ -177,6 +178,7 @@ def test_every_rendering_parses_and_has_the_todos_that_are_left(name, count):
         "scaled": "full_lr = args.base_lr * hvd.size()",
         "survive": "CheckpointManager(",
         "servers": "TFConfigClusterResolver(",
+        "way_on": "jax.process_index()",
     }.get(name, "MirroredStrategy(")
     for n, text in enumerate(programs_of(name)):
         ast.parse(text)
