@@ -6,6 +6,7 @@ import signal
 os.environ["TF_USE_LEGACY_KERAS"] = "1"  # for tests that train themselves
 
 import pytest
+from ci_sample import ONE_IN
 
 from utils.base import machine
 
@@ -33,7 +34,27 @@ def pretend_gpus(monkeypatch):
     return install
 
 
-def pytest_configure():
+class FailuresAtOnce:
+    """Names what failed as soon as it did: who ends a run gets no summary of it."""
+
+    def __init__(self, terminal):
+        self.terminal = terminal
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report):
+        if report.failed:
+            lines = report.longreprtext.splitlines()
+            why = [line for line in lines if line.startswith("E  ")] or lines[-1:]
+            self.terminal.ensure_newline()
+            self.terminal.write_line(f"FAILED {report.nodeid}, at {report.when}")
+            self.terminal.write_line("\n".join(why[:10]))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config):
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if terminal:  # the workers of pytest have none
+        config.pluginmanager.register(FailuresAtOnce(terminal))
     # Shells start jobs in the background with SIGINT ignored, and children inherit it:
     # programs that the tests interrupt would not notice.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -81,6 +102,6 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line(f"checks: {', '.join(parts)}")
     if parts and os.environ.get("CI"):
         terminalreporter.write_line(
-            "In CI, every other one of the wrong programs and of those that train was "
-            "run; which ones, depends on the commit. Without CI=true all are."
+            f"In CI, one in {ONE_IN} rows of the long tables was run "
+            "(tests/ci_sample.py). Without CI=true all are."
         )

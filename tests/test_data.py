@@ -673,6 +673,21 @@ def test_standardised_pixels_are_exact():
     assert batch[0].std(dtype=np.float64) == pytest.approx(1, abs=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("shape", "standardised"),
+    [
+        ((28, 28, 1), (28, 28, 1)),
+        ((5, 28, 28), (5, 28, 28, 1)),
+        ((5, 28, 28, 1), (5, 28, 28, 1)),
+        ((32, 32, 3), (32, 32, 3)),
+        ((5, 32, 32, 3), (5, 32, 32, 3)),
+    ],
+)
+def test_images_get_an_axis_of_channels_if_they_have_none(shape, standardised):
+    dataset = dataset_of(numbered(1), mean=1.0, std=2.0)
+    assert data.standardise(np.ones(shape, np.uint8), dataset).shape == standardised
+
+
 def test_training_pixels_are_standardised_after_the_shift():
     images = np.full((20, 28, 28), 200, np.uint8)
     values = pixels(

@@ -22,6 +22,7 @@ from pathlib import Path
 import psutil
 import pytest
 from check_tables import TABLES
+from ci_sample import drawn
 from test_evidence import OUTCOME
 
 from utils.base import course, files
@@ -117,7 +118,7 @@ def shell(command: str) -> str:
     return f"import subprocess\nsubprocess.run({command!r}, shell=True, cwd=RUN)\n"
 
 
-ATTACKS = [
+ALL_ATTACKS = [
     Attack("endless loop", "while True: pass", HUNG, "rank 0 is busy in line 1"),
     Attack(
         "sleep in one rank only",
@@ -443,6 +444,7 @@ ATTACKS = [
     ),
     Attack("prints a number of 900,000 digits", "print('1' * 900_000)", OK, ""),
 ]
+ATTACKS = drawn(ALL_ATTACKS)
 
 
 # Grades a class as `course grade` does, within these limits; says what it came to.

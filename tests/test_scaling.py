@@ -114,7 +114,7 @@ def test_real_steps_are_measured(tmp_path, monkeypatch):
         steps=1,
         data="sample",
         train_images=60,
-        time_limit=115,
+        time_limit=540,
         quiet=True,
     )
     assert [(p.workers, p.batch, p.talks) for p in points] == [

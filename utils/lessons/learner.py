@@ -50,4 +50,4 @@ class Learner(PapermillNotebookClient):
                     raise  # of no step of this exercise, or of one that is done by now
                 done = step
                 cell.metadata.setdefault("stopped", []).append(cell.outputs)
-                exercise.write_text(markup.render(source.read_text(), step))
+                exercise.write_text(markup.program(source, step, exercise))

@@ -459,13 +459,13 @@ def flip_and_shift(
 def standardise(images: "tf.Tensor", dataset: Dataset) -> "tf.Tensor":
     """Pixels less their mean, over their standard deviation; both the training set's.
 
-    Images are (batch, size, size) or, with colours, (batch, size, size, 3). Returns
-    float32 (batch, *image_shape).
+    Images are (..., size, size), without an axis of channels, or (..., size, size, 1)
+    or, with colours, (..., size, size, 3). Returns float32 (..., *image_shape).
     """
     import tensorflow as tf
 
     pixels = tf.cast(images, tf.float32)
-    if len(images.shape) == 3:
+    if images.shape[-1] not in (1, 3):
         pixels = pixels[..., None]
     return (pixels - np.float32(dataset.mean)) / np.float32(dataset.std)
 
