@@ -10,7 +10,7 @@ NO_PYTHON = Python is missing. Debian, Ubuntu: sudo apt install python3 python3-
 BIN := $(CURDIR)/.venv/bin
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help setup lab course site screenshots test quick bench gpu soak spark cluster browser peers image lock
+.PHONY: help setup lab course site screenshots test quick bench gpu soak spark jax torch cluster browser peers image lock
 
 help:
 	@awk -F ': .*## ' '/^[a-z]+: .*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -48,6 +48,13 @@ soak: setup ## run, interrupt and kill at random for 20 minutes; is anything lef
 
 spark: ## add Spark for notebook 18 (400 MB; needs Java 17 or 21)
 	@$(or $(PYTHON3),$(error $(NO_PYTHON))) utils/setup/install.py spark
+
+jax: ## add Keras 3 with JAX for notebook 23, in .venv-jax (160 MB)
+	@$(or $(PYTHON3),$(error $(NO_PYTHON))) utils/setup/install.py jax
+
+# The package index has PyTorch for Linux with CUDA only.
+torch: ## add PyTorch for notebook 23, in .venv-torch (3 GB on Linux)
+	@$(or $(PYTHON3),$(error $(NO_PYTHON))) utils/setup/install.py torch
 
 # What can't be added is missed by nobody but notebook 18, which says so, as do tests.
 cluster: ## add Slurm and sshd for notebook 18 (Debian, Ubuntu; as root)
@@ -103,5 +110,6 @@ UV := PATH="$$PATH:$(BIN)/../.setup/uv/bin" uv pip compile --quiet --upgrade --u
 
 lock: setup ## bring the lock files up to date with requirements*.txt (for maintainers)
 	@$(UV) requirements.txt --output-file requirements.lock
-	@$(UV) requirements-spark.txt --constraints requirements.lock \
-	    --output-file requirements-spark.lock
+	@for extra in spark jax torch; do \
+	    $(UV) requirements-$$extra.txt --constraints requirements.lock \
+	        --output-file requirements-$$extra.lock || exit; done

@@ -153,6 +153,7 @@ def edited(text: str, edits: Iterable[tuple[str, str]]) -> str:
 REPLICAS = ("replicas",)
 CLUSTER = ("cluster",)
 SERVERS = ("servers",)
+DEVICES = ("devices",)
 # Two workers show all but a number that happens to be two.
 TWO_MACHINES = ("two machines",)
 LIVES = exercises.find("survive").worlds(exercises.find("survive").steps)
@@ -219,6 +220,14 @@ TABLES = {
             right_in=SERVERS,
             wrong_in=SERVERS,
             stages_in=SERVERS,
+        ),
+        Tables(
+            exercises.find("way_on"),
+            "way_on_programs",
+            at_least=(2, 4),
+            right_in=DEVICES,
+            wrong_in=DEVICES,
+            stages_in=DEVICES,
         ),
         *(
             Tables(

@@ -24,7 +24,7 @@ from processes import wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.prefix) / "bin"
-LOCKS = ("requirements", "requirements-spark")
+LOCKS = tuple(f"requirements{extra}" for extra in ("", "-spark", "-jax", "-torch"))
 LAUNCHES = (
     "python program.py",
     "mpirun -np 2 python program.py",
@@ -370,6 +370,29 @@ def test_a_conda_environment_is_completed_and_keeps_what_it_has(work):
     assert "requirements-spark.lock" in (work.folder / "packages").read_text()
 
 
+@pytest.mark.parametrize("name", ["jax", "torch"])
+def test_what_comes_beside_the_course_is_in_an_environment_of_its_own(work, name):
+    work.finish()
+    work.journal()
+    before = sorted(work.prefix.rglob("*"))
+    assert f".venv-{name} is ready." in work.finish(name)
+    assert sorted(work.prefix.rglob("*")) == before
+    asked, _ = (work.folder / "packages").read_text().split("\n", 1)
+    folder = work.folder / f".venv-{name}"
+    assert f"requirements-{name}.lock --python {folder}/bin/python" in asked
+    (found,) = folder.rglob("course.pth")
+    assert found.read_text() == f"{work.folder}\n"
+
+
+def test_what_comes_beside_the_course_has_the_versions_of_the_course():
+    ours = {str(pin) for pin in locked("requirements")}
+    names = {pin.name for pin in locked("requirements")}
+    for name in ("jax", "torch"):
+        pins = locked(f"requirements-{name}")
+        assert {str(pin) for pin in pins if pin.name in names} <= ours
+        assert "tensorflow" not in {pin.name for pin in pins}
+
+
 def test_a_change_repeats_what_depends_on_it(work):
     work.finish()
     work.journal()
@@ -496,7 +519,8 @@ def test_the_newest_python_is_taken_unless_one_is_named(work):
         ([], {"PYTHON": "/old/python"}, "PYTHON=/old/python is not a Python from 3.10"),
         (["conda"], {}, "conda activate"),
         (["conda"], {"CONDA_PREFIX": "/somewhere/else"}, "conda activate"),
-        (["--fast"], {}, "install.py [spark]"),
+        (["--fast"], {}, "install.py [spark|jax|torch]"),
+        (["spark", "jax"], {}, "install.py [spark|jax|torch]"),
     ],
 )
 def test_what_cannot_work_is_refused(work, arguments, variables, told):
@@ -614,7 +638,7 @@ def test_make_without_any_python(course, tmp_path):
         assert command in answer.stderr
 
 
-CI_RUNS = ("spark", "cluster", "browser", "course", "site", "test")
+CI_RUNS = ("spark", "jax", "cluster", "browser", "course", "site", "test")
 
 
 @pytest.mark.parametrize("failing", [*CI_RUNS, None])

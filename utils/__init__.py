@@ -35,11 +35,11 @@ _MODULES = {
     for room, modules in {
         "base": "course logs",
         "training": "data doodles leaderboard networks shards survival",
-        "running": "tasks watch",
+        "running": "beside tasks watch",
         "checking": "clinic",
         "cluster": "elastic handed_in namespaces recorded slurm spark",
-        "measure": "bench cost_model equality global_batch network_speed optimizers "
-        "records scaling step_profile strategies timeline wires",
+        "measure": "bench cost_model equality four_ways global_batch network_speed "
+        "optimizers records scaling step_profile strategies timeline wires",
     }.items()
     for module in modules.split()
 }

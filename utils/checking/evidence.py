@@ -212,6 +212,12 @@ _TASKS: Schema = _OF_EVERY_PROGRAM | {
     "placed": {"names": _list(_text), "servers": _list(_whole), "updates": _whole},
     "left": {"files": _list(_text), "weights": _number},
 }
+_DEVICES: Schema = _OF_EVERY_PROGRAM | {
+    "keras": {"chosen": _optional(_text)},
+    "fit": {"devices": _whole, "asked": _whole},
+    "trains": {"rows": _whole, "parts": _list(_whole), "rate": _metric},
+    "model": {"copies": _whole, "apart": _metric, "off": _metric},
+}
 # By what is observed; see `World.kind` in utils.checking.lab.
 SCHEMAS: Mapping[str, Schema] = {
     "horovod": _HOROVOD,
@@ -222,6 +228,7 @@ SCHEMAS: Mapping[str, Schema] = {
     "survive": _SURVIVE,
     "replicas": _REPLICAS,
     "tasks": _TASKS,
+    "devices": _DEVICES,
 }
 
 

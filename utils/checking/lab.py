@@ -33,6 +33,7 @@ import psutil
 
 from utils.base import course, files, machine, supervise
 from utils.checking import evidence
+from utils.checking.observers import devices as observe_devices
 from utils.checking.observers import first_import, observe
 from utils.checking.observers import from_files as observe_files
 from utils.checking.observers import graphs as observe_graphs
@@ -42,7 +43,7 @@ from utils.checking.observers import survive as observe_survive
 from utils.checking.observers import tasks as observe_tasks
 from utils.checking.observers import wires as observe_wires
 from utils.checking.observers import zero as observe_zero
-from utils.running import launchers, tasks, worker
+from utils.running import beside, launchers, tasks, worker
 from utils.training import data, keras_2, samples
 
 # Odd numbers of batches, so that dividing leaves remainders.
@@ -74,6 +75,8 @@ class World:
     cluster: how many tasks of which type the workers are, each told by a TF_CONFIG and
     in a folder of its own (see observers/tasks.py).
     wires: the clocks show made-up seconds (see observers/wires.py).
+    host_devices: for programs with JAX, how many devices they are to make of the
+    processor; the environment beside the course's runs them (see observers/devices.py).
     """
 
     size: int
@@ -96,6 +99,7 @@ class World:
     zero: bool = False
     cluster: tuple[tuple[str, int], ...] = ()
     wires: bool = False
+    host_devices: int = 0
 
     @property
     def kind(self) -> str:
@@ -104,6 +108,8 @@ class World:
             return "replicas"
         if self.cluster:
             return "tasks"
+        if self.host_devices:
+            return "devices"
         if self.lives:
             return "survive"
         if self.shards:
@@ -170,6 +176,7 @@ WORLDS = {
     "three wires": World(3, local_ranks=(0, 0, 0), wires=True),
     "cluster": _cluster(worker=2),
     "servers": _cluster(chief=1, worker=2, ps=2),
+    "devices": World(1, host_devices=2),
     "plain": World(2, observed=False),
     "plain replicas": World(1, replicas=2, observed=False),
 }
@@ -183,6 +190,9 @@ LIMIT = 150.0  # seconds for a world
 START = 60.0  # seconds to import TensorFlow
 OUTPUT = 1_000_000  # bytes that a worker may print
 PATIENT = Path(sys.prefix, "lib", "patient.so")  # see utils/setup/patient.cpp
+
+JAX = "jax"
+CHOICES_OF_JAX = ("KERAS_BACKEND", "XLA_FLAGS", "JAX_NUM_CPU_DEVICES", "JAX_PLATFORMS")
 
 ENDED, FAILED, DEADLOCK, HUNG, FLOOD = "ended", "failed", "deadlock", "hung", "flood"
 
@@ -505,6 +515,8 @@ def _work(running: _Running, environment: dict[str, str]) -> int:
     sys.path[0] = str(Path(running.script).parent)
     if not world.observed:
         return _run_plainly(running.script)
+    if world.host_devices:
+        _become(running)
     common = (running.folder, rank, running.script)
     if world.kind == "replicas":
         observer = observe_replicas.ReplicaObserver(*common)
@@ -546,6 +558,20 @@ def _work(running: _Running, environment: dict[str, str]) -> int:
     if graphs:
         graphs.build()
     observer.wait_for_the_end()
+
+
+def _become(running: _Running) -> None:
+    """Become a process of the Python that has JAX: this one has TensorFlow."""
+    python = str(beside.program(JAX))
+    program = [python, "-m", observe_devices.__name__, str(running.folder)]
+    # Not what Keras was told to compute with in this home.
+    keras_home = {"KERAS_HOME": str(running.folder / "keras")}
+    environment = {n: v for n, v in os.environ.items() if n not in CHOICES_OF_JAX}
+    os.execve(
+        python,
+        [*program, running.script, *running.options],
+        environment | keras_home,
+    )
 
 
 def _run_plainly(script: str) -> int:
@@ -623,8 +649,13 @@ def prepare(folder: Path, jobs: list[Job], silence: float = SILENCE) -> None:
     """Write down the jobs in `folder`, for `command`.
 
     silence: seconds of processor without a word from any worker, after which a world
-    is ended; a sleeping one after PATIENCE times as many seconds.
+    is ended; a sleeping one after PATIENCE times as many seconds. Raises CourseError
+    where a world needs JAX, and it is missing.
     """
+    if any(WORLDS[name].host_devices for job in jobs for name in job.worlds):
+        why = beside.problem(JAX)
+        if why:
+            raise course.CourseError(why)
     wanted = {"jobs": [asdict(job) for job in jobs], "silence": silence}
     (folder / "jobs.json").write_text(json.dumps(wanted))
 

@@ -7,8 +7,8 @@ everything but the command line; nothing but that may use it.
 import importlib
 
 _MODULES = (
-    *("accuracy", "capstone", "cluster", "diagrams", "elastic", "feeding", "machine"),
-    *("memory", "speed", "training", "wires"),
+    *("accuracy", "capstone", "cluster", "diagrams", "elastic", "feeding"),
+    *("frameworks", "machine", "memory", "speed", "training", "wires"),
 )
 
 

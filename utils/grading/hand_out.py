@@ -28,6 +28,8 @@ EVERYTHING = "17"
 ALWAYS = (
     "utils LICENSE Makefile pyproject.toml environment.yml requirements.txt "
     "requirements.lock requirements-spark.txt requirements-spark.lock .gitignore "
+    "requirements-jax.txt requirements-jax.lock "
+    "requirements-torch.txt requirements-torch.lock "
     "Containerfile Dockerfile .dockerignore .devcontainer"
 ).split()
 PAGES = ("glossary.md", "clinic.md", "clusters.md")

@@ -1,7 +1,10 @@
 """Sets up everything the course needs, once. Every `make` target calls this first.
 
-    python3 utils/setup/install.py [spark]         set up `.venv`, add Spark to it
-    python utils/setup/install.py conda [spark]    complete the active conda environment
+    python3 utils/setup/install.py [spark|jax|torch]
+    python utils/setup/install.py conda [spark|jax|torch]
+
+The first one sets up `.venv`, the second one completes the active conda environment.
+`spark` adds Spark to it; `jax` makes `.venv-jax` beside it, and `torch` `.venv-torch`.
 
 Environment variables: PYTHON=path (the Python to build on), GPU=1 (with CUDA and NCCL;
 GPU=0 goes back), COURSE_YES=1 (answer every question with yes).
@@ -33,6 +36,10 @@ from prerequisites import PYTHONS, SetupError
 ROOT = Path(__file__).resolve().parent.parent.parent
 LOCK = ROOT / "requirements.lock"
 SPARK_LOCK = ROOT / "requirements-spark.lock"
+BESIDE = {
+    "jax": "Keras 3 with JAX: 160 MB to fetch",
+    "torch": "PyTorch: 3 GB to fetch on Linux, with CUDA",
+}
 PYPROJECT = ROOT / "pyproject.toml"
 PATCH = Path(__file__).with_name("horovod.patch")
 FIRST_SUM = Path(__file__).with_name("first_sum.py")
@@ -365,6 +372,26 @@ def add_spark(home):
         remove(home.scratch)
 
 
+def add_beside(home, name):
+    """What notebook 23 asks for, in an environment of its own, in which the course's
+    package is found. In the course's, TensorFlow would import JAX each time, and
+    PyTorch would bring another NCCL than the one that Horovod was built with."""
+    folder, lock = ROOT / f".venv-{name}", ROOT / f"requirements-{name}.lock"
+    print(f"{BESIDE[name]}, unless it is there already ...", flush=True)
+    with claimed(home):
+        home.scratch.mkdir(exist_ok=True)
+        anew = ("venv", "--quiet", "--allow-existing", "--python", home.python, folder)
+        home.run(home.uv(), *anew, minutes=10)
+        exact = ("pip", "sync", "--require-hashes", lock)
+        there = folder / "bin" / "python"
+        temporary = {"TMPDIR": str(home.scratch)}  # /tmp is too small in places
+        home.run(home.uv(), *exact, "--python", there, minutes=240, **temporary)
+        site = next(folder.glob("lib/python3.*/site-packages"))
+        replace(site / "course.pth", f"{ROOT}\n")
+        remove(home.scratch)
+    print(f"{shown(folder)} is ready.", flush=True)
+
+
 @contextlib.contextmanager
 def claimed(home):
     """Hold the environment for this process alone, waiting for others to end."""
@@ -469,12 +496,17 @@ def main():
     if problem:
         raise SetupError(problem)
     wishes = sys.argv[1:]
-    if wishes not in ([], ["spark"], ["conda"], ["conda", "spark"]):
+    in_conda = wishes[:1] == ["conda"]
+    added = wishes[1:] if in_conda else wishes
+    if added not in ([], ["spark"], *([name] for name in BESIDE)):
         raise SetupError(__doc__)
-    home = conda_home() if "conda" in wishes else Home(ROOT / ".venv")
+    home = conda_home() if in_conda else Home(ROOT / ".venv")
     set_up(home)
-    if "spark" in wishes:
-        add_spark(home)
+    for name in added:
+        if name == "spark":
+            add_spark(home)
+        else:
+            add_beside(home, name)
     print(f"{shown(home.prefix)} is ready.", flush=True)
 
 

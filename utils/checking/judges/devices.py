@@ -1,0 +1,124 @@
+"""Judge the steps of exercises/way_on.py: by what the devices of one process did."""
+
+from utils.checking.judges.judge import Missing, Observed, Problem, in_line
+from utils.checking.lab import WORLDS
+
+WORLD = "devices"
+DEVICES = WORLDS[WORLD].host_devices
+EPOCHS, BATCH, BASE_LR, TRAIN_IMAGES = 2, 8, 0.01, 40
+GLOBAL_BATCH, FULL_RATE = DEVICES * BATCH, DEVICES * BASE_LR
+STEPS = -(-TRAIN_IMAGES // GLOBAL_BATCH)  # in an epoch; the last batch is smaller
+ROUNDING = 1e-4  # of the length of the first update
+
+# What a Horovod program imports, and the environment of JAX has not.
+OLD = ("tensorflow", "horovod", "tf_keras")
+
+
+def leaves_horovod(worlds: dict[str, Observed]) -> None:
+    """It trains with Keras 3, whose backend was chosen in time."""
+    rank = worlds[WORLD].ranks[0]
+    for failure in rank.all("failed"):
+        begun = rank.all("keras")
+        if begun and begun[0]["chosen"] != "jax":
+            chosen = begun[0]["chosen"]
+            said = f"with the backend {chosen}" if chosen else "without a backend"
+            raise Problem(
+                "no-backend",
+                f"It imports Keras{in_line(begun[0]['line'])} {said}. Keras reads the "
+                "variable KERAS_BACKEND while it is imported, and falls back on "
+                "TensorFlow.",
+                begun[0]["line"],
+            )
+        missing = [n for n in OLD if f"No module named '{n}" in failure["error"]]
+        if missing:
+            raise Problem(
+                "old-import",
+                f"It imports {missing[0]}{in_line(failure['line'])}, which is not "
+                "there where JAX is.",
+                failure["line"],
+            )
+    rank.first("trains")
+
+
+def has_two_devices(worlds: dict[str, Observed]) -> None:
+    """JAX has as many devices as the exercise asks for."""
+    fit = worlds[WORLD].ranks[0].first("fit")
+    if fit["devices"] == DEVICES:
+        return
+    if fit["devices"] > 1:
+        raise Problem(
+            "other-devices",
+            f"JAX has {fit['devices']} devices, and {DEVICES} were asked for.",
+        )
+    if fit["asked"] > 1:
+        raise Problem(
+            "too-late",
+            "JAX has one device, though XLA_FLAGS asks for several by the time of "
+            "`fit`: it was set after JAX had started.",
+        )
+    raise Problem("one-device", "JAX has one device: XLA was not told to make two.")
+
+
+def shares_the_batch(worlds: dict[str, Observed]) -> None:
+    """Each device gets its part of each batch, and has a copy of each variable; and
+    the update is that of one device."""
+    world = worlds[WORLD]
+    rank = world.ranks[0]
+    steps = rank.all("trains")
+    if not steps:
+        raise Missing
+    for number, step in enumerate(steps, 1):
+        parts, rows = step["parts"], step["rows"]
+        if len(parts) != DEVICES:
+            raise Problem(
+                "one-device-trains",
+                f"In step {number} the {rows} images of the batch were on {len(parts)} "
+                f"of {DEVICES} devices.",
+            )
+        if sum(parts) != rows:
+            raise Problem(
+                "whole-batches",
+                f"In step {number} each device got all {rows} images of the batch.",
+            )
+    model = rank.first("model")
+    if model["copies"] != DEVICES or model["apart"]:
+        raise Problem(
+            "not-replicated",
+            f"A variable has copies on {model['copies']} device(s), which are "
+            f"{model['apart']:.2g} apart; each is to have one on all {DEVICES}, equal.",
+        )
+    if not model["off"] <= ROUNDING:
+        raise Problem(
+            "another-update",
+            "The first update is not the one that a single device makes of the same "
+            f"batch: it is off by {model['off']:.1%} of its length.",
+        )
+
+
+def scales(worlds: dict[str, Observed]) -> None:
+    """The global batch is as large as that of as many workers, and so is the rate."""
+    rank = worlds[WORLD].ranks[0]
+    steps = rank.all("trains")
+    if not steps:
+        raise Missing
+    rows = max(step["rows"] for step in steps)
+    if rows != GLOBAL_BATCH:
+        raise Problem(
+            "batch-not-scaled",
+            f"Its batches have {rows} images for {DEVICES} devices; with --batch-size "
+            f"{BATCH} they are to have {GLOBAL_BATCH}.",
+        )
+    rates = sorted({round(step["rate"], 6) for step in steps})
+    if rates != [round(FULL_RATE, 6)]:
+        seen = " to ".join(f"{rate:g}" for rate in (rates[0], rates[-1])[: len(rates)])
+        raise Problem(
+            "rate-not-scaled",
+            f"It trains with the learning rate {seen}, and --base-lr {BASE_LR:g} for "
+            f"each of {DEVICES} devices makes {FULL_RATE:g}.",
+        )
+    if len(steps) != EPOCHS * STEPS:
+        raise Problem(
+            "another-epoch",
+            f"It took {len(steps)} steps in {EPOCHS} epochs of {TRAIN_IMAGES} images, "
+            f"not {EPOCHS * STEPS}.",
+        )

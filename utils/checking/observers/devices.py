@@ -1,0 +1,232 @@
+"""Report what a program with Keras 3 and JAX does on the devices of its one process.
+
+    .venv-jax/bin/python -m utils.checking.observers.devices FOLDER PROGRAM [OPTIONS]
+
+The lab has TensorFlow imported and the Python of the course, and such a program needs
+neither: the worker that the lab forks becomes this process, with the Python of the
+environment beside the course's. As in observe.py, nothing is decided here, and nothing
+of the program is changed.
+"""
+
+import contextlib
+import faulthandler
+import os
+import re
+import signal
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from utils.base import supervise
+from utils.checking.observers import observe
+from utils.running import worker
+
+KERAS, TRAINER = "keras", "keras.src.backend.jax.trainer"
+COUNT_FLAG = r"xla_force_host_platform_device_count=(\d{1,4})"
+
+
+class DevicesObserver(observe.Reporter):
+    """Reports the backend that Keras is imported with; of each training step, how many
+    images each device got; and in the end the weights' copies, and how far the first
+    update is from the one that a single device makes of the same batch."""
+
+    def __init__(self, folder: Path, script: str):
+        super().__init__(folder, 0, script)
+        self._model = None
+        self._first: dict = {}  # of the first step: batch, weights before and after
+        self._wrapped = None
+        self._over = False  # what the observer trains itself is not reported
+
+    @contextlib.contextmanager
+    def at_work(self):
+        """Observe the program that runs in this block."""
+        finder = _Watched({KERAS: self._begins, TRAINER: self._hook})
+        sys.meta_path.insert(0, finder)
+        # As they are before the program can replace them.
+        report_replaced, report_end = self.report_replaced, self._report_end
+        try:
+            yield
+        finally:
+            report_replaced()
+            report_end()
+
+    def _begins(self, module) -> None:
+        if module is None:  # before it is imported
+            self.event("keras", chosen=os.environ.get("KERAS_BACKEND"))
+
+    def _hook(self, module) -> None:
+        if module is not None:
+            self.replace(module.JAXTrainer, "fit", self._fit)
+            self.replace(module.JAXTrainer, "make_train_function", self._prepare)
+            self.remember(module.JAXTrainer)
+
+    def _fit(self, original):
+        import jax
+
+        def observed(model, *args, **kwargs):
+            flag = re.search(COUNT_FLAG, os.environ.get("XLA_FLAGS", ""))
+            asked = int(flag[1]) if flag else 0
+            self.event("fit", devices=jax.device_count(), asked=asked)
+            return original(model, *args, **kwargs)
+
+        return observed
+
+    def _prepare(self, original):
+        def observed(model, *args, **kwargs):
+            original(model, *args, **kwargs)
+            if model.train_function is not self._wrapped and not self._over:
+                step = self._wrapped = self._step(model, model.train_function)
+                model.train_function = step
+
+        return observed
+
+    def _step(self, model, original):
+        import numpy as np
+
+        def observed(state, iterator):
+            seen = []
+            before = None
+            if not self._first:
+                before = [[np.array(value) for value in part] for part in state[:2]]
+            rate = _rate(model.optimizer, state[2])
+            logs, after = original(state, _Telling(iterator, seen.append))
+            x = seen[0][0]
+            self.event("trains", rows=len(x), parts=_parts(x), rate=rate)
+            if before is not None:
+                self._model = model
+                batch = [np.array(part) for part in seen[0][:2]]
+                now = [np.array(value) for value in after[0]]
+                self._first = dict(before=before, after=now, batch=batch, rate=rate)
+            return logs, after
+
+        return observed
+
+    def _report_end(self) -> None:
+        if not self._first:
+            return
+        copies = [_values(variable.value) for variable in self._model.variables]
+        self.event(
+            "model",
+            copies=min(len(values) for values in copies),
+            apart=max(
+                float(abs(value - values[0]).max(initial=0.0))
+                for values in copies
+                for value in values
+            ),
+            off=self._off(**self._first),
+        )
+
+    def _off(self, before, after, batch, rate) -> float:
+        """How far the first update of the weights is from that of one device, as a
+        share of its length."""
+        import keras
+        import numpy as np
+
+        self._over = True
+        keras.distribution.set_distribution(None)
+        alone = keras.models.clone_model(self._model)
+        for variables, values in zip(
+            (alone.trainable_variables, alone.non_trainable_variables),
+            before,
+            strict=True,
+        ):
+            for variable, value in zip(variables, values, strict=True):
+                variable.assign(value)
+        own = self._model.optimizer
+        optimizer = type(own).from_config(own.get_config())
+        optimizer.learning_rate = rate
+        alone.compile(optimizer, loss=self._model.loss)
+        alone.train_on_batch(*batch)
+        values = [np.array(variable.value) for variable in alone.trainable_variables]
+        change = _distance(values, before[0])
+        off = _distance(values, after)
+        return off / change if change else off
+
+
+class _Telling:
+    """An iterator that tells what it gives."""
+
+    def __init__(self, iterator, tell):
+        self._iterator, self._tell = iterator, tell
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        value = next(self._iterator)
+        self._tell(value)
+        return value
+
+
+class _Watched:
+    """Calls a function with None before a module is first imported, and with the
+    module after that. watching: the functions by the modules' names."""
+
+    def __init__(self, watching):
+        self._watching = watching
+
+    def find_spec(self, name, path=None, target=None):
+        tell = self._watching.pop(name, None)
+        spec = PathFinder.find_spec(name, path, target) if tell else None
+        if spec is None:
+            return None
+        tell(None)
+        execute = spec.loader.exec_module
+
+        def exec_module(module):
+            execute(module)
+            tell(module)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+def _distance(one, other) -> float:
+    """Between two lists of arrays: the root of the sum of squares."""
+    squares = (float(((a - b) ** 2).sum()) for a, b in zip(one, other, strict=True))
+    return sum(squares) ** 0.5
+
+
+def _values(array) -> list:
+    """The copies of an array, one for each device that has one."""
+    import numpy as np
+
+    return [np.array(shard.data) for shard in array.addressable_shards]
+
+
+def _parts(x) -> list[int]:
+    """How many images of a batch each device has."""
+    return [len(shard.data) for shard in getattr(x, "addressable_shards", ())]
+
+
+def _rate(optimizer, values) -> float:
+    """The learning rate that a step will have; values: of the optimizer's variables."""
+    for variable, value in zip(optimizer.variables, values, strict=True):
+        if variable.name == "learning_rate":
+            return float(value)
+    return float(optimizer.learning_rate)  # it follows a schedule
+
+
+def main() -> None:
+    folder, script, *options = sys.argv[1:]
+    supervise.die_with_parent(signal.SIGKILL)
+    stack = Path(folder, "rank.0.stack").open("w")
+    faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
+    sys.argv = [script, *options]
+    sys.path[0] = str(Path(script).parent)
+    observer = DevicesObserver(Path(folder), script)
+    observer.event("started", pid=os.getpid())
+    with observer.at_work():
+        observe.hide()
+        failure = worker.run_program(script)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if failure:
+        failure["status"] = failure["status"] & 0xFF or 1  # as the system has it
+        observer.event("failed", **failure)
+        os._exit(failure["status"])
+    observer.wait_for_the_end()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""Run programs in the environments beside the course's: Keras 3 with JAX, PyTorch.
+
+`make jax` makes `.venv-jax`, `make torch` makes `.venv-torch`; why they are apart says
+utils/setup/install.py.
+"""
+
+import shlex
+from pathlib import Path
+
+from utils.base import course, supervise
+from utils.running import launchers
+
+TITLES = {"jax": "Keras 3 with JAX", "torch": "PyTorch"}
+
+
+def program(name: str, word: str = "python") -> Path:
+    """A program of an environment, there or not: its Python if nothing else is named.
+
+    name: `jax` or `torch`.
+    """
+    return course.PACKAGE_ROOT / f".venv-{name}" / "bin" / word
+
+
+def problem(name: str) -> str | None:
+    """Why nothing can run there, with the command that mends it; None if it can."""
+    if program(name).exists():
+        return None
+    return (
+        f"{TITLES[name]} is not installed: `make {name}` adds it, in an environment of "
+        "its own."
+    )
+
+
+def run(name: str, word: str, *arguments: object, time_limit: float = 300.0) -> None:
+    """Run a program of an environment, such as `python` or `torchrun`; show the line
+    that does so in the course's folder, and what it says.
+
+    time_limit: seconds. Raises CourseError where the environment is missing, and for a
+    program that fails or takes longer.
+    """
+    why = problem(name)
+    if why:
+        raise course.CourseError(why)
+    command = [str(program(name, word)), *map(str, arguments)]
+    line = shlex.join([f".venv-{name}/bin/{word}", *command[1:]])
+    print(f"$ {line}", flush=True)
+    environment = {**launchers.clean_environment(), "OMP_NUM_THREADS": "1"}
+    with supervise.owned(
+        command, time_limit, env=environment, **supervise.READ_LINES
+    ) as process:
+        said = process.stdout.read()
+        status = process.wait()
+    print(said, end="", flush=True)
+    if status == supervise.TIMED_OUT:
+        raise course.CourseError(f"`{line}` did not end within {time_limit:.0f} s.")
+    if status:
+        raise course.CourseError(f"`{line}` failed, with exit status {status}.")
