@@ -98,6 +98,12 @@ TASKS = OF_ALL | {
     "placed": {"names": ["dense/kernel/part_0:0"], "servers": [-1], "updates": 12},
     "left": {"files": ["kept.keras"], "weights": 1.0},
 }
+DEVICES = OF_ALL | {
+    "keras": {"chosen": "jax"},
+    "fit": {"devices": 2, "asked": 2},
+    "trains": {"rows": 128, "parts": [64, 64], "rate": 0.1},
+    "model": {"copies": 2, "apart": 0.0, "off": float("nan")},
+}
 REPORTED = {
     "horovod": HOROVOD,
     "scaled": SCALED,
@@ -107,6 +113,7 @@ REPORTED = {
     "survive": SURVIVE,
     "replicas": REPLICAS,
     "tasks": TASKS,
+    "devices": DEVICES,
 }
 EVENTS = [
     (kind, {"what": what, "time": 1.5, "line": 3, **facts})

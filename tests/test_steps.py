@@ -80,8 +80,8 @@ STEPS = {
     "scaled": 4,
     "servers": 4,
     "survive": 4,
-    "zero": 4,
     "way_on": 4,
+    "zero": 4,
 }
 SOLUTIONS = course.PACKAGE_ROOT / "solutions"
 
