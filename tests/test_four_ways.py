@@ -106,6 +106,7 @@ def test_without_a_file_it_says_what_to_run_first(tmp_path):
 def pretended(tmp_path, monkeypatch):
     """The environment `jax`, pretended: its python is a shell."""
     monkeypatch.setattr(course, "PACKAGE_ROOT", tmp_path)
+    monkeypatch.chdir(tmp_path)
     shell = tmp_path / ".venv-jax" / "bin" / "python"
     shell.parent.mkdir(parents=True)
     shell.symlink_to("/bin/sh")

@@ -33,7 +33,7 @@ def problem(name: str) -> str | None:
 
 def run(name: str, word: str, *arguments: object, time_limit: float = 300.0) -> None:
     """Run a program of an environment, such as `python` or `torchrun`; show the line
-    that does so in the course's folder, and what it says.
+    that does so in the working directory, and what it says.
 
     time_limit: seconds. Raises CourseError where the environment is missing, and for a
     program that fails or takes longer.
@@ -42,7 +42,9 @@ def run(name: str, word: str, *arguments: object, time_limit: float = 300.0) -> 
     if why:
         raise course.CourseError(why)
     command = [str(program(name, word)), *map(str, arguments)]
-    line = shlex.join([f".venv-{name}/bin/{word}", *command[1:]])
+    # Beside the learner's files, as in a checkout; elsewhere if these are a copy.
+    typed = course.root() / f".venv-{name}" / "bin" / word
+    line = shlex.join([course.shown(typed), *command[1:]])
     print(f"$ {line}", flush=True)
     environment = {**launchers.clean_environment(), "OMP_NUM_THREADS": "1"}
     with supervise.owned(
