@@ -81,8 +81,8 @@ for count in args.counts:
     size = count
     algbw = count / seconds
 
-    # TODO: Step 4: A worker has to send 2 (n - 1) / n of the bytes, however it is done.
-    # Those that its wire carries in a second are the bus bandwidth.
+    # TODO: Step 4: In a ring, a worker sends 2 (n - 1) / n of the bytes. Those that its
+    # wire carries in a second are the bus bandwidth.
     busbw = algbw
 
     row = f"{size:12}{count:11}{args.dtype:>9}{1e6 * seconds:11.1f}"

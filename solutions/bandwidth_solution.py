@@ -91,8 +91,8 @@ for count in args.counts:
     size = count * message.dtype.size
     algbw = size / seconds
 
-    # Step 4: A worker has to send 2 (n - 1) / n of the bytes, however it is done.
-    # Those that its wire carries in a second are the bus bandwidth.
+    # Step 4: In a ring, a worker sends 2 (n - 1) / n of the bytes. Those that its
+    # wire carries in a second are the bus bandwidth.
     # was: busbw = algbw
     busbw = algbw * 2 * (hvd.size() - 1) / hvd.size()
 

@@ -52,7 +52,7 @@ option("--data", choices=["auto", "real", "sample"], default="auto", help="data 
 option("--seed", type=int, default=1, help="make weights and order repeatable")
 args = parser.parse_args()
 
-keras.utils.set_random_seed(args.seed + rank)
+keras.utils.set_random_seed(args.seed)
 dataset = data.load(args.data, args.train_images)
 
 

@@ -12,6 +12,8 @@ on_gpus = torch.cuda.is_available()
 dist.init_process_group("nccl" if on_gpus else "gloo")  # step 1: torchrun says who
 rank, size = dist.get_rank(), dist.get_world_size()
 device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpus else "cpu"
+if on_gpus:
+    torch.cuda.set_device(device)
 
 # PyTorch has matrices the other way around.
 same = np.load(sys.argv[1])

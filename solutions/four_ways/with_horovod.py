@@ -28,9 +28,8 @@ model.compile(optimizer, loss)
 
 start = hvd.callbacks.BroadcastGlobalVariablesCallback(0)  # step 4
 average = hvd.callbacks.MetricAverageCallback()  # step 6
-trained = model.fit(
-    *(x, y, batch, 2), shuffle=False, verbose=0, callbacks=[start, average]
-)
+quiet = {"shuffle": False, "verbose": 0}
+trained = model.fit(x, y, batch, epochs=2, callbacks=[start, average], **quiet)
 
 if rank == 0:  # step 2
     np.savez(sys.argv[2], *model.get_weights(), loss=trained.history["loss"])

@@ -25,5 +25,5 @@ loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 model.compile(keras.optimizers.SGD(0.1), loss)
 
 # Steps 2 and 6: one process speaks, and its metrics are those of all devices.
-trained = model.fit(x, y, batch, 2, shuffle=False, verbose=0)
+trained = model.fit(x, y, batch, epochs=2, shuffle=False, verbose=0)
 np.savez(sys.argv[2], *model.get_weights(), loss=trained.history["loss"])

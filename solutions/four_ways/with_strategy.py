@@ -29,5 +29,5 @@ with strategy.scope():  # steps 3 and 4: equal copies, and their gradients added
     model.compile(tf.keras.optimizers.SGD(0.1), loss)
 
 # Steps 2 and 6: one process speaks, and its metrics are those of all replicas.
-trained = model.fit(x, y, batch, 2, shuffle=False, verbose=0)
+trained = model.fit(x, y, batch, epochs=2, shuffle=False, verbose=0)
 np.savez(sys.argv[2], *model.get_weights(), loss=trained.history["loss"])

@@ -126,12 +126,14 @@ def _numbers(axis, left: float, row: int, numbers: Sequence[int], given: set) ->
 
 
 def combined(first, second, result: Sequence[float], name: str = "Adasum") -> Figure:
-    """Two gradients of two numbers as arrows, their mean, and what was made of them."""
+    """Two gradients of two numbers as arrows, their sum, their mean, and what was made
+    of them."""
     figure, axis = subplots(figsize=(6, 3.6))
     first, second = np.asarray(first), np.asarray(second)
     drawn = {
         "worker 0": (first, BLUE, "-"),
         "worker 1": (second, GREEN, "--"),
+        "sum": (first + second, ORANGE, ":"),
         "mean": ((first + second) / 2, GREY, ":"),
         name: (np.asarray(result), VERMILION, "-."),
     }

@@ -53,7 +53,7 @@ def results(run: Run) -> dict[str, list[tuple[list, list]]]:
 
 
 # An all-reduce on n workers: how many messages one after the other, and how many times
-# its own bytes a worker sends meanwhile. Sources: see cost_model.py.
+# its bytes pass in these. Sources: see cost_model.py.
 LAWS = {
     "ring": lambda n: (2 * (n - 1), 2 * (n - 1) / n),
     "tree": lambda n: (2 * log2(n), 2 * log2(n)),
