@@ -22,7 +22,7 @@ lab: setup ## open JupyterLab on the first notebook
 	@$(BIN)/jupyter lab --allow-root notebooks/00_check_your_machine.ipynb
 
 # Where nobody reads the measured times, three share the cores: one often waits.
-course: setup ## execute all notebooks on this machine and list how they went
+course: setup jax ## execute all notebooks on this machine and list how they went
 	@$(BIN)/course notebooks $(if $(CI),--jobs 3)
 
 site: setup ## build the site from what `make course` executed
@@ -40,7 +40,7 @@ quick: setup ## run the tests that take two minutes together
 bench: setup ## measure how fast training is here (hours; with nothing else running)
 	@$(BIN)/course bench
 
-gpu: setup ## where there are GPUs: tests, notebooks, speeds, and a report to send
+gpu: setup jax ## where there are GPUs: tests, notebooks, speeds, and a report to send
 	@$(BIN)/python -m utils.measure.gpu_report
 
 soak: setup ## run, interrupt and kill at random for 20 minutes; is anything left?

@@ -638,7 +638,7 @@ def test_make_without_any_python(course, tmp_path):
         assert command in answer.stderr
 
 
-CI_RUNS = ("spark", "jax", "cluster", "browser", "course", "site", "test")
+CI_RUNS = ("spark", "cluster", "browser", "course", "site", "test")
 
 
 @pytest.mark.parametrize("failing", [*CI_RUNS, None])
