@@ -459,7 +459,28 @@ def assert_gone(process_id):
         except psutil.NoSuchProcess:
             return True
 
-    wait_for(gone, seconds=10, what=f"process {process_id} to end")
+    wait_for(gone, what=f"process {process_id} to end")
+
+
+def test_an_interrupt_while_a_command_is_started_leaves_nothing(
+    setup, tmp_path, monkeypatch
+):
+    home = setup.install.Home(tmp_path / "home")
+    home.state.mkdir(parents=True)
+    home.log.write_text("")
+    started, start = [], subprocess.Popen
+
+    def interrupted(*command, **options):
+        child = start(*command, **options)
+        started.append(child.pid)
+        os.kill(os.getpid(), signal.SIGINT)
+        return child
+
+    with setup.install.claimed(home):
+        monkeypatch.setattr(subprocess, "Popen", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            home.run("sleep", 1000, minutes=1)
+    assert_gone(*started)
 
 
 def test_a_command_that_takes_too_long_is_ended(setup, tmp_path):

@@ -221,11 +221,11 @@ def test_nothing_is_left_when_it_is_killed(folder, whom):
         if whom != "the owner":
             for process in supervisors:
                 process.kill()
-    wait_for(lambda: not any(map(supervise._alive, processes)), 20, "all to end")
+    wait_for(lambda: not any(map(supervise._alive, processes)), what="all to end")
     if whom != "the owner":  # nobody was left to remove its files: the next ones do
         with namespaces.hosts(1):
             pass
-    wait_for(lambda: gone(lan), 10, "the files to go")
+    wait_for(lambda: gone(lan), what="the files to go")
     assert machine() == before
 
 

@@ -269,10 +269,10 @@ def test_nothing_survives_the_command(tiny_course, family, ending, jobs):
         wait_for(marker.exists, 100, "the cell to start")
         assert len(family()) >= 4  # the command, a supervisor, the kernel, its child
         command.send_signal(ending)
-        wait_for(lambda: command.poll() is not None, 20, "the command to end")
+        wait_for(lambda: command.poll() is not None, what="the command to end")
     finally:
         command.kill()
-    wait_for(lambda: not family(), 20, "all its processes to end")
+    wait_for(lambda: not family(), what="all its processes to end")
     assert not (tiny_course / "executed").exists()
     if ending == signal.SIGINT:  # who is killed can't tidy up; a later supervisor does
         assert list(scratch.iterdir()) == []

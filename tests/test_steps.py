@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-import tomli
+from check_tables import TABLES
 
 from utils.base import course, programs
 from utils.lessons import hints, markup, progress, work
@@ -369,12 +369,14 @@ def test_there_are_three_hints_for_every_step(name, count):
         assert all(len(text) > 40 for text in texts)
 
 
-@pytest.mark.parametrize("name", ["fashion_mnist"])
+@pytest.mark.parametrize("name", TABLES)
 def test_what_a_check_finds_has_a_hint_of_its_own(name):
     """All that the tables of wrong programs, which hold each fault, are caught by."""
-    tables = Path(__file__).with_name("wrong_programs.toml").read_text()
-    faults = {row["caught"] for row in tomli.loads(tables)["program"]}
+    faults = {program.caught for program in TABLES[name].wrong}
     assert [fault for fault in sorted(faults) if not hints.about(fault, name)] == []
+
+
+def test_the_same_fault_in_another_step_has_another_hint():
     assert hints.about("step-3.sum") != hints.about("step-6.sum")
     assert hints.about("step-3.right") is None
 

@@ -41,6 +41,12 @@ BESIDE = {
     "torch": "PyTorch: 3 GB to fetch on Linux, with CUDA",
 }
 PYPROJECT = ROOT / "pyproject.toml"
+# What stops a set-up; on Windows, whose users are told what to do instead, not all.
+INTERRUPTS = {
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP")
+    if hasattr(signal, name)
+}
 PATCH = Path(__file__).with_name("horovod.patch")
 FIRST_SUM = Path(__file__).with_name("first_sum.py")
 QUIET_IMPORT = Path(__file__).with_name("quiet_import.py")
@@ -120,25 +126,29 @@ class Home:
 
         Raises SetupError with the end of its output when it fails or takes too long.
         """
-        start = self.log.stat().st_size
+        start, child = self.log.stat().st_size, None
         with self.log.open("a") as log:
             print("\n$", *command, file=log, flush=True)
-            child = subprocess.Popen(
-                [str(word) for word in command],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=self.environment(variables),
-                start_new_session=True,
-                # Should this process be killed, its child keeps the claim.
-                pass_fds=[self.claim.fileno()],
-            )
             try:
+                # Interrupted in the middle of Popen, nobody would own the child.
+                with no_interrupts():
+                    child = subprocess.Popen(
+                        [str(word) for word in command],
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                        env=self.environment(variables),
+                        start_new_session=True,
+                        preexec_fn=allow_interrupts,
+                        # Should this process be killed, its child keeps the claim.
+                        pass_fds=[self.claim.fileno()],
+                    )
                 status = child.wait(minutes * 60)
             except subprocess.TimeoutExpired:
                 status = f"no end after {minutes} minutes"
             finally:
-                end_group(child)
+                if child:
+                    end_group(child)
         if status != 0:
             with self.log.open(errors="replace") as log:
                 log.seek(start)
@@ -461,13 +471,28 @@ def explain(status, output, log):
     return text
 
 
+@contextlib.contextmanager
+def no_interrupts():
+    """What would stop this process waits until the end of the block."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)
+    try:
+        yield
+    finally:
+        allow_interrupts()
+
+
+def allow_interrupts():
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTS)
+
+
 def end_group(child):
     """End `child` and its process group; who doesn't end by itself is killed."""
-    for number, seconds in ((signal.SIGTERM, 5), (signal.SIGKILL, None)):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(seconds)
+    with no_interrupts():
+        for number, seconds in ((signal.SIGTERM, 5), (signal.SIGKILL, None)):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(seconds)
 
 
 def remove(path):
@@ -512,9 +537,8 @@ def main():
 
 def start(program):
     """Call `program()`; what stops it becomes a message and an exit status."""
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)
-        if number and signal.getsignal(number) != signal.SIG_IGN:
+    for number in INTERRUPTS:
+        if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler)
     try:
         program()

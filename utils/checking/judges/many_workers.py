@@ -159,6 +159,8 @@ def keeps_one_copy(worlds: dict[str, Observed]) -> None:
         raise Missing
     chief, *others = (events[0] for events in left)
     if not chief["files"]:
+        if world.outcome != lab.ENDED:
+            world.raise_trouble()
         raise Problem("nothing-kept", "The chief, worker 0, leaves no file.")
     if chief["weights"] < 1:
         raise Problem(

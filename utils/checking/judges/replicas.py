@@ -102,6 +102,8 @@ def mirrors(worlds: dict[str, Observed]) -> None:
 def _copies(world: Observed) -> None:
     model = world.ranks[0].first("model")
     for kind, words in (("weights", "The weights"), ("state", "The optimizer's state")):
+        if not model[kind] and world.failures():  # before there was any
+            world.raise_trouble()
         if model[kind] != REPLICAS:
             raise Problem(
                 f"{kind}-not-mirrored",

@@ -154,7 +154,8 @@ def _wrong_warm_up(rates: list[float], steps: int, full: float) -> tuple[str, st
         if rate < line(batch - steps) - slack:
             return "too-slow", f"update {batch} still has the learning rate {rate:.4g}"
     if not np.allclose(after, full, rtol=CLOSE):
-        return "never-full", f"after the warm-up it is {after[0]:.4g}, not {full:.4g}"
+        furthest = max(after, key=lambda rate: abs(rate - full))
+        return "never-full", f"after the warm-up it is {furthest:.4g}, not {full:.4g}"
     return "", ""
 
 
