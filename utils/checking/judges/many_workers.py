@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from utils.checking import lab
 from utils.checking.judges.judge import Missing, Observed, Problem
-from utils.checking.lab import WORLDS
 
-WORKERS = WORLDS["cluster"].size
+WORKERS = lab.WORLDS["cluster"].size
 TRAIN_IMAGES, BATCH, EPOCHS = 60, 4, 2
 STEPS = TRAIN_IMAGES // (BATCH * WORKERS)
 TOO_LATE = "Collective ops must be configured at program startup"
