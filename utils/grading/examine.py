@@ -29,6 +29,7 @@ from utils.grading.examined import Examined
 from utils.grading.gradebook import CRASHED, GRADER_ERROR, HUNG, OK
 from utils.grading.submissions import REFUSED
 from utils.lessons.verdict import UNDECIDED, WRONG, Verdict
+from utils.running import beside
 
 NAME = "submission.py"
 # What a program and the lab need of this package; judges and grader are none of it.
@@ -140,6 +141,8 @@ class _Sandboxed:
             script.write_text(text, encoding="utf-8", newline="\n")
         job = self.exercise.job(script, (name,), place)
         readable = [course.PACKAGE / name for name in SHOWN]
+        if world.host_devices:
+            readable.append(beside.folder(lab.JAX))
         if world.after:
             earlier = _reports_of(folder, world.after)
             job = replace(job, earlier=str(earlier))

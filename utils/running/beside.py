@@ -13,12 +13,14 @@ from utils.running import launchers
 TITLES = {"jax": "Keras 3 with JAX", "torch": "PyTorch"}
 
 
-def program(name: str, word: str = "python") -> Path:
-    """A program of an environment, there or not: its Python if nothing else is named.
+def folder(name: str) -> Path:
+    """An environment, there or not. name: `jax` or `torch`."""
+    return course.PACKAGE_ROOT / f".venv-{name}"
 
-    name: `jax` or `torch`.
-    """
-    return course.PACKAGE_ROOT / f".venv-{name}" / "bin" / word
+
+def program(name: str, word: str = "python") -> Path:
+    """A program of an environment: its Python if nothing else is named."""
+    return folder(name) / "bin" / word
 
 
 def problem(name: str) -> str | None:
