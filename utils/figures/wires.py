@@ -128,7 +128,7 @@ def _numbers(axis, left: float, row: int, numbers: Sequence[int], given: set) ->
 def combined(first, second, result: Sequence[float], name: str = "Adasum") -> Figure:
     """Two gradients of two numbers as arrows, their sum, their mean, and what was made
     of them."""
-    figure, axis = subplots(figsize=(6, 3.6))
+    figure, axis = subplots(figsize=(7, 3.6))
     first, second = np.asarray(first), np.asarray(second)
     drawn = {
         "worker 0": (first, BLUE, "-"),
@@ -143,5 +143,5 @@ def combined(first, second, result: Sequence[float], name: str = "Adasum") -> Fi
     axis.axvline(0, color=GREY, lw=0.5)
     axis.set_aspect("equal")
     axis.set(xlabel="first number", ylabel="second number")
-    axis.legend(loc="center left", bbox_to_anchor=(1.02, 0.5))
+    axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     return figure
