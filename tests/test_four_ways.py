@@ -54,8 +54,9 @@ def test_what_the_table_names_is_in_the_programs():
 
 
 @pytest.mark.slow
-def test_horovod_ends_where_tf_distribute_does(same, reference):
-    program = four_ways.FOLDER / four_ways.PROGRAMS["Horovod"]
+@pytest.mark.parametrize("name", ["with_horovod.py", "with_horovod_keras_3.py"])
+def test_horovod_ends_where_tf_distribute_does(same, reference, name):
+    program = four_ways.FOLDER / name
     mpirun = ["mpirun", "-np", "2", "--oversubscribe", "--bind-to", "none"]
     command = [*mpirun, sys.executable, program, same / "same.npz", same / "h.npz"]
     subprocess.run(command, check=True, timeout=300, capture_output=True)
