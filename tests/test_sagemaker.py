@@ -376,7 +376,7 @@ def take_down(store, *words):
     ]
     store.objects = dict.fromkeys([*kept, "ours/survive/output/model"], b"1234")
     environment = launchers.clean_environment() | {"PATH": store.path(aws())}
-    how = {"capture_output": True, "text": True, "timeout": 60, "check": True}
+    how = {"capture_output": True, "text": True, "timeout": 300, "check": True}
     done = subprocess.run([TAKE_DOWN, *words], env=environment, **how)
     return done.stdout, sorted(store.objects) == sorted(kept)
 

@@ -113,7 +113,7 @@ def send(logs, address):
     """
     sync = ["aws", "s3", "sync", "--only-show-errors", logs, address]
     try:
-        subprocess.run(sync, check=True, timeout=60)
+        subprocess.run(sync, check=True, timeout=120)
     except (OSError, subprocess.SubprocessError) as error:
         print(f"logs were not sent: {error}", flush=True)
 
