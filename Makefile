@@ -57,11 +57,13 @@ torch: ## add PyTorch for notebook 23, in .venv-torch (3 GB on Linux)
 	@$(or $(PYTHON3),$(error $(NO_PYTHON))) utils/setup/install.py torch
 
 # What can't be added is missed by nobody but notebook 18, which says so, as do tests.
-cluster: ## add Slurm and sshd for notebook 18 (Debian, Ubuntu; as root)
+# Not each of these systems has AWS's command line.
+cluster: ## add Slurm, sshd and aws for notebook 18 (Debian, Ubuntu; as root)
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
 	    apt-get update --quiet=2 && \
 	    DEBIAN_FRONTEND=noninteractive timeout 300 apt-get install --quiet=2 --yes \
-	        slurm-wlm munge libpmix-dev openssh-server; \
+	        slurm-wlm munge libpmix-dev openssh-server \
+	        $$(apt-cache --names-only search '^awscli$$' | cut --delimiter ' ' --fields 1); \
 	else \
 	    false; \
 	fi || echo "Slurm and sshd were not added: that takes Debian or Ubuntu, and root."

@@ -1,16 +1,20 @@
 """The SageMaker files: the entry point is run for real as the container runs it, with
-folders in place of S3; that the estimator starts it so, only the documentation says."""
+folders in place of S3; that the estimator starts it so, only the documentation says.
+What goes to S3 while it trains is sent by AWS's own command line, where that is
+installed, to a store on this machine."""
 
 import gzip
 import importlib.util
 import json
 import os
 import shlex
+import shutil
 import struct
 import subprocess
 import sys
 
 import numpy as np
+import object_store
 import pytest
 
 from utils.base import course, supervise
@@ -20,6 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 CLUSTER = course.PACKAGE_ROOT / "solutions" / "cluster"
 TRAIN, LAUNCH = CLUSTER / "sagemaker_train.py", CLUSTER / "sagemaker_launch.py"
+TAKE_DOWN = CLUSTER / "sagemaker_take_down.sh"
 IMAGES, UNSEEN, BATCH, RATE = 256, 40, 16, 0.01
 STEPS = IMAGES // (2 * BATCH)
 GIVEN = ["--epochs", "2", "--batch-size", BATCH, "--base-lr", RATE]
@@ -32,11 +37,15 @@ def module(path):
     return imported
 
 
-def channel(folder, images=IMAGES, labels=IMAGES):
-    """Fashion-MNIST's four files, with few images."""
-    folder.mkdir(parents=True)
+def channels(place, images=IMAGES, labels=IMAGES):
+    """Fashion-MNIST's four files, with few images, in two folders; the first one."""
     random = np.random.default_rng(0)
-    for part, counts in (("train", (images, labels)), ("t10k", (UNSEEN, UNSEEN))):
+    for name, part, counts in (
+        ("train", "train", (images, labels)),
+        ("validation", "t10k", (UNSEEN, UNSEEN)),
+    ):
+        folder = place / "input" / "data" / name
+        folder.mkdir(parents=True)
         digits = np.arange(counts[1], dtype=np.uint8) % 10
         pixels = random.integers(0, 255, (counts[0], 28, 28), np.uint8)
         header = struct.pack(">4i", 2051, counts[0], 28, 28)
@@ -46,7 +55,7 @@ def channel(folder, images=IMAGES, labels=IMAGES):
         ):
             with gzip.open(folder / f"{part}-{kind}-ubyte.gz", "wb") as file:
                 file.write(content)
-    return folder
+    return place / "input" / "data" / "train"
 
 
 def container(place, hosts=("algo-1",), **changed):
@@ -54,8 +63,9 @@ def container(place, hosts=("algo-1",), **changed):
     one away."""
     (place / "output").mkdir(exist_ok=True)
     variables = {
-        "SM_CHANNEL_TRAINING": str(place / "input" / "data" / "training"),
-        "SM_CHANNELS": '["training"]',
+        "SM_CHANNEL_TRAIN": str(place / "input" / "data" / "train"),
+        "SM_CHANNEL_VALIDATION": str(place / "input" / "data" / "validation"),
+        "SM_CHANNELS": '["train", "validation"]',
         "SM_MODEL_DIR": str(place / "model"),
         "SM_OUTPUT_DIR": str(place / "output"),
         "SM_OUTPUT_DATA_DIR": str(place / "output" / "data"),
@@ -94,16 +104,37 @@ def start(place, *words, workers=None, **more):
         return status, file.read()
 
 
+def aws():
+    """The path of AWS's command line, or None: a name alone proves nothing, as pyenv
+    keeps some that start nothing."""
+    path = shutil.which("aws")
+    if not path or subprocess.run([path, "--version"], capture_output=True).returncode:
+        return None
+    return path
+
+
+needs_aws = pytest.mark.skipif(aws() is None, reason="AWS's command line is missing")
+
+
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """A job of two epochs; then one of three, which finds the first's checkpoints."""
+def store(tmp_path_factory):
+    with object_store.serving(tmp_path_factory.mktemp("store")) as store:
+        yield store
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, store):
+    """A job of two epochs, which sends its logs; then one of three, which finds the
+    first's checkpoints, and an `aws` that fails."""
     place = tmp_path_factory.mktemp("sagemaker")
-    channel(place / "input" / "data" / "training")
+    channels(place)
     options = ["--checkpoint-dir", place / "checkpoints"]
-    first = start(place, *GIVEN, *options, workers=2)
+    options += ["--logs-uri", "s3://ours/logs"]
+    first = start(place, *GIVEN, *options, workers=2, PATH=store.path(aws() or "false"))
     assert first[0] == 0, first[1]
     (place / "model").rename(place / "first-model")
-    second = start(place, *GIVEN, "--epochs", 3, *options, workers=2)
+    options += ["--epochs", 3]
+    second = start(place, *GIVEN, *options, workers=2, PATH=store.path("false"))
     assert second[0] == 0, second[1]
     return place, first[1], second[1]
 
@@ -153,29 +184,52 @@ def test_the_model_can_be_served(trained):
     assert not np.allclose(*answers)  # the third epoch changed it
 
 
-def test_tensorboard_gets_the_averages_of_each_epoch_from_rank_0(trained):
+def losses_in(paths):
+    """The loss of each epoch in TensorBoard's files."""
     import tensorflow as tf
 
+    losses = {}
+    for record in tf.data.TFRecordDataset([str(path) for path in paths]):
+        event = tf.compat.v1.Event.FromString(record.numpy())
+        for value in event.summary.value:
+            if value.tag == "epoch_loss":
+                losses[event.step] = float(tf.make_ndarray(value.tensor))
+    return losses
+
+
+def test_tensorboard_gets_the_averages_of_each_epoch_from_rank_0(trained):
     place, output, _ = trained
     logs = place / "output" / "data" / "tensorboard"
     for part in ("train", "validation"):
         paths = sorted((logs / part).glob("events.out.tfevents.*"))
         assert len(paths) == 2  # one for each of the two jobs
-        losses = {}
-        for record in tf.data.TFRecordDataset([str(path) for path in paths]):
-            event = tf.compat.v1.Event.FromString(record.numpy())
-            for value in event.summary.value:
-                if value.tag == "epoch_loss":
-                    losses[event.step] = float(tf.make_ndarray(value.tensor))
+        losses = losses_in(paths)
         assert sorted(losses) == [0, 1, 2]
     assert f"val_loss: {losses[1]:.4f}" in output
+
+
+@needs_aws
+@pytest.mark.parametrize("part", ["train", "validation"])
+def test_after_each_epoch_its_logs_are_in_the_store(trained, store, tmp_path, part):
+    sent = [body for key, body in store.puts if key.startswith(f"ours/logs/{part}/")]
+    epochs = []
+    for body in sent:
+        (tmp_path / "events").write_bytes(body)
+        epochs.append(sorted(losses_in([tmp_path / "events"])))
+    assert epochs == [[0], [0, 1]]  # so the first was there before the second was over
+
+
+def test_a_store_that_fails_is_named_and_stops_nothing(trained):
+    *_, output = trained
+    assert output.count("logs were not sent") == 1  # of its one epoch, by rank 0 alone
+    assert "Epoch 3/3" in output
 
 
 @pytest.mark.parametrize(
     ("words", "changed", "why"),
     [
-        ([], {"SM_CHANNEL_TRAINING": None}, "Call the estimator's fit({'training'"),
-        ([], {"SM_CHANNEL_TRAINING": "nowhere"}, "lacks train-images-idx3-ubyte.gz"),
+        ([], {"SM_CHANNEL_VALIDATION": None}, "Call the estimator's fit({'validation'"),
+        ([], {"SM_CHANNEL_TRAIN": "nowhere"}, "lacks train-images-idx3-ubyte.gz"),
         ([], {"SM_MODEL_DIR": None}, "SM_MODEL_DIR is not set"),
         (["--epochs", "many"], {}, "--epochs: invalid int value: 'many'"),
         (["--batch-size", "0"], {}, "--batch-size: 0 is not above 0"),
@@ -184,7 +238,7 @@ def test_tensorboard_gets_the_averages_of_each_epoch_from_rank_0(trained):
     ],
 )
 def test_what_cannot_be_trained_on_is_refused(tmp_path, words, changed, why):
-    channel(tmp_path / "input" / "data" / "training")
+    channels(tmp_path)
     assert_refused(tmp_path, why, start(tmp_path, *words, **changed))
 
 
@@ -202,12 +256,11 @@ def assert_refused(place, why, outcome):
     [
         ("empty", "it has nothing"),
         ("cut", "train-images-idx3-ubyte.gz is damaged"),
-        ("fewer", "256 images and 255 labels: train"),
+        ("fewer", "train has 256 images and 255 labels"),
     ],
 )
 def test_a_channel_without_the_data_is_refused(tmp_path, spoil, why):
-    place = tmp_path / "input" / "data" / "training"
-    channel(place, labels=255 if spoil == "fewer" else IMAGES)
+    place = channels(tmp_path, labels=255 if spoil == "fewer" else IMAGES)
     images = place / "train-images-idx3-ubyte.gz"
     if spoil == "cut":
         images.write_bytes(images.read_bytes()[:5000])
@@ -218,7 +271,7 @@ def test_a_channel_without_the_data_is_refused(tmp_path, spoil, why):
 
 
 def test_hosts_that_would_each_train_alone_are_refused(tmp_path):
-    channel(tmp_path / "input" / "data" / "training")
+    channels(tmp_path)
     outcome = start(tmp_path, *GIVEN, hosts=("algo-1", "algo-2"))
     why = "SM_HOSTS has 2 hosts, but Horovod 1 worker(s)"
     assert_refused(tmp_path, why, outcome)
@@ -252,7 +305,8 @@ def test_the_entry_point_understands_what_the_call_gives():
     args = trainer.hyperparameters(words)
     assert args.epochs == 7
     assert str(args.checkpoint_dir) == "/opt/ml/checkpoints"  # that is what is kept
-    assert list(launcher.channels(chosen)) == ["training"]
+    assert args.logs_uri == "s3://ours/survive/logs"
+    assert sorted(launcher.channels(chosen)) == sorted(trainer.CHANNELS)
 
 
 def test_nothing_starts_without_being_asked_to():
@@ -291,3 +345,53 @@ def call_launcher(*words):
         timeout=60,
         env=os.environ,
     )
+
+
+# ------------------------------------------------------------------ the take-down
+
+LISTS = {
+    "ListTrainingJobs": {
+        "TrainingJobSummaries": [
+            {"TrainingJobName": "over", "TrainingJobStatus": "Completed"},
+            {"TrainingJobName": "on", "TrainingJobStatus": "InProgress"},
+        ]
+    },
+    "ListNotebookInstances": {
+        "NotebookInstances": [
+            {"NotebookInstanceName": "idle", "NotebookInstanceStatus": "Stopped"}
+        ]
+    },
+    "ListEndpoints": {
+        "Endpoints": [{"EndpointName": "forgotten", "EndpointStatus": "InService"}]
+    },
+}
+
+
+def take_down(store, *words):
+    store.lists = LISTS
+    kept = [
+        "ours/fashion-mnist/train/data",
+        "ours/survivors/data",
+        "others/survive/data",
+    ]
+    store.objects = dict.fromkeys([*kept, "ours/survive/output/model"], b"1234")
+    environment = launchers.clean_environment() | {"PATH": store.path(aws())}
+    how = {"capture_output": True, "text": True, "timeout": 300, "check": True}
+    done = subprocess.run([TAKE_DOWN, *words], env=environment, **how)
+    return done.stdout, sorted(store.objects) == sorted(kept)
+
+
+@needs_aws
+def test_what_still_costs_is_named_and_nothing_is_deleted_unasked(store):
+    said, deleted = take_down(store, "ours")
+    assert not deleted
+    for there in ("on\n", "idle\tStopped", "forgotten\tInService", "Total Objects: 3"):
+        assert there in said
+    assert "over" not in said
+
+
+@needs_aws
+def test_what_the_jobs_left_is_deleted_if_asked_for_and_no_more(store):
+    said, deleted = take_down(store, "ours", "--delete")
+    assert deleted
+    assert "s3://ours/survive is gone." in said

@@ -7,8 +7,14 @@
 
 Only `--start` starts anything; without it, the call is printed. It needs an account,
 `pip install 'sagemaker<3'` (version 3 has no estimators), a role that may train and
-read the bucket, and Fashion-MNIST's four .gz files in s3://BUCKET/fashion-mnist. The
+read and write in the bucket, and Fashion-MNIST's four .gz files there: train-* in
+s3://BUCKET/fashion-mnist/train, t10k-* in s3://BUCKET/fashion-mnist/validation. The
 course had no account: the call is checked against the documentation, and was not made.
+While it trains, `tensorboard --logdir FOLDER` shows what this brings, when repeated:
+
+    aws s3 sync s3://BUCKET/survive/logs FOLDER
+
+And `sagemaker_take_down.sh BUCKET` says what still costs afterwards.
 """
 
 import argparse
@@ -69,7 +75,7 @@ def estimator_arguments(chosen: argparse.Namespace) -> dict:
                 "custom_mpi_options": "--mca mpi_yield_when_idle 1",
             }
         },
-        "hyperparameters": {"epochs": chosen.epochs},
+        "hyperparameters": {"epochs": chosen.epochs, "logs-uri": f"{place}/logs"},
         "model_dir": False,  # or it adds a --model_dir, which nothing here reads
         "output_path": f"{place}/output",
         # Spot hosts cost less and may be taken away; what is kept here is there again
@@ -83,7 +89,8 @@ def estimator_arguments(chosen: argparse.Namespace) -> dict:
 
 def channels(chosen: argparse.Namespace) -> dict[str, str]:
     """The estimator's `fit` gets these; each becomes SM_CHANNEL_<NAME>."""
-    return {"training": f"s3://{chosen.bucket}/fashion-mnist"}
+    place = f"s3://{chosen.bucket}/fashion-mnist"
+    return {name: f"{place}/{name}" for name in ("train", "validation")}
 
 
 def main() -> None:

@@ -11,7 +11,8 @@ in place of S3.
 
 To try it on your own machine, on the four files of Fashion-MNIST:
 
-    export SM_CHANNEL_TRAINING=FOLDER SM_MODEL_DIR=model SM_OUTPUT_DATA_DIR=output
+    export SM_CHANNEL_TRAIN=FOLDER SM_CHANNEL_VALIDATION=FOLDER
+    export SM_MODEL_DIR=model SM_OUTPUT_DATA_DIR=output
     mpirun -np 2 python solutions/cluster/sagemaker_train.py --checkpoint-dir kept
 """
 
@@ -19,15 +20,14 @@ import argparse
 import gzip
 import json
 import os
+import subprocess
 import sys
 import traceback
 from pathlib import Path
 
-FILES = {
-    "x_train": "train-images-idx3-ubyte.gz",
-    "y_train": "train-labels-idx1-ubyte.gz",
-    "x_val": "t10k-images-idx3-ubyte.gz",
-    "y_val": "t10k-labels-idx1-ubyte.gz",
+CHANNELS = {  # the images and the labels in each
+    "train": ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"),
+    "validation": ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"),
 }
 CLASSES = 10
 
@@ -64,6 +64,7 @@ def hyperparameters(words=None):
     option("--batch-size", type=positive(int), default=64, help="for one worker")
     option("--base-lr", type=positive(float), default=0.005, help="for one worker")
     option("--checkpoint-dir", type=Path, default=Path("/opt/ml/checkpoints"))
+    option("--logs-uri", help="where in S3 logs go after each epoch; else at the end")
     option(
         "--model_dir", help="SageMaker may add it, an S3 address; SM_MODEL_DIR rules"
     )
@@ -81,28 +82,40 @@ def folder(variable):
     return Path(os.environ[variable])
 
 
-def load(channel):
-    """The arrays of Fashion-MNIST's four files: uint8, images (n, 28, 28)."""
+def load(part):
+    """Images (n, 28, 28) and labels (n,) of a channel, both uint8."""
     import numpy as np
 
+    channel = folder(f"SM_CHANNEL_{part.upper()}")
     there = sorted(path.name for path in channel.glob("*")) or "nothing"
-    arrays = {}
-    for key, name in FILES.items():
+    arrays = []
+    for name, header in zip(CHANNELS[part], (16, 8), strict=True):
         if not (channel / name).is_file():
             raise Refused(f"the channel {channel} lacks {name}; it has {there}.")
-        header = 16 if key.startswith("x") else 8
         try:
             with gzip.open(channel / name) as file:
-                arrays[key] = np.frombuffer(file.read(), np.uint8, offset=header)
-            if key.startswith("x"):
-                arrays[key] = arrays[key].reshape(-1, 28, 28)
+                array = np.frombuffer(file.read(), np.uint8, offset=header)
+            arrays.append(array.reshape(-1, 28, 28) if header == 16 else array)
         except (OSError, EOFError, ValueError) as error:
             raise Refused(f"{channel / name} is damaged: {error}.") from error
-    for part in ("train", "val"):
-        images, labels = len(arrays[f"x_{part}"]), len(arrays[f"y_{part}"])
-        if images != labels:
-            raise Refused(f"{channel} has {images} images and {labels} labels: {part}.")
-    return arrays
+    images, labels = arrays
+    if len(images) != len(labels):
+        raise Refused(f"{channel} has {len(images)} images and {len(labels)} labels.")
+    return images, labels
+
+
+def send(logs, address):
+    """Bring what is new in a folder to an address in S3, such as s3://BUCKET/logs.
+
+    SageMaker itself keeps the folder when the job is over. In S3 nothing is added to a
+    file: one that grew is sent anew. The others wait meanwhile, in their next
+    all-reduce. And logs aren't worth a training: where it fails, that is said.
+    """
+    sync = ["aws", "s3", "sync", "--only-show-errors", logs, address]
+    try:
+        subprocess.run(sync, check=True, timeout=120)
+    except (OSError, subprocess.SubprocessError) as error:
+        print(f"logs were not sent: {error}", flush=True)
 
 
 def check_workers(hvd, gpus):
@@ -140,9 +153,8 @@ def build_model(tf):
 
 def main():
     args = hyperparameters()
-    channel, models = folder("SM_CHANNEL_TRAINING"), folder("SM_MODEL_DIR")
-    output = folder("SM_OUTPUT_DATA_DIR")
-    arrays = load(channel)
+    arrays = {part: load(part) for part in CHANNELS}
+    models, output = folder("SM_MODEL_DIR"), folder("SM_OUTPUT_DATA_DIR")
 
     os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
 
@@ -159,7 +171,7 @@ def main():
         tf.config.experimental.set_memory_growth(gpu, True)
 
     # Each worker has its share of the images, and all do as many steps.
-    images, unseen = len(arrays["x_train"]), len(arrays["x_val"])
+    images, unseen = (len(labels) for _, labels in arrays.values())
     steps = images // (args.batch_size * hvd.size())
     if steps == 0 or unseen < hvd.size():
         raise Refused(
@@ -169,12 +181,13 @@ def main():
 
     def batches(part):
         own = slice(hvd.rank(), None, hvd.size())
-        images, labels = arrays[f"x_{part}"][own, ..., None], arrays[f"y_{part}"][own]
+        images, labels = (array[own] for array in arrays[part])
+        images = images[..., None]
         return tf.data.Dataset.from_tensor_slices((images, labels)), len(images)
 
     training, count = batches("train")
     training = training.shuffle(count).repeat().batch(args.batch_size)
-    validation = batches("val")[0].batch(args.batch_size)
+    validation = batches("validation")[0].batch(args.batch_size)
 
     model = build_model(tf)
     rate = args.base_lr * hvd.size()  # as the global batch is so many times as large
@@ -199,11 +212,16 @@ def main():
         epoch.assign(number + 1)
         manager.save(checkpoint_number=number + 1)
 
+    def share(number, metrics):
+        if args.logs_uri:
+            send(logs, args.logs_uri)
+
     callbacks = [hvd.callbacks.MetricAverageCallback()]
     if hvd.rank() == 0:  # after the averages, which it is to show
         logs = str(output / "tensorboard")
         callbacks += [
             tf.keras.callbacks.TensorBoard(logs, write_graph=False, profile_batch=0),
+            tf.keras.callbacks.LambdaCallback(on_epoch_end=share),
             tf.keras.callbacks.LambdaCallback(on_epoch_end=keep),
         ]
     model.fit(
