@@ -150,6 +150,16 @@ def test_its_links_lead_somewhere(page):
         assert (course.PACKAGE_ROOT / name).exists(), name
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_its_programs_have_no_slip_of_the_pen(page):
+    programs = re.findall(r"```(python|bash)\n(.*?)```", page.read_text(), re.DOTALL)
+    for language, text in programs:
+        if language == "python":
+            compile(text, page.name, "exec")
+        else:
+            subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+
+
 def test_what_is_said_of_a_class_without_answers_is_so():
     text = (handbook.FOLDER / "grading.md").read_text()
     for name, number in hand_out.SHOWN_BY.items():
