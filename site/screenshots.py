@@ -81,7 +81,7 @@ def graded(folder: Path) -> Path:
     """Grade a small class in the empty `folder`; the folder with its gradebook."""
     made, handed_in, grades = (folder / name for name in ("all", "class", "grades"))
     make = [sys.executable, ROOT / "tests" / "make_class.py", made]
-    subprocess.run(make, check=True, timeout=60)
+    subprocess.run(make, check=True, timeout=TIME_LIMIT)
     handed_in.mkdir()
     for name in CLASS:
         shutil.move(made / name, handed_in)
