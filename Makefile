@@ -28,7 +28,7 @@ course: setup jax ## execute all notebooks on this machine and list how they wen
 site: setup ## build the site from what `make course` executed
 	@$(BIN)/python site/build.py
 
-screenshots: setup ## take the pictures of the site anew (after make site; takes Chromium)
+screenshots: setup ## take the pictures of site and handbook anew (after make site; takes Chromium)
 	@$(BIN)/python site/screenshots.py
 
 test: setup ## run the tests, three files at a time

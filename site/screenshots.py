@@ -1,7 +1,9 @@
-"""Take the pictures of site/screenshots anew, from the real thing: `make screenshots`.
+"""Take the pictures of the site and the handbook anew, from the real thing:
+`make screenshots`.
 
 JupyterLab runs in a copy of the course, as a learner's would who has just begun; the
-pages are those that `make site` has built.
+pages are those that `make site` has built; the class is a part of that of
+`tests/make_class.py`, graded here.
 """
 
 import contextlib
@@ -21,13 +23,19 @@ from utils.base import course, files, supervise
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 PICTURES = HERE / "screenshots"
+HANDBOOK = ROOT / "handbook"
 WORKSPACE = ROOT / "utils" / "setup" / "jupyterlab" / "workspace.json"
 HTML = ROOT / "build" / "site" / "html"
 SIZE = {"width": 1280, "height": 800}
 TIME_LIMIT = 600.0  # seconds, for all that JupyterLab does here
 
 LESSON = "notebooks/02_share_the_gradients.html"
+INSTRUCTORS = "handbook/05_step_3_average_the_gradients.html"
 NOTEBOOK = "notebooks/01_train_on_one_device.ipynb"
+
+# Finished; a step before that; with a path out of the folder; nothing handed in.
+CLASS = ("Ada.py", "Edda.py", "Trudy.zip", "Xenia")
+LEARNER = "Edda"
 
 # True once nothing fades or moves any more; and once the ring is in the window as well.
 STILL = "document.getAnimations().every(each => each.playState !== 'running')"
@@ -52,15 +60,45 @@ AT_WORK = """[...document.querySelectorAll(".jp-CodeCell")].some(cell => {
 
 
 def pages(chromium: browser.Browser) -> None:
-    """A lesson by day and by night; the landing page on a phone."""
+    """A lesson by day and by night; a page of the handbook; the landing page, on a
+    screen and on a phone."""
     with browser.served(HTML) as address:
         for dark, name in ((False, "lesson"), (True, "lesson_dark")):
             page = chromium.open(address + LESSON, **SIZE, dark=dark)
             page.wait_for(RING)
             page.screenshot(PICTURES / f"{name}.png")
-        page = chromium.open(address, 390, height=800)
-        page.wait_for(STILL)
-        page.screenshot(PICTURES / "phone.png")
+        for name, place, width in (
+            ("handbook", INSTRUCTORS, SIZE["width"]),
+            ("landing", "", SIZE["width"]),
+            ("phone", "", 390),
+        ):
+            page = chromium.open(address + place, width, height=SIZE["height"])
+            page.wait_for(STILL)
+            page.screenshot(PICTURES / f"{name}.png")
+
+
+def graded(folder: Path) -> Path:
+    """Grade a small class in the empty `folder`; the folder with its gradebook."""
+    made, handed_in, grades = (folder / name for name in ("all", "class", "grades"))
+    make = [sys.executable, ROOT / "tests" / "make_class.py", made]
+    subprocess.run(make, check=True, timeout=TIME_LIMIT)
+    handed_in.mkdir()
+    for name in CLASS:
+        shutil.move(made / name, handed_in)
+    grade = [sys.executable, "-m", "utils.cli", "grade", handed_in, "--out", grades]
+    subprocess.run(grade, check=True, timeout=3 * TIME_LIMIT)
+    return grades
+
+
+def gradebook(chromium: browser.Browser, grades: Path) -> None:
+    """The page of a graded class, and that of one learner."""
+    with browser.served(grades) as address:
+        page = chromium.open(f"{address}index.html", **SIZE)
+        page.screenshot(HANDBOOK / "gradebook.png")
+        learner = f"//a[bdi='{LEARNER}']"
+        found = f"document.evaluate({learner!r}, document, null, 9).singleNodeValue"
+        page.go(page.evaluate(f"{found}.href"))
+        page.screenshot(HANDBOOK / "learner.png")
 
 
 @contextlib.contextmanager
@@ -127,10 +165,13 @@ def main() -> None:
         sys.exit("There is no Chromium here: `make browser` adds it to a Debian.")
     if not (HTML / "index.html").exists():
         sys.exit(f"There are no pages in {course.shown(HTML)} yet: type `make site`.")
-    with browser.Browser(TIME_LIMIT) as chromium:
-        pages(chromium)
-        training(chromium)
-    print(f"The pictures are in {course.shown(PICTURES)}.")
+    with files.scratch() as scratch:
+        grades = graded(scratch)
+        with browser.Browser(TIME_LIMIT) as chromium:
+            pages(chromium)
+            training(chromium)
+            gradebook(chromium, grades)
+    print(f"They are in {course.shown(PICTURES)} and {course.shown(HANDBOOK)}.")
 
 
 if __name__ == "__main__":

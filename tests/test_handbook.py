@@ -102,7 +102,7 @@ def test_faults_that_it_names_are_those_of_checks():
 
 def test_timetables_add_up():
     plans = handbook.timetables()
-    assert len(plans) == 4
+    assert len(plans) == 5
     for plan in plans:
         for number, day in enumerate(plan.days, 1):
             minutes = sum(minutes for _, minutes in day)
@@ -148,6 +148,16 @@ def test_its_links_lead_somewhere(page):
             assert anchor in slugs, (target, anchor)
     for name in re.findall(r"`((?:exercises|solutions|utils|tests)/[\w/.]+)`", text):
         assert (course.PACKAGE_ROOT / name).exists(), name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_its_programs_have_no_slip_of_the_pen(page):
+    programs = re.findall(r"```(python|bash)\n(.*?)```", page.read_text(), re.DOTALL)
+    for language, text in programs:
+        if language == "python":
+            compile(text, page.name, "exec")
+        else:
+            subprocess.run(["bash", "-n"], input=text, text=True, check=True)
 
 
 def test_what_is_said_of_a_class_without_answers_is_so():

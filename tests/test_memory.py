@@ -27,6 +27,8 @@ def test_bars_stand_one_behind_the_other_in_a_unit_that_fits():
     assert small.axes[0].texts[0].get_text().strip() == "12 MB"
     assert lengths(large) == [4, 2]
     assert large.axes[0].get_xlabel().startswith("GB")
+    named = [bar.get_label() for bar in small.axes[0].containers]
+    assert named == ["all, weights", "all, optimizer"]
 
 
 def test_the_line_and_the_count_begin_at_the_same_place():

@@ -42,10 +42,11 @@ def holdings(ways: Mapping[str, Mapping[str, float]]) -> Figure:
     figure, axis = subplots(figsize=(8, 1.2 + 0.5 * len(ways)))
     most = max(sum(parts.values()) for parts in ways.values())
     unit, name = (1e9, "GB") if most >= 1e9 else (1e6, "MB")
-    for row, parts in enumerate(ways.values()):
+    for row, (way, parts) in enumerate(ways.items()):
         start = 0.0
         for part, size in parts.items():
-            axis.barh(row, size / unit, 0.6, start / unit, color=COLOUR[part])
+            bar = axis.barh(row, size / unit, 0.6, start / unit, color=COLOUR[part])
+            bar.set_label(f"{way}, {part}")  # for those who don't see it
             start += size
         axis.text(start / unit, row, f"  {human_bytes(start)}", va="center")
     axis.set_yticks(range(len(ways)), ways)
