@@ -27,9 +27,9 @@ option = parser.add_argument
 option("--checkpoint", type=Path, required=True, help="folder to keep the network in")
 option("--train-images", type=int, help="take so many")
 option("--seed", type=int, default=1, help="of weights, order and flips")
-option("--epochs", type=int, default=2, help="passes over the images")
-option("--global-batch", type=int, default=256, help="images of a step, of all workers")
-option("--peak-lr", type=float, default=0.2, help="the highest learning rate")
+option("--epochs", type=int, default=3, help="passes over the images")
+option("--global-batch", type=int, default=512, help="images of a step, of all workers")
+option("--peak-lr", type=float, default=0.4, help="the highest learning rate")
 option("--warm-up", type=float, default=0.2, help="part of the steps in which it rises")
 option("--fall", type=float, default=0.8, help="part of the steps in which it falls")
 option("--momentum", type=float, default=0.9, help="Nesterov's; 0 for none")
@@ -38,7 +38,6 @@ option(
 )
 option("--flips", type=float, default=0.0, help="how often an image is mirrored")
 option("--normalise", type=int, default=1, help="0: no batch normalisation")
-option("--stride", type=int, default=2, help="pixels, of the first convolution")
 args = parser.parse_args()
 
 tf.config.set_visible_devices([], "GPU")  # it is a race of cores
@@ -59,7 +58,7 @@ layers = tf.keras.layers
 model = tf.keras.Sequential(
     [
         tf.keras.Input((28, 28, 1)),
-        *normalised(layers.Conv2D(32, 5, args.stride, padding="same")),
+        *normalised(layers.Conv2D(32, 5, strides=2, padding="same")),
         layers.MaxPooling2D(),
         *normalised(layers.Conv2D(64, 3, padding="same")),
         layers.MaxPooling2D(),
