@@ -17,7 +17,7 @@ from utils.measure.table import TITLES
 
 COMMANDS = {
     *("doctor", "notebooks", "run", "watch", "steps"),
-    *("check", "progress", "diff", "hint", "grade", "bench"),
+    *("check", "progress", "diff", "hint", "grade", "bench", "speedrun"),
 }
 
 

@@ -102,6 +102,7 @@ def run(workers, recipe, seed, accuracy):
         "workers": workers,
         "recipe": recipe,
         "seed": seed,
+        "images": 640,
         "accuracy": accuracy,
         "seconds": seconds,
     }
@@ -127,6 +128,10 @@ def test_the_time_and_the_target():
     assert global_batch.seconds_to(RUNS[0], 0.5) == 10
     assert global_batch.seconds_to(RUNS[0], 0.6) == 20
     assert global_batch.seconds_to(RUNS[0], 0.81) is None
+    two_workers = RUNS[-1]  # five steps of 64 images each are an epoch
+    assert global_batch.steps_to(two_workers, 0.3) == 5
+    assert global_batch.steps_to(two_workers, 0.7) == 10
+    assert global_batch.steps_to(two_workers, 0.9) is None
     assert global_batch.target(RUNS) == 0.75
 
 
@@ -158,6 +163,43 @@ def test_recorded_figures_say_where_they_come_from(tmp_path):
         assert "a note" in text
     labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
     assert labels == ["base rate", "scaled", "scaled, warm-up"]
+
+
+def test_steps_and_seconds_are_drawn_against_the_batch(tmp_path):
+    records.save("made up", {"runs": RUNS, "epochs": 2}, "a command", (), tmp_path)
+    record = records.load("made up", tmp_path)
+    axes = figures.accuracy.time_to_accuracy(record, 0.75).axes
+    assert [label.get_text() for label in axes[0].get_xticklabels()] == ["64", "128"]
+    for axis in axes:  # these runs take a second for each step
+        base, _, warm = (list(line[0].get_ydata()) for line in axis.containers)
+        assert base == [20]  # of one worker; two never got there
+        assert warm == [20, 10]
+
+
+def test_a_loss_takes_steps_and_time(dataset):
+    rows = global_batch.to_a_loss(dataset, (8, 64), (1, 2))
+    assert [(row["batch"], row["seed"]) for row in rows] == [
+        *((8, 1), (64, 1), (8, 2), (64, 2)),
+    ]
+    for row in rows:
+        needed = global_batch.steps_needed(dataset, (row["batch"],), seed=row["seed"])
+        assert row["steps"] >= needed[row["batch"]] > 0
+        assert row["seconds"] >= 0
+
+
+def test_what_a_loss_took_is_drawn_where_all_seeds_got_there(tmp_path):
+    rows = [
+        {"batch": batch, "seed": seed, "steps": 100 // batch + seed, "seconds": 0.1}
+        for batch, seed in ((1, 1), (4, 1), (4, 2), (16, 1), (16, 2))
+    ]
+    records.save("made up", {"rows": rows}, "a command", (), tmp_path)
+    record = records.load("made up", tmp_path)
+    figure = figures.accuracy.steps_and_seconds(record)
+    left, right = figure.axes
+    assert list(left.lines[0].get_xdata()) == [4, 16]
+    assert list(left.lines[0].get_ydata()) == [26.5, 7.5]
+    assert list(right.lines[0].get_ydata()) == pytest.approx([0.1, 0.1])
+    assert record.origin in figure.get_supxlabel()
 
 
 def test_a_recipe_that_never_gets_there_is_called_so(tmp_path):
@@ -234,6 +276,49 @@ def test_what_the_check_of_step_4_lets_pass_can_be_read(way, checkpoint, dataset
     images = next(iter(data.test_batches(dataset, 10)))[0]
     guess = model(images, training=False).numpy().argmax(axis=1).astype(np.uint8)
     assert global_batch.score(folder, replace(dataset, y_test=guess)) == 1
+
+
+def network(outputs=10, activation=None):
+    """One dense layer on images, in Keras 2."""
+    import tensorflow as tf
+
+    layers = tf.keras.layers
+    return tf.keras.Sequential(
+        [
+            tf.keras.Input((28, 28, 1)),
+            layers.Flatten(),
+            *([layers.Lambda(activation)] if activation else []),
+            layers.Dense(outputs),
+        ]
+    )
+
+
+def test_a_network_of_ones_own_is_tested_as_it_was_kept(dataset, tmp_path):
+    model = network()
+    model.save(tmp_path / "model.keras")
+    images = next(iter(data.test_batches(dataset, 10)))[0]
+    guess = model(images).numpy().argmax(axis=1).astype(np.uint8)
+    agreeing = replace(dataset, y_test=guess)
+    assert global_batch.score(tmp_path, agreeing, width=None) == 1
+    guess[:4] = (guess[:4] + 1) % 10
+    agreeing = replace(dataset, y_test=guess)
+    assert global_batch.score(tmp_path, agreeing, width=None) == 0.6
+
+
+def test_what_is_no_network_for_these_images_is_refused(dataset, tmp_path):
+    def refusal():
+        with pytest.raises(course.CourseError) as refused:
+            global_batch.score(tmp_path, dataset, width=None)
+        return str(refused.value)
+
+    assert "there is no network in" in refusal()
+    path = tmp_path / "model.keras"
+    path.write_text("0.99")
+    assert "model.keras can't be loaded" in refusal()
+    network(outputs=3).save(path)
+    assert "(None, 3) of (None, 28, 28, 1)" in refusal()
+    network(activation=lambda x: 2 * x).save(path)  # code that comes with the file
+    assert "model.keras can't be loaded" in refusal()
 
 
 def test_a_small_network_learns_by_the_rates_it_is_given(dataset):

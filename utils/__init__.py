@@ -39,7 +39,7 @@ _MODULES = {
         "checking": "clinic",
         "cluster": "elastic handed_in namespaces recorded slurm spark",
         "measure": "bench cost_model equality four_ways global_batch network_speed "
-        "optimizers records scaling step_profile strategies timeline wires",
+        "optimizers records scaling speedrun step_profile strategies timeline wires",
     }.items()
     for module in modules.split()
 }

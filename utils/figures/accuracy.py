@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import pandas
 from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
@@ -77,16 +78,36 @@ def needed(by_seed: Sequence[Mapping[int, int]], scale: float) -> Figure:
     foretold = least * (1 + scale / batches)
     figure, (left, right) = subplots(1, 2, figsize=(10, 3.4))
     for axis, name, factor in ((left, "steps", 1), (right, "images", batches)):
-        (line,) = axis.plot(batches, (counted * factor).mean(axis=0), label="mean")
-        marks = {"ls": "", "marker": "o", "ms": 4, "color": line.get_color()}
-        axis.plot(batches, (counted * factor).T, alpha=0.5, **marks)
+        _to_a_loss(axis, batches, counted * factor, name)
         label = f"by the noise scale, {scale:.0f}"
         axis.plot(batches, foretold * factor, "--", color=GREY, label=label)
         axis.axvline(scale, color=GREY, ls=":", lw=1)
-        _doubling(axis, batches, "images in a batch")
-        axis.set(yscale="log", ylabel=f"{name} to the same loss")
     left.legend(title="and each seed")
     return figure
+
+
+def steps_and_seconds(record: Record) -> Figure:
+    """Steps, and seconds of one core, to a loss in recorded runs, against the batch; of
+    each seed. A batch is left out where a seed did not reach it."""
+    rows = pandas.DataFrame(record.results["rows"])
+    figure, axes = subplots(1, 2, figsize=(10, 3.4))
+    for axis, name in zip(axes, ("steps", "seconds"), strict=True):
+        by_batch = rows.pivot(index="seed", columns="batch", values=name)
+        by_batch = by_batch.dropna(axis="columns")
+        _to_a_loss(axis, by_batch.columns, by_batch.to_numpy(), name)
+    axes[0].legend(title="and each seed")
+    return figure.with_origin(record.origin)
+
+
+def _to_a_loss(
+    axis: Axes, batches: Sequence[int], values: np.ndarray, name: str
+) -> None:
+    """A line through the means of values (seeds, batches), and a mark for each."""
+    (line,) = axis.plot(batches, values.mean(axis=0), label="mean")
+    marks = {"ls": "", "marker": "o", "ms": 4, "color": line.get_color()}
+    axis.plot(batches, values.T, alpha=0.5, **marks)
+    _doubling(axis, batches, "images in a batch")
+    axis.set(yscale="log", ylabel=f"{name} to the same loss")
 
 
 def by_workers(by_recipe: Mapping[str, Mapping[int, Sequence[float]]]) -> Figure:
@@ -171,27 +192,32 @@ def accuracy_by_workers(record: Record) -> Figure:
 
 
 def time_to_accuracy(record: Record, target: float) -> Figure:
-    """Seconds of training of recorded runs until an accuracy is reached, against
-    workers: the mean over the seeds, from the fastest to the slowest. A number of
-    workers is left out where a seed did not reach it."""
-    figure, axis = subplots(figsize=(8, 3.8))
+    """Steps, and seconds of training, of recorded runs until an accuracy is reached,
+    against the global batch: the mean over the seeds, from the fewest to the most. A
+    batch is left out where a seed did not reach it."""
+    figure, axes = subplots(1, 2, figsize=(10, 3.8))
     groups = global_batch.grouped(record.results["runs"])
-    for number, (recipe, by_workers) in enumerate(groups.items()):
-        seconds = {
-            n: [global_batch.seconds_to(run, target) for run in by_workers[n]]
-            for n in sorted(by_workers)
-        }
-        seconds = {n: values for n, values in seconds.items() if None not in values}
-        means = np.array([np.mean(values) for values in seconds.values()])
-        low = means - [min(values) for values in seconds.values()]
-        high = [max(values) for values in seconds.values()] - means
-        label = recipe if seconds else f"{recipe}: never"
-        places = [n * 1.04 ** (number - 1) for n in seconds]
-        axis.errorbar(places, means, np.array([low, high]), capsize=3, label=label)
-    _doubling(axis, sorted(by_workers), "workers")
-    axis.set(ylabel=f"seconds of training to {target:.0%}")
-    axis.set_ylim(bottom=0)
-    axis.legend(title="mean, fastest and slowest seed")
+    ways = {"steps": global_batch.steps_to, "seconds": global_batch.seconds_to}
+    for axis, (unit, needed_by) in zip(axes, ways.items(), strict=True):
+        for number, (recipe, by_workers) in enumerate(groups.items()):
+            batches = [n * global_batch.BATCH for n in sorted(by_workers)]
+            needs = {
+                n * global_batch.BATCH: [
+                    needed_by(run, target) for run in by_workers[n]
+                ]
+                for n in sorted(by_workers)
+            }
+            needs = {batch: all_ for batch, all_ in needs.items() if None not in all_}
+            means = np.array([np.mean(values) for values in needs.values()])
+            low = means - [min(values) for values in needs.values()]
+            high = [max(values) for values in needs.values()] - means
+            label = recipe if needs else f"{recipe}: never"
+            places = [batch * 1.04 ** (number - 1) for batch in needs]
+            axis.errorbar(places, means, np.array([low, high]), capsize=3, label=label)
+        _doubling(axis, batches, "images in a batch, 64 for each worker")
+        axis.set(ylabel=f"{unit} of training to {target:.0%}")
+        axis.set_ylim(bottom=0)
+    axes[0].legend(title="mean, fewest and most of the seeds")
     return figure.with_origin(record.origin, *record.notes)
 
 

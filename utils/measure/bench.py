@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from utils.base import course, files, machine, profiles, programs, supervise
 from utils.lessons import outline
-from utils.measure import cost_model, network_speed, records
+from utils.measure import cost_model, network_speed, records, speedrun
 from utils.measure.table import IMAGES, SECONDS, TARGET, Row, Section, keep, recorded
 from utils.running import launch, launchers
 
@@ -586,6 +586,7 @@ SECTIONS = {
     "precision": precision,
     "accuracy": accuracy,
     "recipe": recipe,
+    "speedrun": speedrun.of_bench,
     "gpu": gpu,
     "network": network_speed.of_bench,
 }
@@ -673,7 +674,7 @@ def write(sections: Sequence[Section], out: Path) -> None:
                     rows.writerow((*line, row.base))
 
 
-# The page with the recorded tables, and which are on it; README has one sentence.
+# The page with the recorded tables, and which are on it; README has two sentences.
 PAGE, README = course.PACKAGE_ROOT / "BENCHMARKS.md", course.PACKAGE_ROOT / "README.md"
 ON_PAGE = [name for name in SECTIONS if name != "network"]
 BEGIN, END = "<!-- course bench --record writes this -->", "<!-- until here -->"
@@ -695,8 +696,12 @@ def with_records(page: str) -> str:
 SENTENCE = "<!-- bench_launch.json says this -->"
 
 
-def with_sentence(readme: str) -> str:
-    """The README with how fast two workers are, in a sentence between two marks.
+SPEEDRUN = "<!-- bench_speedrun.json says this -->"
+
+
+def with_sentences(readme: str) -> str:
+    """The README with how fast two workers are, and how soon they get to an accuracy,
+    each in a sentence between two marks.
 
     Raises CourseError if a mark is missing.
     """
@@ -712,7 +717,8 @@ def with_sentence(readme: str) -> str:
         f"as many as one; {one.base.partition(':')[0]}, {most:,.0f}, which is the "
         f"machine's limit. {record.origin}"
     )
-    return programs.between(README.name, readme, SENTENCE, END, text)
+    readme = programs.between(README.name, readme, SENTENCE, END, text)
+    return programs.between(README.name, readme, SPEEDRUN, END, speedrun.sentence())
 
 
-PAGES = {PAGE: with_records, README: with_sentence}
+PAGES = {PAGE: with_records, README: with_sentences}

@@ -6,14 +6,21 @@
 trains solutions/scaled_solution.py on 1, 2 and 4 workers for the same number of epochs,
 by three recipes, from three seeds each, and records how accurate it became. Stopped,
 it goes on where it was.
+
+    OPENBLAS_NUM_THREADS=1 python -m utils.measure.global_batch --to-a-loss
+
+records steps and time of the tiny model to a loss, in a minute.
 """
 
 import argparse
 import json
 import math
+import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas
@@ -24,11 +31,14 @@ from utils.running import launch
 from utils.running.result import Run
 from utils.training import data, keras_2, networks
 
+if TYPE_CHECKING:
+    import tensorflow as tf
+
 PROGRAM = course.PACKAGE_ROOT / "solutions" / "scaled_solution.py"
 BASE_LR, BATCH, EPOCHS, IMAGES = 0.02, 64, 4, 6_400
 SEEDS = (1, 2, 3)
 TIME_LIMIT = 600.0  # seconds for a run; on two idle cores it takes about fifty
-GOAL = 0.88
+GOAL = 0.9  # test accuracy, of an attempt
 
 # Recipe -> options of the program, on so many workers. On one, all are the same.
 RECIPES = {
@@ -117,8 +127,21 @@ def summary(runs: list[dict]) -> pandas.DataFrame:
 
 def seconds_to(run: dict, accuracy: float) -> float | None:
     """Seconds of training until the end of the first epoch with this accuracy."""
-    epochs = zip(run["accuracy"], run["seconds"], strict=True)
-    return next((seconds for reached, seconds in epochs if reached >= accuracy), None)
+    epoch = _first_epoch(run, accuracy)
+    return None if epoch is None else run["seconds"][epoch]
+
+
+def steps_to(run: dict, accuracy: float) -> int | None:
+    """The steps until then, each with BATCH images on each worker."""
+    epoch = _first_epoch(run, accuracy)
+    if epoch is None:
+        return None
+    return (epoch + 1) * (run["images"] // BATCH // run["workers"])
+
+
+def _first_epoch(run: dict, accuracy: float) -> int | None:
+    epochs = enumerate(run["accuracy"])
+    return next((epoch for epoch, reached in epochs if reached >= accuracy), None)
 
 
 def target(runs: list[dict]) -> float:
@@ -223,6 +246,21 @@ def steps_needed(
                 if not loss < reached < DIVERGED:
                     break
     return steps
+
+
+def to_a_loss(
+    dataset: data.Dataset, batches: tuple[int, ...], seeds: Sequence[int]
+) -> list[dict]:
+    """What `steps_needed` finds for each batch and seed, and how long one core computes
+    for it: rows of batch, seed, steps, and seconds of processor time."""
+    model, rows = OneLayer(dataset), []
+    for seed in seeds:
+        for batch, steps in steps_needed(dataset, batches, seed=seed).items():
+            random, began = np.random.default_rng(seed), time.process_time()
+            model.train(batch, 0.0, steps, random)  # any rate takes as long
+            row = {"batch": batch, "seed": seed, "steps": steps}
+            rows.append(row | {"seconds": round(time.process_time() - began, 4)})
+    return rows
 
 
 # ------------------------------------------------------------ a small network
@@ -342,18 +380,25 @@ class Attempt:
 
 
 def attempt(
-    name: str, script: str | Path, workers: int, width: int = 1, **options: object
+    name: str,
+    script: str | Path,
+    workers: int,
+    width: int | None = 1,
+    **options: object,
 ) -> Attempt:
     """Run a program, time it, and test the weights that it kept on all test images.
 
     It has to keep them as exercises/scaled.py does, in the empty folder that it gets
-    as --checkpoint. Its own word on time and accuracy is not asked for. options: its
-    other ones. Raises CourseError if it kept no weights of the course's network, and as
+    as --checkpoint. Its own word on time and accuracy is not asked for. width: of the
+    course's network; None for a network of the program's own, which it keeps whole.
+    options: its other ones. Raises CourseError if it kept none of that, and as
     `launch.run` does.
     """
     folder = logs.new_folder("attempt") / "kept"
+    if width is not None:
+        options["width"] = width
     run = launch.run(
-        script, workers=workers, width=width, checkpoint=course.shown(folder), **options
+        script, workers=workers, checkpoint=course.shown(folder), **options
     )
     trained, everything = data.load("auto", options.get("train_images")), data.load()
     tested = replace(trained, x_test=everything.x_test, y_test=everything.y_test)
@@ -361,27 +406,46 @@ def attempt(
     return Attempt(name, workers, run.seconds, accuracy, folder, run)
 
 
-def score(folder: Path, dataset: data.Dataset, width: int = 1) -> float:
-    """The accuracy on x_test of the course's network with the weights in `folder`.
+def score(folder: Path, dataset: data.Dataset, width: int | None = 1) -> float:
+    """The accuracy on x_test of the course's network with the weights in `folder`, or,
+    where width is None, of the network that is kept there whole.
 
     The newest checkpoint counts: of tf.train, by whatever key it holds the model, or a
-    file of Keras. Raises CourseError if there is none, or one of other weights.
+    file of Keras. Raises CourseError if there is none, or one of something else.
     """
     keras_2.choose()
     import tensorflow as tf
 
     # Of another network it would list every single weight.
     tf.get_logger().setLevel("ERROR")
+    if width is None:
+        model = _whole_network(folder, dataset)
+    else:
+        model = _course_network(folder, width)
+    right = 0
+    for images, labels in data.test_batches(dataset, 200).as_numpy_iterator():
+        outputs = model(images, training=False).numpy()
+        right += int((outputs.argmax(1) == labels.argmax(1)).sum())
+    return right / len(dataset.x_test)
+
+
+def _newest(folder: Path, *endings: str) -> Path | None:
+    """The newest file in a folder with such a name."""
+    paths = (path for ending in endings for path in folder.rglob(f"*.{ending}"))
+    return max(paths, key=lambda path: path.stat().st_mtime_ns, default=None)
+
+
+def _course_network(folder: Path, width: int) -> "tf.keras.Model":
+    """The course's network with the weights in a folder."""
+    import tensorflow as tf
+
     model = networks.wide_resnet(width)
     newest = tf.train.latest_checkpoint(str(folder))
-    files_of_keras = sorted(
-        (path for ending in ("keras", "h5") for path in folder.rglob(f"*.{ending}")),
-        key=lambda path: path.stat().st_mtime_ns,
-    )
+    file_of_keras = _newest(folder, "keras", "h5")
     if newest is not None:
         reason = _restore(model, newest)
-    elif files_of_keras:
-        reason = _load(model, files_of_keras[-1])
+    elif file_of_keras:
+        reason = _load(model, file_of_keras)
     else:
         raise course.CourseError(
             f"there is no checkpoint in {course.shown(folder)}: is step 4 done?"
@@ -390,11 +454,33 @@ def score(folder: Path, dataset: data.Dataset, width: int = 1) -> float:
         raise course.CourseError(
             f"{course.shown(folder)} holds no weights of WRN-16-{width}: {reason}"
         )
-    right = 0
-    for images, labels in data.test_batches(dataset, 200).as_numpy_iterator():
-        outputs = model(images, training=False).numpy()
-        right += int((outputs.argmax(1) == labels.argmax(1)).sum())
-    return right / len(dataset.x_test)
+    return model
+
+
+def _whole_network(folder: Path, dataset: data.Dataset) -> "tf.keras.Model":
+    """The network in a folder's newest *.keras. Only layers of Keras' own are loaded,
+    no code that comes with the file."""
+    import tensorflow as tf
+
+    path = _newest(folder, "keras")
+    if path is None:
+        raise course.CourseError(
+            f"there is no network in {course.shown(folder)}: let rank 0 keep it whole, "
+            'with model.save(args.checkpoint / "model.keras").'
+        )
+    try:
+        model = tf.keras.models.load_model(path, compile=False)
+    except (OSError, TypeError, ValueError) as error:
+        raise course.CourseError(
+            f"{course.shown(path)} can't be loaded: {str(error).splitlines()[0]}"
+        ) from None
+    shapes = (None, *dataset.image_shape), (None, len(dataset.classes))
+    if (model.input_shape, model.output_shape) != shapes:
+        raise course.CourseError(
+            f"{course.shown(path)} makes {model.output_shape} of {model.input_shape}; "
+            f"wanted is {shapes[1]} of {shapes[0]}: a score for each class."
+        )
+    return model
 
 
 def _restore(model, newest: str) -> str:
@@ -434,13 +520,27 @@ def front(attempts: list[Attempt]) -> list[Attempt]:
 # ------------------------------------------------------------ the command
 
 
+def record_to_a_loss() -> None:
+    """Record `to_a_loss`, of one thread, for batches from 1 to 1,024."""
+    one_thread = "OPENBLAS_NUM_THREADS=1"
+    if one_thread.partition("=")[::2] not in os.environ.items():
+        raise course.CourseError(f"set {one_thread}: threads wait for one another.")
+    rows = to_a_loss(data.load("sample", 2_400), (1, 4, 16, 64, 256, 1024), range(1, 6))
+    command = f"{one_thread} python -m utils.measure.global_batch --to-a-loss"
+    records.save("to_a_loss", {"rows": rows}, command)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Record what the global batch does.")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--train-images", type=int, default=IMAGES)
+    parser.add_argument("--to-a-loss", action="store_true")
     args = parser.parse_args()
+    if args.to_a_loss:
+        record_to_a_loss()
+        return
     saved = course.root() / "logs" / "global_batch.json"
     saved.parent.mkdir(exist_ok=True)
     runs = measure(

@@ -108,6 +108,7 @@ TITLES = {
     "precision": "One worker on one core or GPU",
     "accuracy": f"Time to {TARGET} validation accuracy, twice running",
     "recipe": "Validation accuracy, one thing changed",
+    "speedrun": "Speedrun: test images that it gets wrong, one thing changed",
     "gpu": "WRN-16-10 on GPUs, 128 images a step on each",
     "network": "Two hosts of one core each, by the network between them",
 }
