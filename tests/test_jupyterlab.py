@@ -33,8 +33,11 @@ SHOWN = ":not(.lm-mod-hidden)"
 NOTEBOOK = f".jp-NotebookPanel{SHOWN}"
 CELL = f"{NOTEBOOK} .jp-CodeCell"
 EDITOR = f".jp-FileEditor{SHOWN}"
-# The toolbar calls a kernel idle that is not there yet.
-STATUS = "#jp-main-statusbar"
+# The page calls some kernels idle that are not there yet, and others unknown until they
+# have run a cell.
+CONNECTED = """(kernel =>
+    kernel?.connectionStatus === "connected" && kernel.status !== "restarting"
+)(jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel)"""
 ACCEPT = ".jp-Dialog .jp-mod-accept"
 # What the terminal shows: it is painted, there is no text in the page.
 TERMINAL = """(screen => screen && Array.from(
@@ -74,7 +77,7 @@ def opened(lab, chromium, tmp_path):
     def opened(notebook: str) -> browser.Page:
         page = chromium.open(f"{address}lab/tree/{notebook}", 1440)
         pages.append(page)
-        wait_for_text(page, STATUS, "| Idle")
+        page.wait_for(f"window.jupyterapp?.shell && {CONNECTED}", LONG)
         return page
 
     yield opened
@@ -211,7 +214,7 @@ def test_no_worker_is_left_of_a_run_that_is_stopped_restarted_or_closed(opened, 
     page.click(find(page, ACCEPT, "Restart"))
     wait_for_their_end()
 
-    wait_for_text(page, STATUS, "| Idle")
+    page.wait_for(CONNECTED, LONG)
     has_run(page, run_cell(page, "from utils import check"))
     run_cell(page, "epochs=20,")
     wait_for_the_workers()
