@@ -28,7 +28,16 @@ import websocket
 from utils.base import supervise
 
 TIME_LIMIT = 30.0  # seconds, for what a page should do at once
-SHIFT = 8
+CTRL, SHIFT = 2, 8
+# The numbers that old programs know keys by; those of letters are their capitals'.
+NUMBERS = {
+    "Backspace": 8,
+    "Tab": 9,
+    "Enter": 13,
+    "End": 35,
+    "Home": 36,
+    "ArrowDown": 40,
+}
 
 
 def found() -> str | None:
@@ -55,14 +64,19 @@ class Page:
 
     def call(self, method: str, **parameters) -> dict:
         """What the browser answers. Raises RuntimeError when it refuses."""
-        number = next(self._numbers)
-        message = {"id": number, "method": method, "params": parameters}
-        self._socket.send(json.dumps(message))
+        number = self._ask(method, **parameters)
         while (answer := self._next()).get("id") != number:
             pass
         if "error" in answer:
             raise RuntimeError(f"{method}: {answer['error']['message']}")
         return answer["result"]
+
+    def _ask(self, method: str, **parameters) -> int:
+        """The number that the answer will have."""
+        number = next(self._numbers)
+        message = {"id": number, "method": method, "params": parameters}
+        self._socket.send(json.dumps(message))
+        return number
 
     def _next(self) -> dict:
         """The next message; what happened on the page is noted."""
@@ -73,6 +87,8 @@ class Page:
                 self._loaded = True
             case "Network.requestWillBeSent":
                 self.requests.append(facts["request"]["url"])
+            case "Page.javascriptDialogOpening":  # it asks whether to leave it unsaved
+                self._ask("Page.handleJavaScriptDialog", accept=True)
             case "Runtime.exceptionThrown":
                 details = facts["exceptionDetails"]
                 thrown = details.get("exception", {}).get("description", "")
@@ -128,16 +144,22 @@ class Page:
             f"(box => [box.x + box.width / 2, box.y + box.height / 2])"
             f"(document.querySelector({json.dumps(selector)}).getBoundingClientRect())"
         )
-        for kind in ("mousePressed", "mouseReleased"):
-            place = {"x": x, "y": y, "button": "left", "clickCount": 1}
+        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+            button = "none" if kind == "mouseMoved" else "left"
+            place = {"x": x, "y": y, "button": button, "clickCount": 1}
             self.call("Input.dispatchMouseEvent", type=kind, **place)
 
-    def press(self, key: str, code: int, held: int = 0) -> None:
-        """Press and release a key, such as `"Tab", 9`: its name, its old number. held:
-        SHIFT, if that is down meanwhile."""
+    def press(self, key: str, held: int = 0) -> None:
+        """Press and release a key, such as "Tab" or "a". held: CTRL or SHIFT, if that
+        is down meanwhile."""
+        number = NUMBERS.get(key) or ord(key.upper())
         for kind in ("keyDown", "keyUp"):
-            names = {"key": key, "code": key, "windowsVirtualKeyCode": code}
+            names = {"key": key, "code": key, "windowsVirtualKeyCode": number}
             self.call("Input.dispatchKeyEvent", type=kind, modifiers=held, **names)
+
+    def type(self, text: str) -> None:
+        """Put a text in where the cursor is, as a paste or an input method does."""
+        self.call("Input.insertText", text=text)
 
     def screenshot(self, path: Path) -> None:
         """Keep what is in the window as a PNG."""

@@ -24,7 +24,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 PICTURES = HERE / "screenshots"
 HANDBOOK = ROOT / "handbook"
-WORKSPACE = ROOT / "utils" / "setup" / "jupyterlab" / "workspace.json"
+SETTINGS = ROOT / "utils" / "setup" / "jupyterlab"
+WORKSPACE = SETTINGS / "workspace.json"
 HTML = ROOT / "build" / "site" / "html"
 SIZE = {"width": 1280, "height": 800}
 TIME_LIMIT = 600.0  # seconds, for all that JupyterLab does here
@@ -102,32 +103,39 @@ def gradebook(chromium: browser.Browser, grades: Path) -> None:
 
 
 @contextlib.contextmanager
-def lab() -> Iterator[tuple[str, Path]]:
+def lab(time_limit: float = TIME_LIMIT) -> Iterator[tuple[str, Path]]:
     """JupyterLab as it first starts, in a copy of the course: its address, the copy."""
     with files.scratch() as scratch:
         copy = scratch / "course"
         for name in ("notebooks", "exercises", "solutions"):
             shutil.copytree(ROOT / name, copy / name)
         environment = os.environ | {
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "COURSE_PROFILE": "ci",
             "JUPYTERLAB_SETTINGS_DIR": str(scratch / "settings"),
             "JUPYTER_CONFIG_DIR": str(scratch / "config"),
             "JUPYTER_RUNTIME_DIR": str(scratch / "runtime"),
             "IPYTHONDIR": str(scratch / "ipython"),
         }
-        # The environment has a workspace, too, which a learner may have changed.
+        # The environment has settings and a workspace, too, but maybe older ones, or
+        # as a learner has changed them.
         jupyter = [sys.executable, "-m", "jupyter", "lab"]
         where = f"workspaces_dir={scratch / 'workspaces'}"
         opened = ["workspaces", "import", f"--LabWorkspaceImportApp.{where}"]
         opened += ["--name", "default", str(WORKSPACE)]
-        subprocess.run([*jupyter, *opened], check=True, env=environment, timeout=120)
+        subprocess.run(
+            [*jupyter, *opened], check=True, env=environment, timeout=time_limit
+        )
         command = [*jupyter, "--no-browser", f"--LabApp.{where}"]
+        command += [f"--LabApp.app_settings_dir={SETTINGS}"]
+        command += [f"--config={SETTINGS / 'server.json'}"]
         command += ["--allow-root", "--port=0", "--ip=127.0.0.1"]
         command += ["--IdentityProvider.token=", "--LabApp.expose_app_in_browser=True"]
         log = scratch / "log"
         with (
             log.open("w") as said,
             supervise.owned(
-                command, TIME_LIMIT, cwd=copy, env=environment, stdout=said, stderr=said
+                command, time_limit, cwd=copy, env=environment, stdout=said, stderr=said
             ),
         ):
             yield _address(log), copy

@@ -121,7 +121,7 @@ def check(
     from IPython.display import DisplayHandle
 
     handle = DisplayHandle()
-    handle.display("Running your program ...")
+    handle.display({"text/plain": "Running your program ..."}, raw=True)
     report = report_on(step, exercise, script)
     handle.update(report)
     wrong = report.wrong

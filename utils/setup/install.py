@@ -53,6 +53,7 @@ QUIET_IMPORT = Path(__file__).with_name("quiet_import.py")
 PATIENT = Path(__file__).with_name("patient.cpp")
 LAB_SETTINGS = Path(__file__).with_name("jupyterlab") / "overrides.json"
 LAB_WORKSPACE = Path(__file__).with_name("jupyterlab") / "workspace.json"
+LAB_SERVER = Path(__file__).with_name("jupyterlab") / "server.json"
 
 # The environment takes 3 GB, and building Horovod 1 GB more for a while.
 NEEDED_GB = 5
@@ -300,15 +301,21 @@ def install_course(home):
 
 def set_up_jupyterlab(home):
     """A first start that is quiet, and has lesson and exercise side by side. It comes
-    with the environment: what the user's home says of JupyterLab is left alone."""
+    with the environment: what the user's home says of JupyterLab is left alone.
+
+    Who closes a notebook shuts its kernel down, and so ends what runs in it. And
+    terminals are shells that keep PATH: those of a server that no terminal started, as
+    in a container, would be login shells, which set it anew and don't find `course`.
+    """
     settings = home.prefix / "share" / "jupyter" / "lab" / "settings"
     workspaces = settings.with_name("workspaces")
     configuration = home.prefix / "etc" / "jupyter"
     for folder in (settings, workspaces, configuration):
         folder.mkdir(parents=True, exist_ok=True)
     replace(settings / LAB_SETTINGS.name, LAB_SETTINGS.read_text())
-    there = json.dumps({"LabApp": {"workspaces_dir": str(workspaces)}})
-    replace(configuration / "jupyter_lab_config.json", there)
+    there = {"LabApp": {"workspaces_dir": str(workspaces)}}
+    there |= json.loads(LAB_SERVER.read_text())
+    replace(configuration / "jupyter_lab_config.json", json.dumps(there))
     if not any(workspaces.iterdir()):  # what JupyterLab keeps there is the learner's
         open_it = ("lab", "workspaces", "import", "--name", "default", LAB_WORKSPACE)
         where = {"JUPYTERLAB_WORKSPACES_DIR": str(workspaces)}
@@ -332,7 +339,7 @@ STAGES = (
     (
         "the course and its Jupyter kernel",
         install_course,
-        [PYPROJECT, QUIET_IMPORT, PATIENT, LAB_SETTINGS, LAB_WORKSPACE],
+        [PYPROJECT, QUIET_IMPORT, PATIENT, LAB_SETTINGS, LAB_WORKSPACE, LAB_SERVER],
     ),
     ("a first sum over two processes", check_all_reduce, [FIRST_SUM]),
 )
