@@ -59,12 +59,9 @@ def chromium():
 
 
 @pytest.fixture
-def opened(lab, chromium, tmp_path):
-    """A function that opens a notebook in a tab of its own, and waits for its kernel.
-
-    All is as it was shipped at first. The last picture of each page is kept where
-    pytest keeps what failed.
-    """
+def opened(lab, chromium):
+    """A function that opens a notebook in a tab of its own, and waits for its kernel;
+    all is as it was shipped at first."""
     address, copy = lab
     (workspace,) = (copy.parent / "workspaces").iterdir()
     workspace.write_text(screenshots.WORKSPACE.read_text())
@@ -81,8 +78,7 @@ def opened(lab, chromium, tmp_path):
         return page
 
     yield opened
-    for number, page in enumerate(pages):
-        page.screenshot(tmp_path / f"page_{number}.png")
+    for page in pages:
         page.evaluate("window.jupyterapp?.serviceManager.sessions.shutdownAll()")
         page.evaluate("window.jupyterapp?.serviceManager.terminals.shutdownAll()")
         page.go("about:blank")
