@@ -99,13 +99,13 @@ def _disturbed(busy: list[float]) -> list[str]:
 
 def sentence() -> str:
     """The course's own recorded time, for README and to compare another one with."""
-    section, record = recorded("speedrun")
+    section, _ = recorded("speedrun")
     ours = next(row for row in section.rows if row.name == RECORD)
     times, most = ours.facts["seconds"], max(ours.values)
     words = (
         f"{GOAL:.2f} test accuracy on Fashion-MNIST takes "
         f"{statistics.median(times):.1f} s ({min(times):.1f} to {max(times):.1f}, "
         f"{len(times)} seeds, {1 - most / 100:.3f} or better), from the command to its "
-        f"end, on 2 workers with a core each. {record.origin}"
+        f"end, on {CORES} workers with a core each."
     )
     return " ".join([words, *_disturbed(ours.facts["busy"])])
