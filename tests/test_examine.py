@@ -92,12 +92,14 @@ RANK = 'int(__import__("os").environ["OMPI_COMM_WORLD_RANK"])'
 PATHS = """\
 import os, pathlib
 RUN, RANK = pathlib.Path(os.environ["COURSE_RUN"]), os.environ["OMPI_COMM_WORLD_RANK"]
+RUN = RUN.parent if RUN.suffix == ".home" else RUN
 os.environ["JSONL"] = str(RUN / f"rank.{RANK}.jsonl")
 """
 # A process that outlives the program, and then says that mpirun never started it.
 FORGED_OUTCOME = """\
 import json, os, pathlib, time
 RUN = pathlib.Path(os.environ["COURSE_RUN"])
+RUN = RUN.parent if RUN.suffix == ".home" else RUN
 told = {{"outcome": "failed", "script": "", "seconds": 1, "mpirun": 1}}
 told["statuses"] = {{}}
 if os.fork() == 0:

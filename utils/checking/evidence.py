@@ -140,6 +140,8 @@ _HOROVOD: Schema = _OF_EVERY_PROGRAM | {
         "after": _table(_metric),
         "read": _list(_text),
     },
+    "evaluated": {"fit": _flag, "metrics": _table(_metric)},
+    "left": {"files": _list(_text)},
     "graphs": {"count": _whole},
     "graph": {
         "error": _optional(_text),

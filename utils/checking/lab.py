@@ -59,7 +59,8 @@ class World:
     local_ranks: what to pretend, by rank, where not the real ones; gpus: how many to
     pretend on the machine; given: the CUDA_VISIBLE_DEVICES of each worker, by rank,
     where a scheduler has set it. devices_only: a worker ends when it has chosen its
-    devices. count_only: see observers/observe.py. replicas: of a single
+    devices. count_only: see observers/observe.py. apart: each worker has a folder of its
+    own, so that it is seen who writes what. replicas: of a single
     worker, for programs with tf.distribute; reference: it runs the course's program
     for one device, with which the other is compared. machines: each worker is on a
     machine of its own, with one GPU and a disk (see observers/scaled.py).
@@ -85,6 +86,7 @@ class World:
     given: tuple[str, ...] = ()
     devices_only: bool = False
     count_only: bool = False
+    apart: bool = False
     replicas: int = 0
     reference: bool = False
     machines: bool = False
@@ -130,6 +132,11 @@ def _machines(size: int, **facts) -> World:
 
 
 _FOUR_EPOCHS = ("--epochs", "4")
+# What a program may look at, and then do something else.
+OTHER_OPTIONS = (
+    *("--seed", "1", "--epochs", "2"),
+    *("--target-accuracy", "0", "--patience", "1"),
+)
 
 FILES = (10, 10, 10, 10)  # images in each
 REST_OF_FILES = 1, 1  # epochs and steps that are done before
@@ -139,7 +146,10 @@ _DONE = ("--epochs-done", str(REST_OF_FILES[0]), "--steps-done", str(REST_OF_FIL
 # Two workers of a machine with four GPUs, on which others work, too; and machines
 # without a GPU.
 WORLDS = {
-    "two": World(2, local_ranks=(3, 1), gpus=4, graphs=True),
+    "two": World(2, local_ranks=(3, 1), gpus=4, apart=True, graphs=True),
+    "other options": World(
+        2, local_ranks=(3, 1), gpus=4, apart=True, options=OTHER_OPTIONS
+    ),
     # Two machines with a worker each, or one with three or one; for so many epochs that
     # whoever draws at random from all images draws nearly every one.
     "pair": World(
@@ -495,14 +505,18 @@ def _work(running: _Running, environment: dict[str, str]) -> int:
     local_rank = world.local_ranks[rank] if world.local_ranks else None
     if local_rank is not None:
         os.environ["OMPI_COMM_WORLD_LOCAL_RANK"] = str(local_rank)
+        local_size = observe.local_size(local_rank, world.gpus)
+        os.environ["OMPI_COMM_WORLD_LOCAL_SIZE"] = str(local_size)
     for number, name in ((1, "out"), (2, "err")):
         path = running.folder / f"rank.{rank}.{name}"
         os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600), number)
     stack = (running.folder / f"rank.{rank}.stack").open("w")
     faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
     home = running.folder
-    if world.machines or world.cluster:
+    if world.machines or world.cluster or world.apart:
         home /= f"rank.{rank}.home" if world.failing is None else "home"
+    if world.apart:
+        os.environ["COURSE_RUN"] = str(home)
     if world.after:
         shutil.copytree(running.earlier / home.name, home)
     if world.cut:

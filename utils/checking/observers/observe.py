@@ -32,6 +32,7 @@ _dumps, _write, _clock, _frame = json.dumps, os.write, time.monotonic, sys._getf
 NOISE = 0.05  # of a weight's spread: how far apart the workers start
 APART = 1 / 64  # how far apart their validation metrics are, at least
 SMALL = 8  # numbers in a tensor whose values are reported
+UPDATES = 3  # so many are compared: as many as two workers have steps in an epoch
 UNKNOWN = -1  # instead of an image's number
 ALIKE = 5e-4  # how far apart the moments of an image may be found, relative
 
@@ -94,6 +95,9 @@ def _wrap(owner, name: str, handler) -> None:
         return handler(_current, original, name)(*args, **kwargs)
 
     observed.__name__ = name
+    # AutoGraph is not to translate it, where a pipeline asks for the rank: a translation
+    # is no code of the checks.
+    observed.autograph_info__ = None
     setattr(owner, name, observed)
 
 
@@ -284,6 +288,11 @@ def _as_json(value):
     return repr(value)[:MOST_TEXT]
 
 
+def local_size(local_rank: int, gpus: int) -> int:
+    """How many workers to pretend on a machine: one for each of its GPUs."""
+    return max(gpus, local_rank + 1)
+
+
 def name_of(gpu: int) -> str:
     """What CUDA_VISIBLE_DEVICES may call a pretended GPU, here a part of one (MIG)."""
     return f"MIG-{gpu:08x}-5a1e-5ca1-ab1e-{gpu:012x}"
@@ -319,6 +328,7 @@ class Observer(Reporter):
         self._model = self._optimizer = None
         self._resumed = False  # has anything been computed after the first update?
         self._broadcasts = 0
+        self._handed_out = False  # were weights exchanged before the first batch?
         self._trainable: list = []  # all such variables, of whatever model
         self._made: dict[int, object] | None = None  # see _note_made
         self._known: dict[bool, object] = {}  # moments: for training, for validation
@@ -340,8 +350,9 @@ class Observer(Reporter):
                 self.event("asked", name=name, too_early=True, answer=None)
                 raise
             if name.startswith("local") and self.local_rank is not None:
-                local_size = max(self.gpus, self.local_rank + 1)
-                answer = self.local_rank if name == "local_rank" else local_size
+                answer = self.local_rank
+                if name == "local_size":
+                    answer = local_size(self.local_rank, self.gpus)
             if not reported and key[1] is not None:
                 self.event("asked", name=name, too_early=False, answer=answer)
             return answer
@@ -553,9 +564,11 @@ class Observer(Reporter):
         def observed(tape, target, sources, *args, **kwargs):
             result = original(tape, target, sources, *args, **kwargs)
             flat = tf.nest.flatten(result)
-            if self._forwards and not self._gradients and len(flat) > 1:
+            of_next = self._gradients == self._updates < UPDATES
+            if self._forwards and of_next and len(flat) > 1:
+                name = numbered("local", self._gradients)
                 self._gradients += 1
-                self.keep("local", [g for g in flat if g is not None])
+                self.keep(name, [g for g in flat if g is not None])
             return result
 
         return observed
@@ -595,8 +608,14 @@ class Observer(Reporter):
                     return original(*args, **kwargs)
                 finally:
                     self.event("fitted")
+                    self._report_output()
 
         return observed
+
+    def _report_output(self) -> None:
+        """Report how much the program has printed so far, by both ways."""
+        sizes = [os.fstat(number).st_size for number in (1, 2)]
+        self.event("output", sizes=sizes)
 
     def _hook_steps(self, tf) -> None:
         """Compute Keras' first training and validation steps, and count the others.
@@ -631,9 +650,9 @@ class Observer(Reporter):
 
             return counted
 
-        # With a second step, a rank that others leave alone after the first one waits
+        # With more than one, a rank that others leave alone after the first one waits
         # where it would wait in a whole training.
-        trained, validated = (0, 0) if self.count_only else (2, 1)
+        trained, validated = (0, 0) if self.count_only else (UPDATES, 1)
         for name, training, computed in (
             ("train_step", True, trained),
             ("test_step", False, validated),
@@ -693,8 +712,7 @@ class Observer(Reporter):
 
     def _after_forward(self, model, training: bool, inputs) -> None:
         if not self._forwards and training:
-            sizes = [os.fstat(number).st_size for number in (1, 2)]
-            self.event("output", sizes=sizes)
+            self._report_output()
         self.event(
             "forward",
             training=training,
@@ -711,6 +729,7 @@ class Observer(Reporter):
         if self._forwards == 1:
             self._model = model
             self.keep("start", self._weights())
+            self._handed_out = self._made is not None
             made = self._made or {}
             weights = model.trainable_weights
             self.keep("made", [made.get(id(w.handle), w.numpy()) for w in weights])
@@ -731,7 +750,9 @@ class Observer(Reporter):
         wrapped = hasattr(optimizer, "_allreduce_grads")
         if self._updates == 1:
             self._optimizer = optimizer
-            self.keep("applied", [g for g, _ in pairs if g is not None])
+        if self._updates <= UPDATES:
+            name = numbered("applied", self._updates - 1)
+            self.keep(name, [g for g, _ in pairs if g is not None])
         self.event("update", wrapped=wrapped, optimizer=type(optimizer).__name__)
 
     def _after_update(self, optimizer) -> None:
@@ -739,7 +760,7 @@ class Observer(Reporter):
             return
         self.keep("updated", self._weights())
         # Whoever broadcasts from now on has to broadcast the optimizer's state, too.
-        if self.rank and not self._broadcasts:
+        if self.rank and not (self._broadcasts or self._handed_out):
             variables = optimizer.variables
             for v in variables() if callable(variables) else variables:
                 if len(v.shape) and v.dtype.is_floating:
@@ -755,30 +776,71 @@ class Observer(Reporter):
             self._lines[id(callback)] = self.line()
             return callback
 
+        def report(callback, before: dict, after: dict, read) -> None:
+            made = self._lines.get(id(callback))
+            facts = {"before": before, "after": after, "read": sorted(read)}
+            name = type(callback).__name__
+            self.event("callback", name=name, made=made, **facts)
+
         def epoch_end(original):
             def observed(listing, epoch, logs=None):
-                watched = Watched(listing._process_logs(logs))
-                # So few images may give all ranks the same accuracy by chance.
-                shift = self.metrics_apart * self.rank
-                for key in [k for k in _plain(watched) if k.startswith("val_")]:
-                    dict.__setitem__(watched, key, dict.get(watched, key) + shift)
+                watched = Watched.of(listing._process_logs(logs), base, report)
                 for callback in listing.callbacks:
-                    watched.read.clear()
-                    before = _plain(watched)
+                    before = watched.begin(callback)
                     callback.on_epoch_end(epoch, watched)
-                    self.event(
-                        "callback",
-                        name=type(callback).__name__,
-                        made=self._lines.get(id(callback)),
-                        before=before,
-                        after=_plain(watched),
-                        read=sorted(watched.read),
-                    )
+                    watched.done()
+                    report(callback, before, watched.plain(), watched.read)
+
+            return observed
+
+        def test_end(original):
+            def observed(listing, logs=None):
+                metrics = listing._process_logs(logs)
+                watched = Watched.of(metrics, base, report, prefix="val_")
+                for callback in listing.callbacks:
+                    before = watched.begin(callback)
+                    callback.on_test_end(watched)
+                    watched.done()
+                    # Keras' own show what they read: to the end of an epoch it comes
+                    # again.
+                    own = type(callback).__module__.startswith("tf_keras.")
+                    if "fit" in self._inside and watched.read and not own:
+                        report(callback, before, watched.plain(), watched.read)
 
             return observed
 
         base.__new__ = staticmethod(new)
         self.replace(callbacks.CallbackList, "on_epoch_end", epoch_end)
+        if self.metrics_apart:
+            self.replace(callbacks.CallbackList, "on_test_end", test_end)
+            self.replace(tf.keras.Model, "evaluate", self._evaluate)
+            name = "_validate_and_get_metrics_result"
+            self.replace(tf.keras.Model, name, self._metrics)
+
+    def _evaluate(self, original):
+        def observed(*args, **kwargs):
+            if "evaluate" in self._inside:
+                return original(*args, **kwargs)
+            with self.inside("evaluate"):
+                return original(*args, **kwargs)
+
+        return observed
+
+    def _metrics(self, original):
+        """What an evaluation computes, a little apart on each rank: so few images may
+        give all of them the same accuracy by chance."""
+
+        def observed(model, logs):
+            metrics = original(model, logs)
+            if "evaluate" not in self._inside:
+                return metrics
+            shift = self.metrics_apart * self.rank
+            metrics = {name: value + shift for name, value in metrics.items()}
+            known = _numbers_in({f"val_{k}": v for k, v in metrics.items()})
+            self.event("evaluated", fit="fit" in self._inside, metrics=known)
+            return metrics
+
+        return observed
 
     # ------------------------------------------------------------ the end
 
@@ -796,6 +858,10 @@ class Observer(Reporter):
     def _report_end(self) -> None:
         if self._model is not None:
             self.keep("end", self._weights())
+        home = self.folder / f"rank.{self.rank}.home"
+        if home.is_dir():
+            paths = (p.relative_to(home) for p in home.rglob("*") if p.is_file())
+            self.event("left", files=sorted(map(str, paths))[:MOST_ITEMS])
 
     def work_done(self) -> int:
         """Grows whenever the program trains."""
@@ -806,6 +872,11 @@ class Observer(Reporter):
         self.building = True
         for owner, name, original in reversed(self._methods):
             setattr(owner, name, original)
+
+
+def numbered(name: str, update: int) -> str:
+    """What the arrays of an update are called, which are counted from 0."""
+    return f"{name}.{update}" if update else name
 
 
 def moments(images):
@@ -821,40 +892,106 @@ def moments(images):
 
 
 class Watched(dict):
-    """The metrics of an epoch; `read` holds the names that somebody looked at."""
+    """The metrics of an epoch, for one callback of a list after the other.
+
+    outer: the one whose turn it is; read: the names that were looked at since then.
+    What another one does with them, that the outer one has called, is reported when it
+    has done.
+    """
+
+    # TensorFlow makes others of the kind from pairs alone.
+    _base: type | tuple = ()
+    _report, _prefix = None, ""
+    outer, _inner, _facts = None, None, None
 
     def __init__(self, *args):
         super().__init__(*args)
         self.read: set[str] = set()
 
-    def _all(self) -> None:
-        self.read.update(super().keys())
+    @classmethod
+    def of(cls, metrics: dict, base: type, report, prefix: str = "") -> "Watched":
+        """base: the class of all callbacks; report: what is called with one of them, the
+        metrics before it and after, and the names that it has read. prefix: of names,
+        for who gets the report."""
+        watched = cls(metrics)
+        watched._base, watched._report, watched._prefix = base, report, prefix
+        return watched
+
+    def begin(self, callback) -> dict[str, float]:
+        """Its turn begins: return the metrics as they are now."""
+        self.outer, self.read = callback, set()
+        return self.plain()
+
+    def plain(self) -> dict[str, float]:
+        return _numbers_in({self._prefix + k: v for k, v in dict.items(self)})
+
+    def done(self) -> None:
+        """The inner callback at work, if there is one, has done."""
+        if self._inner is not None:
+            callback, self._inner = self._inner, None
+            self._report(callback, *self._facts)
+
+    def _at_work(self) -> bool:
+        """Is it an inner callback that reads or writes now? Then note it as such."""
+        frame = _frame(2)
+        while frame is not None:
+            callback = frame.f_locals.get("self")
+            if isinstance(callback, self._base):
+                break
+            frame = frame.f_back
+        inner = callback if frame is not None and callback is not self.outer else None
+        if inner is not self._inner:
+            self.done()
+            self._inner, self._facts = inner, (self.plain(), self.plain(), set())
+        return inner is not None
+
+    def _note_read(self, *names) -> None:
+        names = {self._prefix + name for name in names}
+        self.read |= names
+        if self._at_work():
+            self._facts[2].update(names)
+
+    def __setitem__(self, key, value):
+        inner = self._at_work()
+        super().__setitem__(key, value)
+        if inner:
+            before, _, read = self._facts
+            self._facts = before, self.plain(), read
+
+    def update(self, *args, **kwargs):
+        for key, value in dict(*args, **kwargs).items():
+            self[key] = value
 
     def __getitem__(self, key):
-        self.read.add(key)
+        self._note_read(key)
         return super().__getitem__(key)
 
     def get(self, key, default=None):
-        self.read.add(key)
+        self._note_read(key)
         return super().get(key, default)
 
+    # Who copies it, or writes it to a file, goes through all of it by one of these.
+    def __iter__(self):
+        return iter(list(super().keys()))
+
     def items(self):
-        self._all()
+        self._note_read(*super().keys())
         return super().items()
 
     def values(self):
-        self._all()
+        self._note_read(*super().keys())
         return super().values()
 
     def copy(self):
-        self._all()
+        self._note_read(*super().keys())
         return super().copy()
 
 
-def _plain(logs: Watched) -> dict[str, float]:
+def _numbers_in(metrics: dict) -> dict[str, float]:
+    """Those of the metrics that are single numbers."""
     import numpy as np
 
-    return {k: float(v) for k, v in dict.items(logs) if np.ndim(v) == 0}
+    return {k: float(v) for k, v in metrics.items() if np.ndim(v) == 0}
 
 
 def _is_batch(inputs) -> bool:
