@@ -59,11 +59,11 @@ class World:
     local_ranks: what to pretend, by rank, where not the real ones; gpus: how many to
     pretend on the machine; given: the CUDA_VISIBLE_DEVICES of each worker, by rank,
     where a scheduler has set it. devices_only: a worker ends when it has chosen its
-    devices. count_only: see observers/observe.py. apart: each worker has a folder of its
-    own, so that it is seen who writes what. replicas: of a single
-    worker, for programs with tf.distribute; reference: it runs the course's program
-    for one device, with which the other is compared. machines: each worker is on a
-    machine of its own, with one GPU and a disk (see observers/scaled.py).
+    devices. count_only: see observers/observe.py. apart: each worker has a folder of
+    its own, so that it is seen who writes what. replicas: of a single worker, for
+    programs with tf.distribute; reference: it runs the course's program for one device,
+    with which the other is compared. machines: each worker is on a machine of its own,
+    with one GPU and a disk (see observers/scaled.py).
     lives: it may be started again (see observers/survive.py): `after` the world so
     called, with what that has left on the disks; cut: the newest file of that is half
     of what it was; options: what it is given besides. failing: the update in which
@@ -212,8 +212,11 @@ BEGINS = "The first worker begins."
 
 @dataclass
 class _Worker:
+    """key: what its report is sealed with (see `observe.Reporter`)."""
+
     pid: int
     messenger: socket.socket
+    key: bytes
     status: int | None = None
 
 

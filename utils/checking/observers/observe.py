@@ -95,8 +95,8 @@ def _wrap(owner, name: str, handler) -> None:
         return handler(_current, original, name)(*args, **kwargs)
 
     observed.__name__ = name
-    # AutoGraph is not to translate it, where a pipeline asks for the rank: a translation
-    # is no code of the checks.
+    # AutoGraph is not to translate it, where a pipeline asks for the rank: what comes
+    # of that is no code of the checks.
     observed.autograph_info__ = None
     setattr(owner, name, observed)
 
@@ -910,9 +910,9 @@ class Watched(dict):
 
     @classmethod
     def of(cls, metrics: dict, base: type, report, prefix: str = "") -> "Watched":
-        """base: the class of all callbacks; report: what is called with one of them, the
-        metrics before it and after, and the names that it has read. prefix: of names,
-        for who gets the report."""
+        """base: the class of all callbacks; report: is called with one of them, the
+        metrics before it and after, and the names that it has read. prefix: of the
+        names in that."""
         watched = cls(metrics)
         watched._base, watched._report, watched._prefix = base, report, prefix
         return watched
