@@ -731,11 +731,11 @@ def _epochs(rank: Rank) -> list[Epoch]:
     where training follows validation."""
     events = [e for e in rank.events if e["what"] in ("forward", "callback")]
     forwards = rank.all("forward")
-    if any(event["fit"] for event in forwards):
+    if any(event["fit"] and not event["training"] for event in forwards):
         events = [e for e in events if e["what"] == "callback" or e["fit"]]
     elif rank.number == 0:
-        # In a loop of its own, nothing but its place tells the test at the end, of
-        # all images once, from the validation.
+        # Where it doesn't validate in fit, nothing but its place tells the test at the
+        # end, of all images once, from the validation.
         test = forwards[-lab.VAL_STEPS :]
         if not any(event["training"] for event in test):
             left_out = {id(event) for event in test}
