@@ -12,22 +12,30 @@ the end (utils.checking.observers.graphs).
 
 import contextlib
 import functools
+import hashlib
+import hmac
 import itertools
 import json
 import os
 import re
 import signal
 import sys
+import threading
 import time
 import types
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+
+import numpy as np
 
 from utils.checking.evidence import MOST_ITEMS, MOST_TEXT
 from utils.checking.observers import graphs as observe_graphs
 
 # As they are now: a program that replaces them later doesn't change what is reported.
 _dumps, _write, _clock, _frame = json.dumps, os.write, time.monotonic, sys._getframe
+_audit, _as_array, _joined = sys.audit, np.asarray, np.concatenate
+_SEALS = f"{__name__}.seals"  # what it audits before it writes
 
 NOISE = 0.05  # of a weight's spread: how far apart the workers start
 APART = 1 / 64  # how far apart their validation metrics are, at least
@@ -101,8 +109,14 @@ def _wrap(owner, name: str, handler) -> None:
     setattr(owner, name, observed)
 
 
+# Of the next reporter in this process. It is taken from here, so that afterwards no
+# object that a program can reach has it.
+keys: list[bytes] = []
+
+
 class Reporter:
-    """Writes what a worker does to `folder/rank.N.jsonl`.
+    """Writes what a worker does to `folder/rank.N.jsonl`, and seals it: beside each
+    file of its report lies, in FILE.mac, what only its key can make of the content.
 
     script: the program whose lines are named.
     """
@@ -112,6 +126,7 @@ class Reporter:
         self._file = os.open(
             folder / f"rank.{rank}.jsonl", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600
         )
+        self._lock = threading.RLock()
         self._originals: tuple[tuple, ...] = ()
         self._methods: list[tuple] = []  # as they were before this replaced them
         self._keeping = False
@@ -127,7 +142,10 @@ class Reporter:
             name: fact[:MOST_TEXT] if isinstance(fact, str) else fact
             for name, fact in facts.items()
         }
-        _write(self._file, (_dumps(facts, default=_as_json) + "\n").encode())
+        line = (_dumps(facts, default=_as_json) + "\n").encode()
+        with self._lock:
+            _audit(_SEALS, "jsonl", line)
+            _write(self._file, line)
 
     def line(self) -> int | None:
         """The innermost line of the program that is being executed."""
@@ -140,17 +158,20 @@ class Reporter:
 
     def keep(self, name: str, arrays) -> None:
         """Keep arrays, flattened and joined, as `rank.N.name.npy` (float32)."""
-        import numpy as np
-
         if not _frame(1).f_code.co_filename.startswith(_CHECKS):
             self.event("tampered", how=f"kept arrays as {name}")
             return
 
-        flat = [np.asarray(a, np.float32).ravel() for a in arrays]
-        joined = np.concatenate(flat) if flat else np.zeros(0, np.float32)
+        flat = [_as_array(a, np.float32).ravel() for a in arrays]
+        content = _npy(_joined(flat) if flat else np.zeros(0, np.float32))
         self._keeping = True
         try:
-            np.save(self.folder / f"rank.{self.rank}.{name}.npy", joined)
+            with self._lock:
+                _audit(_SEALS, f"{name}.npy", content)
+                # Who is killed meanwhile leaves the former one.
+                half = self.folder / f"rank.{self.rank}.{name}.half"
+                half.write_bytes(content)
+                half.replace(half.with_suffix(".npy"))
         finally:
             self._keeping = False
 
@@ -174,10 +195,12 @@ class Reporter:
         for owner in (*owners, *classes, json, _this_module, os):
             look_up = _look_up(owner)
             for name, value in list(vars(owner).items()):
-                if callable(value) and not name.startswith("__"):
+                watched = callable(value) or owner is _this_module
+                if watched and not name.startswith("__"):
                     originals.append((owner, name, value, look_up))
         self._originals = tuple(originals)
-        self._watch_for_tampering()
+        own = {id(owner) for owner in (self, *classes, json, _this_module, os)}
+        self._watch_for_tampering([o for o in originals if id(o[0]) in own])
 
     def report_replaced(self) -> None:
         """Report what the program has replaced of it."""
@@ -201,11 +224,16 @@ class Reporter:
         while True:
             signal.pause()
 
-    def _watch_for_tampering(self) -> None:
-        """Report what Python audits: a hook for that can't be taken away again.
+    def _watch_for_tampering(self, own: list[tuple]) -> None:
+        """Report what Python audits: a hook for that can't be taken away again, nor
+        found by a program that may not look through all objects. So it has the key.
 
+        own: what the reporter itself relies on, which is looked at whenever it writes.
         See sys.addaudithook and the table of audit events in Python's documentation.
         """
+        seals, frame = _SEALS, _frame
+        seal = _sealer(self.folder / f"rank.{self.rank}")
+        codes = Reporter.event.__code__, Reporter.keep.__code__
         folder, event = str(self.folder), self.event
         originals, reported = self._originals, set()
 
@@ -214,14 +242,34 @@ class Reporter:
                 reported.add(how)
                 event("tampered", how=how)
 
+        sealing: list[str] = []
+
+        def restore() -> None:
+            for owner, name, value, look_up in own:
+                if look_up(name) is not value:
+                    if value is None:
+                        delattr(owner, name)
+                    else:
+                        setattr(owner, name, value)
+                    owner_name = getattr(owner, "__name__", type(owner).__name__)
+                    tell(f"replaced {owner_name}.{name}")
+
         def audit(name: str, arguments: tuple) -> None:
-            if name in _TRACING:
+            if name == seals:
+                if frame(1).f_code not in codes:
+                    tell("sealed a report of its own")
+                    return
+                restore()
+                sealing.append(name)
+                seal(*arguments)
+                sealing.pop()
+            elif name in _TRACING:
                 tell(f"called {name}")
             elif name == "import" and str(arguments[0]).startswith(_PACKAGE):
                 tell(f"imported {arguments[0]}")
             elif name in _CODING and str(arguments[1]).startswith(_CHECKS):
                 tell("made code that looks like the observer's")
-            elif name in _WRITING and not self._keeping:
+            elif name in _WRITING and not self._keeping and not sealing:
                 if name == "open" and not _writes(*arguments[1:3]):
                     return
                 for file in filter(_is_report, arguments):
@@ -246,6 +294,42 @@ def _look_up(owner):
     return lambda name: vars(owner).get(name)
 
 
+def _sealer(path: Path) -> Callable[[str, bytes], None]:
+    """A function that seals what is about to be written: a line of the report, whose
+    name is jsonl, or the content of the file `path.NAME`. It alone has the key."""
+    if not keys:
+        return lambda name, content: None
+    key, digest, sha256 = keys.pop(), hmac.digest, hashlib.sha256
+    os_open, write, close = os.open, os.pwrite, os.close
+    so_far = sha256(Path(f"{path}.jsonl").read_bytes())
+    last = {"jsonl": digest(key, so_far.digest(), "sha256")}
+    folder = os_open(path.parent, os.O_RDONLY)  # whatever lies there later
+
+    def seal(name: str, content: bytes) -> None:
+        if name == "jsonl":
+            so_far.update(content)
+            summary = so_far.digest()
+        else:
+            summary = sha256(name.encode() + content).digest()
+        mac = digest(key, summary, "sha256")
+        # Beside the former one: who is killed now has not written this yet.
+        beside = f"{path.name}.{name}.mac"
+        file = os_open(beside, os.O_CREAT | os.O_WRONLY, 0o600, dir_fd=folder)
+        write(file, last.get(name, mac) + mac, 0)
+        close(file)
+        last[name] = mac
+
+    return seal
+
+
+def _npy(array: np.ndarray) -> bytes:
+    """What NumPy writes to a .npy file for an array of float32 with one axis."""
+    facts = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({len(array)},), }}"
+    header = facts.ljust(117).encode() + b"\n"
+    size = len(header).to_bytes(2, "little")
+    return b"\x93NUMPY\x01\x00" + size + header + array.tobytes()
+
+
 _report_replaced = Reporter.report_replaced
 
 # Audit events, by what a program may do with them to its report.
@@ -263,7 +347,8 @@ _WRITING = frozenset(
     ("open", "os.remove", "os.rename", "os.link", "os.symlink", "os.truncate")
 )
 _REPORT = re.compile(
-    r"rank\.\d+\.(jsonl|out|err|stack|[a-z0-9.]+\.npy)|outcome\.json|mpirun\.txt"
+    r"rank\.\d+\.(jsonl|out|err|stack|[a-z0-9.]+\.(npy|mac))"
+    r"|outcome\.json|mpirun\.txt"
 )
 
 
