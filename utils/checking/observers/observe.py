@@ -126,7 +126,7 @@ class Reporter:
         self._file = os.open(
             folder / f"rank.{rank}.jsonl", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600
         )
-        self._lock = threading.RLock()
+        self._writing = threading.RLock()
         self._originals: tuple[tuple, ...] = ()
         self._methods: list[tuple] = []  # as they were before this replaced them
         self._keeping = False
@@ -143,7 +143,7 @@ class Reporter:
             for name, fact in facts.items()
         }
         line = (_dumps(facts, default=_as_json) + "\n").encode()
-        with self._lock:
+        with self._writing:
             _audit(_SEALS, "jsonl", line)
             _write(self._file, line)
 
@@ -166,7 +166,7 @@ class Reporter:
         content = _npy(_joined(flat) if flat else np.zeros(0, np.float32))
         self._keeping = True
         try:
-            with self._lock:
+            with self._writing:
                 _audit(_SEALS, f"{name}.npy", content)
                 # Who is killed meanwhile leaves the former one.
                 half = self.folder / f"rank.{self.rank}.{name}.half"
