@@ -169,9 +169,10 @@ class Reporter:
             with self._writing:
                 _audit(_SEALS, f"{name}.npy", content)
                 # Who is killed meanwhile leaves the former one.
-                half = self.folder / f"rank.{self.rank}.{name}.half"
+                whole = self.folder / f"rank.{self.rank}.{name}.npy"
+                half = whole.with_name(f"half.{whole.name}")  # which the lab ignores
                 half.write_bytes(content)
-                half.replace(half.with_suffix(".npy"))
+                half.replace(whole)
         finally:
             self._keeping = False
 
