@@ -1035,7 +1035,7 @@ def averages_metrics(worlds: dict[str, Observed]) -> None:
     averaged = any(_all_near(c["after"], mean) for call in calls for c in call)
     _raise_evaluated_alone(world, evaluated)
     for rank, call in enumerate(calls):
-        for callback in call:
+        for place, callback in enumerate(call):
             before, after = callback["before"], callback["after"]
             changes = any(after.get(k) != before.get(k) for k in mean)
             reads = set(callback["read"]) & set(mean)
@@ -1048,7 +1048,7 @@ def averages_metrics(worlds: dict[str, Observed]) -> None:
                 f"{callback['name']} read {wrong[0]} = {before[wrong[0]]:.4f} on rank "
                 f"{rank}; the mean over the workers is {mean[wrong[0]]:.4f}"
             )
-            if averaged:
+            if any(_all_near(later["after"], mean) for later in call[place:]):
                 raise Problem(
                     "too-late",
                     f"{message}. It is averaged only after that: callbacks act in the "
