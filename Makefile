@@ -10,7 +10,7 @@ NO_PYTHON = Python is missing. Debian, Ubuntu: sudo apt install python3 python3-
 BIN := $(CURDIR)/.venv/bin
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help setup lab course site screenshots test quick bench gpu soak spark jax torch cluster browser peers image lock
+.PHONY: help setup lab course site screenshots test quick bench gpu soak spark jax torch xprof cluster browser peers image lock
 
 help:
 	@awk -F ': .*## ' '/^[a-z]+: .*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -22,7 +22,7 @@ lab: setup ## open JupyterLab on the first notebook
 	@$(BIN)/jupyter lab --allow-root notebooks/00_check_your_machine.ipynb
 
 # Where nobody reads the measured times, three share the cores: one often waits.
-course: setup jax ## execute all notebooks on this machine and list how they went
+course: setup jax xprof ## execute all notebooks on this machine and list how they went
 	@$(BIN)/course notebooks $(if $(CI),--jobs 3)
 
 site: setup ## build the site from what `make course` executed
@@ -40,7 +40,7 @@ quick: setup ## run the tests that take two minutes together
 bench: setup ## measure how fast training is here (hours; with nothing else running)
 	@$(BIN)/course bench
 
-gpu: setup jax ## where there are GPUs: tests, notebooks, speeds, and a report to send
+gpu: setup jax xprof ## where there are GPUs: tests, notebooks, speeds, and a report to send
 	@$(BIN)/python -m utils.measure.gpu_report
 
 soak: setup ## run, interrupt and kill at random for 20 minutes; is anything left?
@@ -55,6 +55,9 @@ jax: ## add Keras 3 with JAX for notebook 23, in .venv-jax (160 MB)
 # The package index has PyTorch for Linux with CUDA only.
 torch: ## add PyTorch for notebook 23, in .venv-torch (3 GB on Linux)
 	@$(or $(PYTHON3),$(error $(NO_PYTHON))) utils/setup/install.py torch
+
+xprof: ## add TensorBoard's profiler for notebook 20, in .venv-xprof (140 MB)
+	@$(or $(PYTHON3),$(error $(NO_PYTHON))) utils/setup/install.py xprof
 
 # What can't be added is missed by nobody but notebook 18, which says so, as do tests.
 # Not each of these systems has AWS's command line.
@@ -112,6 +115,6 @@ UV := PATH="$$PATH:$(BIN)/../.setup/uv/bin" uv pip compile --quiet --upgrade --u
 
 lock: setup ## bring the lock files up to date with requirements*.txt (for maintainers)
 	@$(UV) requirements.txt --output-file requirements.lock
-	@for extra in spark jax torch; do \
+	@for extra in spark jax torch xprof; do \
 	    $(UV) requirements-$$extra.txt --constraints requirements.lock \
 	        --output-file requirements-$$extra.lock || exit; done

@@ -24,7 +24,10 @@ from processes import wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.prefix) / "bin"
-LOCKS = tuple(f"requirements{extra}" for extra in ("", "-spark", "-jax", "-torch"))
+BESIDE = ("jax", "torch", "xprof")
+LOCKS = tuple(
+    f"requirements{extra}" for extra in ("", "-spark", *(f"-{name}" for name in BESIDE))
+)
 LAUNCHES = (
     "python program.py",
     "mpirun -np 2 python program.py",
@@ -370,7 +373,7 @@ def test_a_conda_environment_is_completed_and_keeps_what_it_has(work):
     assert "requirements-spark.lock" in (work.folder / "packages").read_text()
 
 
-@pytest.mark.parametrize("name", ["jax", "torch"])
+@pytest.mark.parametrize("name", BESIDE)
 def test_what_comes_beside_the_course_is_in_an_environment_of_its_own(work, name):
     work.finish()
     work.journal()
@@ -384,13 +387,22 @@ def test_what_comes_beside_the_course_is_in_an_environment_of_its_own(work, name
     assert found.read_text() == f"{work.folder}\n"
 
 
-def test_what_comes_beside_the_course_has_the_versions_of_the_course():
-    ours = {str(pin) for pin in locked("requirements")}
-    names = {pin.name for pin in locked("requirements")}
-    for name in ("jax", "torch"):
-        pins = locked(f"requirements-{name}")
-        assert {str(pin) for pin in pins if pin.name in names} <= ours
-        assert "tensorflow" not in {pin.name for pin in pins}
+@pytest.mark.parametrize("minor", range(10, 14))
+def test_what_comes_beside_the_course_has_the_versions_of_the_course(minor):
+    python = {"python_version": f"3.{minor}", "python_full_version": f"3.{minor}.1"}
+
+    def versions(lock):
+        return {
+            pin.name: str(pin.specifier)
+            for pin in locked(lock)
+            if not pin.marker or pin.marker.evaluate(python)
+        }
+
+    ours = versions("requirements")
+    for name in BESIDE:
+        theirs = versions(f"requirements-{name}")
+        assert "tensorflow" not in theirs
+        assert theirs == theirs | {pin: ours[pin] for pin in theirs if pin in ours}
 
 
 def test_a_change_repeats_what_depends_on_it(work):
@@ -540,8 +552,8 @@ def test_the_newest_python_is_taken_unless_one_is_named(work):
         ([], {"PYTHON": "/old/python"}, "PYTHON=/old/python is not a Python from 3.10"),
         (["conda"], {}, "conda activate"),
         (["conda"], {"CONDA_PREFIX": "/somewhere/else"}, "conda activate"),
-        (["--fast"], {}, "install.py [spark|jax|torch]"),
-        (["spark", "jax"], {}, "install.py [spark|jax|torch]"),
+        (["--fast"], {}, "install.py [spark|jax|torch|xprof]"),
+        (["spark", "jax"], {}, "install.py [spark|jax|torch|xprof]"),
     ],
 )
 def test_what_cannot_work_is_refused(work, arguments, variables, told):

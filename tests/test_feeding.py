@@ -1,6 +1,7 @@
 """Input from files: shards hold what was written, and a profile is read as it is."""
 
-import json
+import itertools
+import time
 
 import numpy as np
 import pytest
@@ -8,8 +9,10 @@ import pytest
 from utils.base.course import CourseError
 from utils.figures import feeding
 from utils.measure import step_profile
+from utils.running import beside
 from utils.training import data, shards
 
+WITHOUT_XPROF = beside.problem("xprof")
 IMAGES = np.arange(7 * 784, dtype=np.uint32).astype(np.uint8).reshape(7, 28, 28)
 LABELS = np.arange(7)
 
@@ -114,20 +117,29 @@ def test_a_profile_is_sorted_into_lanes(tmp_path):
     assert len(figure.axes) == 2
 
 
-def test_a_trace_has_every_event_on_its_thread(tmp_path):
-    folder = write_profile(tmp_path / "one", SEEN)
-    assert step_profile.write_trace(folder, tmp_path / "trace.json") == len(SEEN)
-    trace = json.loads((tmp_path / "trace.json").read_text())
-    threads = {e["tid"]: e["args"]["name"] for e in trace if e["ph"] == "M"}
-    events = [e for e in trace if e["ph"] == "X"]
-    assert [(threads[e["tid"]], e["name"]) for e in events] == [
-        (thread, name)
-        for wanted in ("python", "tf_data")
-        for thread, name, *_ in SEEN
-        if thread == wanted
-    ]
-    assert min(e["ts"] for e in events) == 0
-    assert events[0]["dur"] == pytest.approx(6000)
+@pytest.mark.skipif(bool(WITHOUT_XPROF), reason=str(WITHOUT_XPROF))
+@pytest.mark.parametrize("waits", [True, False])
+def test_tensorboard_tells_who_waits(tmp_path, capfd, waits):
+    import tensorflow as tf
+
+    def slow():
+        while True:
+            time.sleep(0.1)
+            yield 1.0
+
+    batches = tf.data.Dataset.from_generator(slow, tf.float32)
+    each = iter(batches) if waits else itertools.repeat(tf.constant(1.0))
+    train = tf.function(lambda x: x * tf.reduce_sum(tf.random.normal((100, 100))))
+    train(next(each))
+    with tf.profiler.experimental.Profile(str(tmp_path)):
+        for number in range(3):
+            with tf.profiler.experimental.Trace("step", step_num=number, _r=1):
+                train(next(each))
+    (path,) = tmp_path.rglob("*.xplane.pb")
+    beside.run("xprof", "python", "-m", "utils.measure.programs.input_bound", path)
+    verdict = capfd.readouterr().out
+    assert "of the total step time sampled" in verdict
+    assert ("HIGHLY input-bound" in verdict) == waits
 
 
 @pytest.mark.parametrize(

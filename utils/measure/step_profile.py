@@ -6,7 +6,6 @@ profile_batch=...)`, leaves in a folder: a file `*.xplane.pb`, in it "planes" (d
 TensorFlow 2.21 wrote on processors; on GPUs, kernels are in planes of their own.
 """
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,22 +99,3 @@ def busy(table: pandas.DataFrame, lane: str) -> float:
         total += max(0.0, stop - start)
         reached = max(reached, stop)
     return total / (end - begin)
-
-
-def write_trace(folder: str | Path, path: str | Path) -> int:
-    """Write the events of a profile in Chrome's trace format, for a viewer such as
-    ui.perfetto.dev; return how many. Raises CourseError as `events` does."""
-    all_of_them = list(events(folder))
-    threads = {name: n for n, name in enumerate({e.thread: 0 for e in all_of_them})}
-    first = min(event.start for event in all_of_them)
-    trace: list[dict] = [
-        {"ph": "M", "name": "thread_name", "pid": 0, "tid": n, "args": {"name": name}}
-        for name, n in threads.items()
-    ]
-    for event in all_of_them:
-        begin, length = event.start - first, event.end - event.start
-        times = {"ts": round(1e6 * begin, 3), "dur": round(1e6 * length, 3)}
-        place = {"pid": 0, "tid": threads[event.thread]}
-        trace.append({"ph": "X", "name": event.name, **place, **times})
-    Path(path).write_text(json.dumps(trace))
-    return len(all_of_them)

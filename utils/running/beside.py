@@ -1,7 +1,6 @@
-"""Run programs in the environments beside the course's: Keras 3 with JAX, PyTorch.
+"""Run programs in the environments beside the course's, which TITLES names.
 
-`make jax` makes `.venv-jax`, `make torch` makes `.venv-torch`; why they are apart says
-utils/setup/install.py.
+`make jax` makes `.venv-jax`, and so on; why they are apart says utils/setup/install.py.
 """
 
 import shlex
@@ -10,11 +9,15 @@ from pathlib import Path
 from utils.base import course, supervise
 from utils.running import launchers
 
-TITLES = {"jax": "Keras 3 with JAX", "torch": "PyTorch"}
+TITLES = {
+    "jax": "Keras 3 with JAX",
+    "torch": "PyTorch",
+    "xprof": "TensorBoard's profiler, XProf",
+}
 
 
 def folder(name: str) -> Path:
-    """An environment, there or not. name: `jax` or `torch`."""
+    """An environment, there or not. name: one of TITLES."""
     return course.PACKAGE_ROOT / f".venv-{name}"
 
 

@@ -1,10 +1,11 @@
 """Sets up everything the course needs, once. Every `make` target calls this first.
 
-    python3 utils/setup/install.py [spark|jax|torch]
-    python utils/setup/install.py conda [spark|jax|torch]
+    python3 utils/setup/install.py [spark|jax|torch|xprof]
+    python utils/setup/install.py conda [spark|jax|torch|xprof]
 
 The first one sets up `.venv`, the second one completes the active conda environment.
-`spark` adds Spark to it; `jax` makes `.venv-jax` beside it, and `torch` `.venv-torch`.
+`spark` adds Spark to it; each of the others makes an environment beside it: `jax` makes
+`.venv-jax`.
 
 Environment variables: PYTHON=path (the Python to build on), GPU=1 (with CUDA and NCCL;
 GPU=0 goes back), COURSE_YES=1 (answer every question with yes).
@@ -39,6 +40,7 @@ SPARK_LOCK = ROOT / "requirements-spark.lock"
 BESIDE = {
     "jax": "Keras 3 with JAX: 160 MB to fetch",
     "torch": "PyTorch: 3 GB to fetch on Linux, with CUDA",
+    "xprof": "TensorBoard's profiler: 140 MB to fetch",
 }
 PYPROJECT = ROOT / "pyproject.toml"
 # What stops a set-up; on Windows, whose users are told what to do instead, not all.
@@ -390,9 +392,10 @@ def add_spark(home):
 
 
 def add_beside(home, name):
-    """What notebook 23 asks for, in an environment of its own, in which the course's
-    package is found. In the course's, TensorFlow would import JAX each time, and
-    PyTorch would bring another NCCL than the one that Horovod was built with."""
+    """What notebooks 20 and 23 ask for, in an environment of its own, in which the
+    course's package is found. In the course's, TensorFlow would import JAX each time,
+    PyTorch would bring another NCCL than the one that Horovod was built with, and
+    XProf fifty packages."""
     folder, lock = ROOT / f".venv-{name}", ROOT / f"requirements-{name}.lock"
     print(f"{BESIDE[name]}, unless it is there already ...", flush=True)
     with claimed(home):
