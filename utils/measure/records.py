@@ -1,5 +1,5 @@
-"""Measurements that take too long to wait for: kept in `utils/recorded/`, shipped with
-the course, and shown with the machine and the command that they come from.
+"""Measurements that take too long to wait for: kept in the folder `recorded`, shipped
+with the course, and shown with the machine and the command that they come from.
 
 Nothing there is typed by hand: the command that a record names writes it anew.
 """
@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils.base import course, files, machine
+from utils.base import course, files
 
 FOLDER = Path(__file__).with_name("recorded")
 PROGRAMS = Path(__file__).with_name("programs")  # what is timed
@@ -43,6 +43,8 @@ def save(
 
     folder: where; by default where `load` looks.
     """
+    from utils.base import machine  # not above: `course --help` needs no psutil
+
     record = {
         "machine": machine.summary(),
         "command": command,
