@@ -160,6 +160,19 @@ def test_the_same_again_is_the_same_and_runs_nothing(handed_in, out, examination
     assert results(out) == before
 
 
+def test_pages_for_who_may_hand_in_again_show_no_answer(handed_in, out, examination):
+    grade(handed_in, out, examine=examination)
+    page = out / "reports/benedict.html"  # steps 1 and 2 are done
+    answer = "optimizer = hvd.DistributedOptimizer(optimizer)"
+    assert answer in page.read_text()
+    again = Examination()
+    grade(handed_in, out, compared=False, examine=again)
+    assert again.programs == []
+    assert "2 of 6 points" in page.read_text()
+    assert answer not in page.read_text()
+    assert "Beside the course" not in page.read_text()
+
+
 def test_only_what_changed_is_run_again(handed_in, out, examination, monkeypatch):
     grade(handed_in, out, examine=examination)
     (handed_in / "dietmar.py").write_text(rendered(3))

@@ -349,6 +349,10 @@ def grade(
     anonymous: Annotated[
         bool, typer.Option("--anonymous", help="Ids instead of names.")
     ] = False,
+    without_solution: Annotated[
+        bool,
+        typer.Option("--without-solution", help="Pages that don't show the course's."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Grade a folder of submissions; each program runs in a sandbox.
@@ -361,7 +365,9 @@ def grade(
     from utils.grading.grade import grade
     from utils.grading.gradebook import GRADER_ERROR
 
-    grades = grade(submissions, out, exercise, jobs, anonymous)
+    grades = grade(
+        submissions, out, exercise, jobs, anonymous, compared=not without_solution
+    )
     header = ("Learner", "Points", "Status", "Findings")
     rows = [
         (g.learner, f"{g.total} of {g.max}", g.status, "\n".join(g.findings))

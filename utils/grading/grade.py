@@ -60,6 +60,7 @@ def grade(
     exercise: str = "fashion_mnist",
     jobs: int = 1,
     anonymous: bool = False,
+    compared: bool = True,
     examine: Callable[[Path], Examined] = examine,
 ) -> list[Grade]:
     """Grade all of the folder `submissions`; write the results into the folder `out`.
@@ -70,6 +71,8 @@ def grade(
 
     jobs: how many programs are examined at the same time, each in a thread; a single
         one is examined in the thread of the caller.
+    compared: do pages show the program beside the solution? If not, learners who may
+        hand in again can have them.
     examine: examines a program; default, utils.grading.examine.examine.
 
     Raises CourseError when a folder won't do or the exercise can't be graded. An error
@@ -99,7 +102,7 @@ def grade(
         )
     # In the order of the ids, which tells nothing of the names, when anonymous.
     grades.sort(key=lambda grade: (grade.learner.casefold(), grade.learner))
-    return _write_all(grades, out, exercise)
+    return _write_all(grades, out, exercise, compared)
 
 
 def _same_steps(exercise: str, worth: int) -> None:
@@ -325,7 +328,9 @@ def _grade(
     )
 
 
-def _write_all(grades: list[Grade], out: Path, exercise: str) -> list[Grade]:
+def _write_all(
+    grades: list[Grade], out: Path, exercise: str, compared: bool
+) -> list[Grade]:
     """Write all results: first beside their places, then, in one go, into them.
 
     Gives the grades that were written: one that can't be shown is a grader error.
@@ -333,7 +338,7 @@ def _write_all(grades: list[Grade], out: Path, exercise: str) -> list[Grade]:
     texts: dict[str, str] = {}
     while not texts:
         try:
-            texts = report.pages(grades, exercise, VERSION)
+            texts = report.pages(grades, exercise, VERSION, compared)
         except report.PageError as failed:
             # One learner's page, whatever is in it, is not to keep the class from
             # theirs; and what was kept of it is not to do so again.

@@ -62,8 +62,13 @@ class PageError(Exception):
         self.grade = grade
 
 
-def pages(grades: Sequence[Grade], exercise: str, version: str) -> dict[str, str]:
-    """All pages: path below the folder of the grading -> text. Raises PageError."""
+def pages(
+    grades: Sequence[Grade], exercise: str, version: str, compared: bool = True
+) -> dict[str, str]:
+    """All pages: path below the folder of the grading -> text. Raises PageError.
+
+    compared: is each program shown beside the solution?
+    """
     nudges = hints.of(exercise)
 
     def hint(verdict) -> str | None:
@@ -87,6 +92,7 @@ def pages(grades: Sequence[Grade], exercise: str, version: str) -> dict[str, str
         "WRONG": WRONG,
         "NOT_CHECKED": NOT_CHECKED,
         "exercise": exercise,
+        "compared": compared,
         "version": version,
         "hint": hint,
         "points": lambda value: "unknown" if value is None else gradebook.number(value),
