@@ -21,16 +21,14 @@ def distances(
     (first, reference), *others = ended.items()
     rows = {f"moved in training ({first})": four_ways.apart(start, reference)}
     for name, left in others:
-        partly = (
-            "" if reference.keys() <= left.keys() else ", as far as it was recorded"
-        )
-        rows[f"{name}, from {first}{partly}"] = four_ways.apart(reference, left)
+        partly = "" if reference.keys() <= left.keys() else " (recorded, in part)"
+        rows[f"{name}{partly}, from {first}"] = four_ways.apart(reference, left)
     figure, axis = subplots(figsize=(8, 0.9 + 0.45 * len(rows)))
-    for row, value in enumerate(rows.values()):
+    for row, (name, value) in enumerate(rows.items()):
         colour = BLUE if row else ORANGE
         place = value or LEAST
         if value:
-            axis.plot(value, row, "o", color=colour, ms=9)
+            axis.plot(value, row, "o", color=colour, ms=9, label=name)
         axis.annotate(
             f"{value:.1e}" if value else "none",
             (place, row),
