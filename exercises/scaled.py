@@ -97,7 +97,8 @@ class StopAtAccuracy(tf.keras.callbacks.Callback):
 def learning_rate(update):
     """The learning rate of an update of the weights; they are numbered from 0."""
     # TODO: Step 2: Warm up. The gradients of new weights are large and soon point
-    # elsewhere: grow from the base rate to the full one, from batch to batch.
+    # elsewhere: grow evenly from the base rate to the full one, in as many epochs as
+    # --warmup-epochs says, of `steps` updates each; 0 epochs are no warm-up.
     return full_lr
 
 
@@ -139,7 +140,7 @@ if verbose:
 
 # TODO: Step 4: Keep weights and optimizer state after each epoch, on rank 0 alone. All
 # have the same, and would garble one another's files. The manager writes new files,
-# and calls them the newest only when they are whole.
+# and calls them the newest only when they are whole. No --checkpoint, nothing kept.
 
 model.fit(
     train,

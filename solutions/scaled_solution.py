@@ -101,7 +101,8 @@ class StopAtAccuracy(tf.keras.callbacks.Callback):
 def learning_rate(update):
     """The learning rate of an update of the weights; they are numbered from 0."""
     # Step 2: Warm up. The gradients of new weights are large and soon point
-    # elsewhere: grow from the base rate to the full one, from batch to batch.
+    # elsewhere: grow evenly from the base rate to the full one, in as many epochs as
+    # --warmup-epochs says, of `steps` updates each; 0 epochs are no warm-up.
     # was: return full_lr
     part = min(1.0, update / max(1, args.warmup_epochs * steps))
     return args.base_lr + part * (full_lr - args.base_lr)
@@ -152,7 +153,7 @@ if verbose:
 
 # Step 4: Keep weights and optimizer state after each epoch, on rank 0 alone. All
 # have the same, and would garble one another's files. The manager writes new files,
-# and calls them the newest only when they are whole.
+# and calls them the newest only when they are whole. No --checkpoint, nothing kept.
 if args.checkpoint and hvd.rank() == 0:
     kept = tf.train.Checkpoint(model=model, optimizer=optimizer)
     manager = tf.train.CheckpointManager(kept, args.checkpoint, max_to_keep=1)

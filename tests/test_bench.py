@@ -92,7 +92,8 @@ def test_the_figure_has_a_bar_for_each_row_that_is_compared():
     (axis,) = figures.speed.of_section(section, "Recorded today.").axes
     assert [label.get_text() for label in axis.get_yticklabels()] == ["ours"]
     assert [bar.get_width() for bar in axis.patches] == pytest.approx([0.95])
-    assert axis.get_xlabel() == "ratio to: limit"
+    assert axis.get_xlabel() == "ratio to: limit (median, and each round)"
+    assert axis.texts[0].get_text() == "0.95 (0.90 to 1.00)"
 
 
 def test_a_record_comes_back_as_it_was(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 
+from utils import figures
 from utils.base import course
 from utils.measure import four_ways
 from utils.running import beside
@@ -129,3 +130,18 @@ def test_a_program_beside_is_run_and_its_line_is_shown(pretended, capfd):
 def test_what_goes_wrong_beside_is_told(pretended, words, told):
     with pytest.raises(course.CourseError, match=told):
         beside.run(*words, time_limit=1)
+
+
+def test_the_figure_names_what_was_recorded_in_part():
+    moved = {name: array + 0.2 for name, array in SMALL.items()}
+    part = {"loss": np.ones(2), "arr_1": moved["arr_1"]}
+    ended = {"one": moved, "whole": dict(moved), "part": part}
+    (axis,) = figures.frameworks.distances(ended, SMALL).axes
+    names = [label.get_text() for label in axis.get_yticklabels()]
+    assert names == [
+        "moved in training (one)",
+        "whole, from one",
+        "part (recorded, in part), from one",
+    ]
+    assert [text.get_text() for text in axis.texts] == ["2.0e-01", "none", "none"]
+    assert [line.get_label() for line in axis.lines] == names[:1]

@@ -165,11 +165,14 @@ def test_recorded_figures_say_where_they_come_from(tmp_path):
     assert labels == ["base rate", "scaled", "scaled, warm-up"]
 
 
-def test_steps_and_seconds_are_drawn_against_the_batch(tmp_path):
+def test_steps_and_seconds_are_drawn_against_the_workers(tmp_path):
     records.save("made up", {"runs": RUNS, "epochs": 2}, "a command", (), tmp_path)
     record = records.load("made up", tmp_path)
-    axes = figures.accuracy.time_to_accuracy(record, 0.75).axes
-    assert [label.get_text() for label in axes[0].get_xticklabels()] == ["64", "128"]
+    figure = figures.accuracy.time_to_accuracy(record, 0.75)
+    axes, below = figure.axes, figure.get_supxlabel()
+    assert "Not from every seed: base rate, 2 workers." in below
+    assert "warm-up" not in below
+    assert [label.get_text() for label in axes[0].get_xticklabels()] == ["1", "2"]
     for axis in axes:  # these runs take a second for each step
         base, _, warm = (list(line[0].get_ydata()) for line in axis.containers)
         assert base == [20]  # of one worker; two never got there
@@ -200,6 +203,7 @@ def test_what_a_loss_took_is_drawn_where_all_seeds_got_there(tmp_path):
     assert list(left.lines[0].get_ydata()) == [26.5, 7.5]
     assert list(right.lines[0].get_ydata()) == pytest.approx([0.1, 0.1])
     assert record.origin in figure.get_supxlabel()
+    assert "Batches of 1: not from every seed." in figure.get_supxlabel()
 
 
 def test_a_recipe_that_never_gets_there_is_called_so(tmp_path):

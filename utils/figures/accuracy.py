@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas
 from matplotlib.axes import Axes
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, PercentFormatter
 
 from utils.figures.style import (
     BLUE,
@@ -64,14 +64,16 @@ def noise(by_label: Mapping[str, Mapping[int, float]]) -> Figure:
         axis.annotate(f"noise scale: {scale:.0f}", (scale, 1), (-6, -13), **_LEFT)
     axis.axhline(1, color=GREY, linewidth=0.8)
     _doubling(axis, batches, "images in a batch")
-    axis.set(yscale="log", ylabel="noise, against the signal")
+    axis.set_ylabel("noise, against the signal")
+    _log_y(axis)
     axis.legend(title="dashed: 1 / square root of the batch")
     return figure
 
 
 def needed(by_seed: Sequence[Mapping[int, int]], scale: float) -> Figure:
     """Steps, and images, until a loss is reached, against the batch, of several seeds;
-    and what a noise scale foretells: least steps x (1 + scale / batch)."""
+    and what a noise scale foretells, least steps x (1 + scale / batch), drawn through
+    the mean of the largest batch."""
     batches = np.array(list(by_seed[0]))
     counted = np.array([[steps[batch] for batch in batches] for steps in by_seed])
     least = counted[:, -1].mean() / (1 + scale / batches[-1])
@@ -79,10 +81,11 @@ def needed(by_seed: Sequence[Mapping[int, int]], scale: float) -> Figure:
     figure, (left, right) = subplots(1, 2, figsize=(10, 3.4))
     for axis, name, factor in ((left, "steps", 1), (right, "images", batches)):
         _to_a_loss(axis, batches, counted * factor, name)
-        label = f"by the noise scale, {scale:.0f}"
+        label = f"the rule, through the mean at {batches[-1]}"
         axis.plot(batches, foretold * factor, "--", color=GREY, label=label)
-        axis.axvline(scale, color=GREY, ls=":", lw=1)
-    left.legend(title="and each seed")
+        label = f"noise scale, {scale:.0f}"
+        axis.axvline(scale, color=GREY, ls=":", lw=1.5, label=label)
+    left.legend()
     return figure
 
 
@@ -93,10 +96,12 @@ def steps_and_seconds(record: Record) -> Figure:
     figure, axes = subplots(1, 2, figsize=(10, 3.4))
     for axis, name in zip(axes, ("steps", "seconds"), strict=True):
         by_batch = rows.pivot(index="seed", columns="batch", values=name)
-        by_batch = by_batch.dropna(axis="columns")
-        _to_a_loss(axis, by_batch.columns, by_batch.to_numpy(), name)
-    axes[0].legend(title="and each seed")
-    return figure.with_origin(record.origin)
+        all_there = by_batch.dropna(axis="columns")
+        _to_a_loss(axis, all_there.columns, all_there.to_numpy(), name)
+    axes[0].legend()
+    left_out = by_batch.columns.difference(all_there.columns)
+    notes = [f"Batches of {batch}: not from every seed." for batch in left_out]
+    return figure.with_origin(record.origin, *notes)
 
 
 def _to_a_loss(
@@ -105,9 +110,11 @@ def _to_a_loss(
     """A line through the means of values (seeds, batches), and a mark for each."""
     (line,) = axis.plot(batches, values.mean(axis=0), label="mean")
     marks = {"ls": "", "marker": "o", "ms": 4, "color": line.get_color()}
-    axis.plot(batches, values.T, alpha=0.5, **marks)
+    each, *_ = axis.plot(batches, values.T, alpha=0.5, **marks)
+    each.set_label("each seed")
     _doubling(axis, batches, "images in a batch")
-    axis.set(yscale="log", ylabel=f"{name} to the same loss")
+    axis.set_ylabel(f"{name} to the same loss")
+    _log_y(axis)
 
 
 def by_workers(by_recipe: Mapping[str, Mapping[int, Sequence[float]]]) -> Figure:
@@ -149,10 +156,11 @@ def _means_and_marks(
     """A line through the means, and a mark for each value; number: of the line."""
     places = np.array(workers) * 1.04 ** (number - 1)  # or marks would hide others
     means = [np.mean(of_one) for of_one in values]
-    (line,) = axis.plot(places, means, ms=9, label=label)
-    style = {"color": line.get_color(), "marker": line.get_marker(), "ls": ""}
+    # Hollow, so that the seeds' marks are seen inside.
+    (line,) = axis.plot(places, means, ms=11, mfc="none", label=label)
+    style = {"color": line.get_color(), "marker": line.get_marker(), "ls": "", "ms": 4}
     for place, of_one in zip(places, values, strict=True):
-        axis.plot([place] * len(of_one), of_one, alpha=0.5, **style)
+        axis.plot([place] * len(of_one), of_one, alpha=0.6, **style)
 
 
 def _doubling(axis: Axes, numbers: Sequence[int], label: str) -> None:
@@ -162,13 +170,25 @@ def _doubling(axis: Axes, numbers: Sequence[int], label: str) -> None:
     only_ticks(axis.xaxis, numbers)
 
 
+def _log_y(axis: Axes) -> None:
+    """A y axis with a log scale, and numbers to read at 1, 2, 5, 10, 20, ..."""
+    axis.set_yscale("log")
+    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axis.yaxis.set_ticks([], minor=True)
+
+
 def estimates(random: np.ndarray, exact: float, images: int) -> Figure:
     """What three random rounds say of the accuracy, against one exact round."""
     figure, axis = subplots()
     label = f"three random rounds: {3 * images:,} images"
-    axis.hist(random, 25, color=BLUE, alpha=0.6, label=label)
+    # They are multiples of 1 / (3 images): as many of these fall into each bar.
+    width = 2 / (3 * images)
+    edges = np.arange(random.min() - width / 4, random.max() + width, width)
+    axis.hist(random, edges, color=BLUE, alpha=0.6, label=label)
     axis.axvline(exact, color=VERMILION, lw=3, label=f"exact: {images:,} images")
-    axis.set(xlabel="validation accuracy, as the workers see it", ylabel="times")
+    axis.set_xlabel("validation accuracy, as the workers see it")
+    axis.set_ylabel(f"times, of {len(random)}")
     axis.xaxis.set_major_formatter(PercentFormatter(1, decimals=1))
     axis.set_ylim(top=axis.get_ylim()[1] * 1.3)
     axis.legend(loc="upper right")
@@ -193,32 +213,35 @@ def accuracy_by_workers(record: Record) -> Figure:
 
 def time_to_accuracy(record: Record, target: float) -> Figure:
     """Steps, and seconds of training, of recorded runs until an accuracy is reached,
-    against the global batch: the mean over the seeds, from the fewest to the most. A
-    batch is left out where a seed did not reach it."""
+    against workers: the mean over the seeds, from the fewest to the most. A number of
+    workers is left out, and named below, where a seed did not reach it."""
     figure, axes = subplots(1, 2, figsize=(10, 3.8))
     groups = global_batch.grouped(record.results["runs"])
     ways = {"steps": global_batch.steps_to, "seconds": global_batch.seconds_to}
+    notes = []
     for axis, (unit, needed_by) in zip(axes, ways.items(), strict=True):
         for number, (recipe, by_workers) in enumerate(groups.items()):
-            batches = [n * global_batch.BATCH for n in sorted(by_workers)]
+            counts = sorted(by_workers)
             needs = {
-                n * global_batch.BATCH: [
-                    needed_by(run, target) for run in by_workers[n]
-                ]
-                for n in sorted(by_workers)
+                n: [needed_by(run, target) for run in by_workers[n]] for n in counts
             }
-            needs = {batch: all_ for batch, all_ in needs.items() if None not in all_}
+            notes += [
+                f"Not from every seed: {recipe}, {n} workers."
+                for n in counts
+                if None in needs[n]
+            ]
+            needs = {n: all_ for n, all_ in needs.items() if None not in all_}
             means = np.array([np.mean(values) for values in needs.values()])
             low = means - [min(values) for values in needs.values()]
             high = [max(values) for values in needs.values()] - means
             label = recipe if needs else f"{recipe}: never"
-            places = [batch * 1.04 ** (number - 1) for batch in needs]
+            places = [n * 1.04 ** (number - 1) for n in needs]
             axis.errorbar(places, means, np.array([low, high]), capsize=3, label=label)
-        _doubling(axis, batches, "images in a batch, 64 for each worker")
+        _doubling(axis, counts, f"workers, {global_batch.BATCH} images each")
         axis.set(ylabel=f"{unit} of training to {target:.0%}")
         axis.set_ylim(bottom=0)
     axes[0].legend(title="mean, fewest and most of the seeds")
-    return figure.with_origin(record.origin, *record.notes)
+    return figure.with_origin(record.origin, *record.notes, *dict.fromkeys(notes))
 
 
 def pareto(attempts: Sequence[Attempt]) -> Figure:
@@ -226,11 +249,17 @@ def pareto(attempts: Sequence[Attempt]) -> Figure:
     goal."""
     figure, axis = subplots(figsize=(8, 3.8))
     best = global_batch.front(list(attempts))
-    steps = zip(*((attempt.seconds, attempt.accuracy) for attempt in best), strict=True)
-    axis.step(*steps, "-", where="post", color=GREEN, label="the front")
+    beaten = [attempt for attempt in attempts if attempt not in best]
+    for group, form, colour, label in (
+        (best, "^-", GREEN, "on the front"),
+        (beaten, "s", ORANGE, "beaten"),
+    ):
+        if group:
+            seconds = [attempt.seconds for attempt in group]
+            reached = [attempt.accuracy for attempt in group]
+            step = {"drawstyle": "steps-post", "color": colour, "ms": 9}
+            axis.plot(seconds, reached, form, label=label, **step)
     for attempt in attempts:
-        mark, colour = ("^", GREEN) if attempt in best else ("s", ORANGE)
-        axis.plot(attempt.seconds, attempt.accuracy, mark, color=colour, ms=9)
         words = (
             f"{attempt.name}\n({attempt.workers} worker{'s' * (attempt.workers > 1)})"
         )

@@ -7,7 +7,7 @@ import numpy as np
 from utils.figures.style import BLUE, ORANGE, Figure, subplots
 from utils.measure import four_ways
 
-LEAST = 1e-9  # what is drawn for no difference at all
+LEAST = 1e-9  # where "none" is written, as a log axis has no place for 0
 
 
 def distances(
@@ -15,22 +15,30 @@ def distances(
 ) -> Figure:
     """How far training moved a weight, at most, and how far the programs are apart.
 
-    ended: what each program left; they are compared with the first. start: the weights
-    that all began with, under the same names.
+    ended: what each program left; they are compared with the first, as far as they left
+    the same arrays. start: the weights that all began with, under the same names.
     """
     (first, reference), *others = ended.items()
     rows = {f"moved in training ({first})": four_ways.apart(start, reference)}
     for name, left in others:
-        rows[f"{name}, from {first}"] = four_ways.apart(reference, left)
+        partly = "" if reference.keys() <= left.keys() else " (recorded, in part)"
+        rows[f"{name}{partly}, from {first}"] = four_ways.apart(reference, left)
     figure, axis = subplots(figsize=(8, 0.9 + 0.45 * len(rows)))
-    names, values = list(rows), list(rows.values())
-    colours = [ORANGE] + [BLUE] * len(others)
-    axis.barh(names, [max(value, LEAST) for value in values], color=colours)
-    for row, value in enumerate(values):
+    for row, (name, value) in enumerate(rows.items()):
+        colour = BLUE if row else ORANGE
+        place = value or LEAST
+        if value:
+            axis.plot(value, row, "o", color=colour, ms=9, label=name)
         axis.annotate(
-            f" {value:.1e}" if value else " none", (max(value, LEAST), row), va="center"
+            f"{value:.1e}" if value else "none",
+            (place, row),
+            (9, 0),
+            textcoords="offset points",
+            va="center",
         )
+    axis.set_yticks(range(len(rows)), list(rows))
     axis.set(xscale="log", xlim=(LEAST, 30), xlabel="largest difference of a weight")
     axis.invert_yaxis()
-    axis.grid(False)
+    axis.grid(visible=False, axis="x")
+    axis.margins(y=0.15)
     return figure

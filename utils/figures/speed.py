@@ -282,7 +282,8 @@ def amdahl(serial: float, speed: Mapping[int, float], most: int = 1000) -> Figur
 
 
 def of_section(section: Section, origin: str = "") -> Figure:
-    """A bar for each row, to its median; every round is a dot.
+    """A bar for each row, to its median; every round is a dot, and the lowest and the
+    highest are written behind the median.
 
     Where there are ratios they are drawn, and a line stands at 1. origin: where
     recorded numbers come from, to stand below.
@@ -296,8 +297,10 @@ def of_section(section: Section, origin: str = "") -> Figure:
         axis.barh(place, middle, 0.6, color=BLUE, alpha=0.35)
         axis.plot(values, [place] * len(values), "o", color=BLUE, ms=4)
         bound = "more than " if row.at_least else ""
+        form = ".2f" if compared else ".3g"
+        spread = f" ({min(values):{form}} to {max(values):{form}})"
         axis.annotate(
-            f"{bound}{middle:.2f}" if compared else f"{bound}{middle:.3g}",
+            f"{bound}{middle:{form}}{spread * (len(values) > 1)}",
             (max(values), place),
             xytext=(6, 0),
             textcoords="offset points",
@@ -305,13 +308,13 @@ def of_section(section: Section, origin: str = "") -> Figure:
         )
     axis.set_yticks(range(len(rows)), [row.name.replace("`", "") for row in rows])
     axis.invert_yaxis()
-    axis.margins(x=0.25 if any(row.at_least for row in rows) else 0.1)
+    several = any(len(row.values) > 1 for row in rows)
+    axis.margins(x=0.25 if several or any(row.at_least for row in rows) else 0.1)
     axis.set_xlim(left=0)
     axis.grid(visible=False)
     if compared:
         axis.axvline(1, color=INK, lw=1, ls="--")
-        axis.set_xlabel(f"ratio to: {rows[0].base}")
-    else:
-        axis.set_xlabel(rows[0].unit)
+    shown = f"ratio to: {rows[0].base}" if compared else rows[0].unit
+    axis.set_xlabel(f"{shown} (median, and each round)" if several else shown)
     axis.set_title(TITLES[section.name], loc="left")
     return figure.with_origin(origin.replace("`", ""))

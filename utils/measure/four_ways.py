@@ -101,4 +101,5 @@ def compared(ended: Mapping[str, Mapping[str, np.ndarray]]) -> Table:
         (name, f"{left['loss'][-1]:.6f}", f"{apart(first, left):.1e}")
         for name, left in ended.items()
     ]
-    return Table(["", "loss of the last epoch", "weights differ by, at most"], rows)
+    head = ["", "loss of the last epoch", "weights differ from the first row's by"]
+    return Table(head, rows)

@@ -48,9 +48,9 @@ def trust_ratio(layer: np.ndarray, r: np.ndarray) -> float:
 
 
 class Lamb(Adam):
-    """You and others, 2020, arXiv:1904.00962, Algorithm 2, with phi(z) = z.
+    """You and others, 2020, arXiv:1904.00962, Algorithm 2; lengths as they are.
 
-    decay: their lambda, of weight decay. ratio: of a layer and its direction.
+    decay: of the weights. ratio: of a layer and its direction r, Adam's step at rate 1.
     """
 
     def __init__(
