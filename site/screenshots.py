@@ -58,8 +58,9 @@ AT_WORK = """(async notebook => {
     if (at < 0) return false;
     const {top, bottom} = notebook.widgets[at].node.getBoundingClientRect();
     const middle = (top + bottom) / 2 / window.innerHeight;
+    if (middle > 0.3 && middle < 0.7) return true;
     await notebook.scrollToItem(at, "center");
-    return middle > 0.3 && middle < 0.7;
+    return false;
 })(jupyterapp.shell.currentWidget.content)"""
 
 
