@@ -28,7 +28,9 @@ SETTINGS = ROOT / "utils" / "setup" / "jupyterlab"
 WORKSPACE = SETTINGS / "workspace.json"
 HTML = ROOT / "build" / "site" / "html"
 SIZE = {"width": 1280, "height": 800}
-TIME_LIMIT = 600.0  # seconds, for all that JupyterLab does here
+WIDE = {"width": 1440, "height": 900}  # for a lesson beside its exercise
+TIME_LIMIT = 600.0  # seconds, for one thing to happen on a busy machine
+TOGETHER = 3 * TIME_LIMIT  # seconds, for a program that does several
 
 LESSON = "notebooks/02_share_the_gradients.html"
 INSTRUCTORS = "handbook/05_step_3_average_the_gradients.html"
@@ -48,16 +50,18 @@ RING = f"""(() => {{
 }})()"""
 
 # True once the cell that is at work has trained some batches, and stands in the window:
-# JupyterLab moves things about while it draws them.
-AT_WORK = """[...document.querySelectorAll(".jp-CodeCell")].some(cell => {
-    const works = cell.querySelector(".jp-InputPrompt")?.innerText.includes("*");
-    const output = cell.querySelector(".jp-OutputArea-output");
-    if (!works || !/images\\/s/.test(output?.innerText ?? "")) return false;
-    const {top, bottom} = cell.getBoundingClientRect();
+# JupyterLab draws only cells in or near it, and moves things about while it does.
+AT_WORK = """(async notebook => {
+    const at = notebook.widgets.findIndex(({model}) =>
+        model.executionState === "running"
+        && JSON.stringify(model.outputs.toJSON()).includes("images/s"));
+    if (at < 0) return false;
+    const {top, bottom} = notebook.widgets[at].node.getBoundingClientRect();
     const middle = (top + bottom) / 2 / window.innerHeight;
-    cell.scrollIntoView({block: "center"});
-    return middle > 0.3 && middle < 0.7;
-})"""
+    if (middle > 0.3 && middle < 0.7) return true;
+    await notebook.scrollToItem(at, "center");
+    return false;
+})(jupyterapp.shell.currentWidget.content)"""
 
 
 def pages(chromium: browser.Browser) -> None:
@@ -87,7 +91,7 @@ def graded(folder: Path) -> Path:
     for name in CLASS:
         shutil.move(made / name, handed_in)
     grade = [sys.executable, "-m", "utils.cli", "grade", handed_in, "--out", grades]
-    subprocess.run(grade, check=True, timeout=3 * TIME_LIMIT)
+    subprocess.run(grade, check=True, timeout=TOGETHER)
     return grades
 
 
@@ -103,7 +107,7 @@ def gradebook(chromium: browser.Browser, grades: Path) -> None:
 
 
 @contextlib.contextmanager
-def lab(time_limit: float = TIME_LIMIT) -> Iterator[tuple[str, Path]]:
+def lab(time_limit: float = TOGETHER) -> Iterator[tuple[str, Path]]:
     """JupyterLab as it first starts, in a copy of the course: its address, the copy."""
     with files.scratch() as scratch:
         copy = scratch / "course"
@@ -154,15 +158,22 @@ def _address(log: Path) -> str:
     raise TimeoutError(f"JupyterLab did not start: {log.read_text()[-500:]}")
 
 
+def ready(notebook: str) -> str:
+    """A script that is true once `notebook` is in front, where another one stood when
+    JupyterLab opened, and has its kernel. JupyterLab calls some kernels idle that are
+    not there yet, and others unknown until they have run a cell."""
+    return f"""((widget, kernel = widget?.sessionContext?.session?.kernel) =>
+        widget?.context?.path === "{notebook}"
+        && kernel?.connectionStatus === "connected" && kernel.status !== "restarting"
+    )(window.jupyterapp?.shell?.currentWidget)"""
+
+
 def training(chromium: browser.Browser) -> None:
-    """A notebook while a cell of it trains."""
+    """A notebook while a cell of it trains, between all of them and the exercise."""
     with lab() as (address, _):
-        page = chromium.open(f"{address}lab/tree/{NOTEBOOK}", **SIZE)
-        page.wait_for("document.querySelectorAll('.jp-CodeCell').length > 3", 120)
-        idle = '.jp-Notebook-ExecutionIndicator[data-status="idle"]'
-        page.wait_for(f"document.querySelector('{idle}') !== null", 120)
-        page.click(".jp-MarkdownCell")
-        page.wait_for("jupyterapp.shell.currentWidget !== null")
+        page = chromium.open(f"{address}lab/tree/{NOTEBOOK}", **WIDE)
+        page.wait_for(ready(NOTEBOOK), TIME_LIMIT)
+        page.evaluate("void jupyterapp.commands.execute('filebrowser:activate')")
         page.evaluate("void jupyterapp.commands.execute('notebook:run-all-cells')")
         page.wait_for(AT_WORK, TIME_LIMIT)
         page.screenshot(PICTURES / "lab.png")
@@ -175,7 +186,7 @@ def main() -> None:
         sys.exit(f"There are no pages in {course.shown(HTML)} yet: type `make site`.")
     with files.scratch() as scratch:
         grades = graded(scratch)
-        with browser.Browser(TIME_LIMIT) as chromium:
+        with browser.Browser(TOGETHER) as chromium:
             pages(chromium)
             training(chromium)
             gradebook(chromium, grades)

@@ -10,6 +10,7 @@ from processes import descendants_of_runs_in, wait_for
 import browser
 import screenshots
 from browser import CTRL, SHIFT
+from screenshots import ready
 from utils.base import course
 from utils.lessons import markup
 
@@ -33,11 +34,7 @@ SHOWN = ":not(.lm-mod-hidden)"
 NOTEBOOK = f".jp-NotebookPanel{SHOWN}"
 CELL = f"{NOTEBOOK} .jp-CodeCell"
 EDITOR = f".jp-FileEditor{SHOWN}"
-# The page calls some kernels idle that are not there yet, and others unknown until they
-# have run a cell.
-CONNECTED = """(kernel =>
-    kernel?.connectionStatus === "connected" && kernel.status !== "restarting"
-)(jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel)"""
+KERNEL = "jupyterapp.shell.currentWidget.sessionContext.session.kernel.id"
 ACCEPT = ".jp-Dialog .jp-mod-accept"
 # What the terminal shows: it is painted, there is no text in the page.
 TERMINAL = """(screen => screen && Array.from(
@@ -71,10 +68,11 @@ def opened(lab, chromium):
         shutil.copy(course.PACKAGE_ROOT / notebook, copy / notebook)
     pages = []
 
-    def opened(notebook: str) -> browser.Page:
-        page = chromium.open(f"{address}lab/tree/{notebook}", 1440)
-        pages.append(page)
-        page.wait_for(f"window.jupyterapp?.shell && {CONNECTED}", LONG)
+    def opened(notebook: str, within: browser.Browser = chromium) -> browser.Page:
+        page = within.open(f"{address}lab/tree/{notebook}", 1440)
+        if within is chromium:
+            pages.append(page)
+        page.wait_for(ready(notebook), LONG)
         return page
 
     yield opened
@@ -174,43 +172,57 @@ def test_a_link_leads_to_the_next_notebook(opened):
     wait_for_text(page, f"{NOTEBOOK} h1", "Train on one device")
 
 
-def test_no_worker_is_left_of_a_run_that_is_stopped_restarted_or_closed(opened, lab):
-    def at_work() -> int:
-        return len(descendants_of_runs_in(lab[1]))
+def test_a_run_ends_when_it_is_stopped_restarted_or_closed_not_with_the_browser(
+    opened, lab
+):
+    def at_work() -> set[int]:
+        return {process.pid for process in descendants_of_runs_in(lab[1])}
 
     def wait_for_the_workers():
-        wait_for(lambda: at_work() >= 4, LONG, "supervisor, mpirun and two workers")
+        what = "supervisor, mpirun and two workers"
+        wait_for(lambda: len(at_work()) >= 4, LONG, what)
 
     def wait_for_their_end():
         wait_for(lambda: not at_work(), SOON, "the end of supervisor, mpirun, workers")
 
+    with browser.Browser(TOGETHER) as closed_soon:
+        page = opened(STEP_1, closed_soon)
+        has_run(page, run_cell(page, "from utils import check"))
+        select(page, "epochs=1,")
+        to_its_end = ("Enter", "Home", "ArrowDown", "ArrowDown", "ArrowDown", "End")
+        for key in (*to_its_end, "Backspace", "Backspace"):
+            page.press(key)
+        page.type("20,")
+        output = f"{run_cell(page, 'epochs=20,')} .jp-OutputArea"
+        wait_for_text(page, output, "starting (0:")
+        shown = wait_for_text(page, output, "images/s")
+        command, progress = shown.strip().splitlines()
+        assert command.startswith("$ mpirun -np 2")
+        live = r"epoch \d+/20 \[#+\.+\] [\d,]+ images/s, \d+:\d\d left"
+        assert re.fullmatch(live, progress)
+
+        page.click(f"{NOTEBOOK} [data-command='notebook:interrupt-kernel']")
+        wait_for_their_end()
+        shown = wait_for_text(
+            page, output, "was stopped, and all its workers were ended"
+        )
+        assert "Traceback" not in shown
+
+        run_cell(page, "epochs=20,")
+        wait_for_the_workers()
+        started, kernel = at_work(), page.evaluate(KERNEL)
+        page.press("s", held=CTRL)
+        page.wait_for("!jupyterapp.shell.currentWidget.context.model.dirty", LONG)
+
+    # That browser is closed; another one finds what goes on.
     page = opened(STEP_1)
-    has_run(page, run_cell(page, "from utils import check"))
-    select(page, "epochs=1,")
-    to_its_end = ("Enter", "Home", "ArrowDown", "ArrowDown", "ArrowDown", "End")
-    for key in (*to_its_end, "Backspace", "Backspace"):
-        page.press(key)
-    page.type("20,")
-    output = f"{run_cell(page, 'epochs=20,')} .jp-OutputArea"
-    wait_for_text(page, output, "starting (0:")
-    shown = wait_for_text(page, output, "images/s")
-    command, progress = shown.strip().splitlines()
-    assert command.startswith("$ mpirun -np 2")
-    live = r"epoch \d+/20 \[#+\.+\] [\d,]+ images/s, \d+:\d\d left"
-    assert re.fullmatch(live, progress)
-
-    page.click(f"{NOTEBOOK} [data-command='notebook:interrupt-kernel']")
-    wait_for_their_end()
-    shown = wait_for_text(page, output, "was stopped, and all its workers were ended")
-    assert "Traceback" not in shown
-
-    run_cell(page, "epochs=20,")
-    wait_for_the_workers()
+    assert page.evaluate(KERNEL) == kernel
+    assert started <= at_work()
     page.click(f"{NOTEBOOK} [data-command='notebook:restart-kernel']")
     page.click(find(page, ACCEPT, "Restart"))
     wait_for_their_end()
 
-    page.wait_for(CONNECTED, LONG)
+    page.wait_for(ready(STEP_1), LONG)
     has_run(page, run_cell(page, "from utils import check"))
     run_cell(page, "epochs=20,")
     wait_for_the_workers()
