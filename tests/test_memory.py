@@ -31,6 +31,12 @@ def test_bars_stand_one_behind_the_other_in_a_unit_that_fits():
     assert named == ["all, weights", "all, optimizer"]
 
 
+def test_what_was_held_at_the_start_is_left_out_of_peaks_and_said():
+    figure = memory.peaks({"kept": 500e6, "computed again": 450e6}, 400e6)
+    assert lengths(figure) == [100, 50]
+    assert "400 MB at the start" in figure.axes[0].get_xlabel()
+
+
 def test_the_line_and_the_count_begin_at_the_same_place():
     figure = memory.by_batch({10: 3e6, 20: 5e6}, (2e5, 1e6), counted=1e5)
     line, counted, points = figure.axes[0].lines

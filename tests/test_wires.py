@@ -77,8 +77,11 @@ def test_a_figure_has_the_points_and_a_line():
     rows = wires.table(PRINTED)
     (axis,) = figures.times({"here": rows}, {"here": wires.read_off(rows)}).axes
     points, line = axis.lines
-    assert points.get_ydata().tolist() == [50, 4000]
-    assert line.get_ydata()[-1] == pytest.approx(4050)
+    assert points.get_ydata().tolist() == [0.05, 4]  # milliseconds
+    assert line.get_ydata()[-1] == pytest.approx(4.05)
+    ticks = [label.get_text() for label in axis.get_yticklabels()]
+    assert ticks == ["0.01", "0.1", "1", "10"]
+    assert axis.get_ylim() == pytest.approx((0.01, 10))
 
 
 def test_what_was_recorded_shows_what_the_notebook_says():

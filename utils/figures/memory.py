@@ -16,12 +16,12 @@ from utils.figures.style import (
     BLUE,
     GREEN,
     GREY,
-    INK,
     ORANGE,
     PALE,
     PURPLE,
     SKY,
     Figure,
+    bars,
     subplots,
 )
 
@@ -52,11 +52,21 @@ def holdings(ways: Mapping[str, Mapping[str, float]]) -> Figure:
     axis.set_yticks(range(len(ways)), ways)
     axis.invert_yaxis()
     axis.margins(x=0.15)
-    axis.set_xlabel(f"{name} of a worker's memory")
+    axis.set_xlabel(f"{name} of a worker's memory, counted")
     named = [p for p in COLOUR if any(p in parts for parts in ways.values())]
     marks = [Rectangle((0, 0), 1, 1, color=COLOUR[part]) for part in named]
     above = {"loc": "lower left", "bbox_to_anchor": (0, 1), "frameon": False}
     axis.legend(marks, named, ncols=len(named), **above)
+    return figure
+
+
+def peaks(ways: Mapping[str, float], start: float) -> Figure:
+    """A bar for each way to train: the bytes at its peak, above those at the start."""
+    figure, axis = subplots(figsize=(8, 1.2 + 0.5 * len(ways)))
+    above = {way: (peak - start) / 1e6 for way, peak in ways.items()}
+    bars(axis, above, "%.0f", SKY)
+    before = human_bytes(start)
+    axis.set_xlabel(f"MB at the peak, above the {before} at the start")
     return figure
 
 
@@ -74,7 +84,7 @@ def by_batch(
     slope, start = line
     for each, colour, style, name in (
         (slope, BLUE, "-", "the line through them"),
-        (counted, GREY, "--", "as counted"),
+        (counted, GREY, "--", "from the same start, as counted"),
     ):
         heights = [(start + each * batch) / 1e6 for batch in ends]
         label = f"{name}: {human_bytes(each)} an image"
@@ -118,8 +128,10 @@ def fully_sharded() -> Diagram:
                 )
                 ax.add_patch(box)
         ax.plot([left] * 2, [0.75, 2.85], color=colour, lw=2.5)
+        if worker:
+            draw_arrow(ax, (left - 0.36, 1.79), (left - 0.04, 1.79), both=True)
     draw_text(
-        ax, 4, 0.48, "strong: kept; pale: gathered for as long as layer 2 is used"
+        ax, 4, 0.48, "strong: kept; pale: came by wire, for as long as layer 2 is used"
     )
     draw_text(ax, 4, 0.2, "weights travel twice a step, gradients once", colour=GREY)
     return diagram
@@ -168,7 +180,7 @@ def tensor_parallel() -> Diagram:
         "Tensor parallelism. Two workers get the same images. Each has half of the "
         "columns of a first matrix and half of the rows of a second, computes half of "
         "the activations in between, and a sum that is not whole; an all-reduce adds "
-        "the two up, in each pair of layers.",
+        "the two up, for both, in each pair of layers.",
     )
     for worker, colour in enumerate((BLUE, ORANGE)):
         y = 1.55 - 1.2 * worker
@@ -179,8 +191,9 @@ def tensor_parallel() -> Diagram:
         draw_box(ax, 5.15, y + 0.2, 1.0, 0.6, "half of\nthe rows", edge=colour)
         for start, end in ((2.15, 2.55), (3.35, 3.75), (4.65, 5.15)):
             draw_arrow(ax, (start, y + 0.5), (end, y + 0.5))
-        draw_arrow(ax, (6.15, y + 0.5), (6.75, 1.45), colour=INK)
+        draw_arrow(ax, (6.15, y + 0.5), (6.75, 1.45), both=True)
     draw_box(ax, 6.75, 1.1, 1.1, 0.7, "all-reduce", edge=GREEN)
     draw_text(ax, 2.95, 2.72, "first matrix")
     draw_text(ax, 5.65, 2.72, "second matrix")
+    draw_text(ax, 7.3, 0.75, "the sum comes back;\non the way back\nlikewise", 8.5)
     return diagram

@@ -4,7 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pandas
+from matplotlib.axes import Axes
 
+from utils.figures.diagrams import human_bytes
 from utils.figures.style import (
     BLUE,
     COLOURS,
@@ -15,6 +17,7 @@ from utils.figures.style import (
     PURPLE,
     VERMILION,
     Figure,
+    only_ticks,
     subplots,
 )
 
@@ -36,28 +39,45 @@ def times(
     figure, axis = subplots(figsize=(8, 4))
     for number, (name, rows) in enumerate(tables.items()):
         colour, mark = COLOURS[number], MARKS[number % len(MARKS)]
-        axis.plot(rows.bytes, rows.us, mark, ms=7, color=colour, label=name)
+        look = {"color": colour, "ms": 7, "mew": 2, "fillstyle": "none"}  # none hides
+        axis.plot(rows.bytes, rows.us / 1e3, mark, label=name, **look)
         if lines and name in lines:
             latency, bandwidth = lines[name]
             size = np.geomspace(rows.bytes.min(), rows.bytes.max(), 100)
             label = f"{name}: latency + bytes / bandwidth"
             axis.plot(
                 size,
-                1e6 * (latency + size / bandwidth),
+                1e3 * (latency + size / bandwidth),
                 color=colour,
                 marker="",
                 label=label,
             )
-    axis.set(xscale="log", yscale="log", xlabel="bytes of a message")
-    axis.set_ylabel("microseconds a round")
+    _by_message(axis)
+    axis.set_ylabel("milliseconds a round")
     axis.legend()
     return figure.with_origin(origin) if origin else figure
 
 
-def laws(costs: Mapping[str, Callable[[float], float]], workers: int) -> Figure:
+def _by_message(axis: Axes) -> None:
+    """Milliseconds by the bytes of a message, both logarithmic, in whole decades; three
+    of time at least, lest a little more looks like much more."""
+    axis.set(xscale="log", yscale="log", xlabel="size of a message")
+    low, high = (np.log10(end) for end in axis.get_ylim())
+    low, high = int(np.floor(low)), int(np.ceil(high))
+    low = min(low, high - 3)
+    only_ticks(axis.yaxis, 10.0 ** np.arange(low, high + 1))
+    axis.set_ylim(10.0**low, 10.0**high)
+    first, last = (np.log10(end) for end in axis.get_xlim())
+    sizes = 10.0 ** np.arange(np.ceil(first), np.floor(last) + 1)
+    axis.set_xticks(sizes, [human_bytes(size) for size in sizes])
+    axis.set_xticks([], minor=True)
+
+
+def laws(costs: Mapping[str, Callable[[float], float]], title: str) -> Figure:
     """Time of an all-reduce by the bytes of its message, for each way to do it.
 
-    costs: name -> a function from bytes to seconds.
+    costs: name -> a function from bytes to seconds. title: of how many workers, and on
+    what network.
     """
     figure, axis = subplots(figsize=(8, 3.6))
     size = np.geomspace(1e2, 1e9, 200)
@@ -71,8 +91,8 @@ def laws(costs: Mapping[str, Callable[[float], float]], workers: int) -> Figure:
             marker="",
             label=name,
         )
-    axis.set(xscale="log", yscale="log", xlabel="bytes of a message")
-    axis.set(ylabel="milliseconds", title=f"{workers} workers, calculated")
+    _by_message(axis)
+    axis.set(ylabel="milliseconds", title=title)
     axis.legend()
     return figure
 
@@ -105,7 +125,7 @@ def collectives(results: Mapping[str, Sequence[tuple[list, list]]]) -> Figure:
         axis.set_ylim(workers - 0.4, -0.6)
         axis.grid(False)
     axes[-1, 0].set_xlabel(
-        "left: what each worker gives; right: what it gets", loc="left"
+        "left: what each worker gives; right: what it gets; grey: sums", loc="left"
     )
     return figure
 
@@ -134,11 +154,11 @@ def combined(first, second, result: Sequence[float], name: str = "Adasum") -> Fi
         "worker 0": (first, BLUE, "-"),
         "worker 1": (second, GREEN, "--"),
         "sum": (first + second, ORANGE, ":"),
-        "mean": ((first + second) / 2, GREY, ":"),
+        "mean": ((first + second) / 2, GREY, "none"),  # on the sum's line
         name: (np.asarray(result), VERMILION, "-."),
     }
     for label, ((x, y), colour, line) in drawn.items():
-        axis.plot([0, x], [0, y], line, color=colour, marker="o", label=label)
+        axis.plot([0, x], [0, y], ls=line, color=colour, marker="o", label=label)
     axis.axhline(0, color=GREY, lw=0.5)
     axis.axvline(0, color=GREY, lw=0.5)
     axis.set_aspect("equal")
