@@ -51,6 +51,8 @@ HOROVOD = OF_ALL | {
         "after": {"val_loss": float("inf")},
         "read": ["val_loss"],
     },
+    "evaluated": {"fit": True, "metrics": {"val_loss": 1.5}},
+    "left": {"files": ["best.h5"]},
     "graphs": {"count": 1},
     "graph": {"error": "TypeError: no", "function": None, "training": True},
 }
