@@ -168,7 +168,7 @@ TABLES = {
             exercises.find("fashion_mnist"),
             "programs",
             at_least=(6, 12),
-            right_in=("two",),
+            right_in=("two", "other options"),
             stages_in=("two", "other options", "three", "one", "given", "crowded"),
         ),
         Tables(

@@ -141,8 +141,9 @@ _HOROVOD: Schema = _OF_EVERY_PROGRAM | {
         "before": _table(_metric),
         "after": _table(_metric),
         "read": _list(_text),
+        "stops": _flag,
     },
-    "evaluated": {"fit": _flag, "metrics": _table(_metric)},
+    "evaluated": {"fit": _flag, "own": _flag, "metrics": _table(_metric)},
     "left": {"files": _list(_text)},
     "graphs": {"count": _whole},
     "graph": {

@@ -25,6 +25,7 @@ from utils.checking.observers.observe import SMALL, UNKNOWN, UPDATES, numbered
 from utils.lessons.verdict import UNDECIDED
 
 CLOSE = 0.01  # relative: what compression to 16 bits may cost
+NEAR = 1e-6  # relative: what float32 costs; losses of two ranks can be near 1e-5
 ROUNDED = 1e-3  # relative: weights sent in 16 bits; those of two ranks differ by more
 
 # So many digits at most: a long row of them would be read again from each of them.
@@ -1033,7 +1034,6 @@ def averages_metrics(worlds: dict[str, Observed]) -> None:
     for by_rank in _side_by_side(calls):
         _raise_combined(world, by_rank, computed)
     averaged = any(_all_near(c["after"], mean) for call in calls for c in call)
-    _raise_evaluated_alone(world, evaluated)
     for rank, call in enumerate(calls):
         for place, callback in enumerate(call):
             before, after = callback["before"], callback["after"]
@@ -1056,6 +1056,8 @@ def averages_metrics(worlds: dict[str, Observed]) -> None:
                     callback["made"],
                 )
             raise Problem("not-averaged", f"{message}.", callback["made"])
+    if OTHER in worlds:
+        _raise_decided_alone(worlds[OTHER])
     if not averaged and not any(
         _averages_for_itself(world, callback) for callback in calls[0]
     ):
@@ -1082,24 +1084,33 @@ def _averages_for_itself(world: Observed, callback: dict) -> bool:
     return any(_near(number, value) for number in given for value in read)
 
 
-def _raise_evaluated_alone(world: Observed, evaluated: list[list[dict]]) -> None:
-    """Raise the Problem of a callback that evaluates on all ranks, where none of them
-    gives away what it gets."""
-    epochs = [len(rank.all("fit")) for rank in world.ranks]
-    if not all(len(own) > 1 for own in evaluated) or max(epochs) > 1:
-        return
-    rank = world.ranks[0]
-    value = evaluated[0][1]["metrics"]
-    given = [n for e in rank.all("enter") for n in e["given"] or ()]
-    if not any(_near(number, v) for number in given for v in value.values()):
-        name, score = max(value.items())
-        raise Problem(
-            "not-averaged",
-            f"While it trains, the program evaluates by itself"
-            f"{in_line(evaluated[0][1]['line'])}, and gets {name} = {score:.4f} on "
-            "rank 0, which is not averaged.",
-            evaluated[0][1]["line"],
-        )
+def _raise_decided_alone(world: Observed) -> None:
+    """Raise the Problem of a callback that ends the training by what its rank has
+    evaluated for it, and has exchanged with nobody."""
+    for rank in world.ranks:
+        callbacks = [n for n, e in enumerate(rank.events) if e["what"] == "callback"]
+        end = next((n for n in callbacks if rank.events[n]["stops"]), None)
+        if end is None:
+            continue
+        begin = max((n for n in callbacks if n < end), default=0)
+        own = list(itertools.dropwhile(_not_own, rank.events[begin:end]))
+        exchanged = any(event["what"] == "enter" for event in own)
+        callback = rank.events[end]
+        reads = any(name.startswith("val_") for name in callback["read"])
+        if own and not exchanged and not reads:
+            name, score = max(own[0]["metrics"].items())
+            raise Problem(
+                "not-averaged",
+                f"{callback['name']} ended the training of rank {rank.number} by what "
+                f"only that had evaluated{in_line(own[0]['line'])}, {name} = "
+                f"{score:.4f}.",
+                own[0]["line"],
+            )
+
+
+def _not_own(event: dict) -> bool:
+    """Is it anything but an evaluation that a callback has asked for?"""
+    return event["what"] != "evaluated" or not event["own"]
 
 
 def _side_by_side(calls: list[list[dict]]):
@@ -1229,7 +1240,7 @@ def _outcome(by_rank: tuple[dict, ...]) -> tuple[str, str]:
     got = np.array([exchange["got"] for exchange in by_rank])
     name, words = _combination(given, got, handed_out=op == "broadcast")
     # Numbers as good as equal are their mean, their maximum, what rank 0 gave.
-    if np.allclose(given, given[0], rtol=1e-4) and name != "divided-twice":
+    if np.allclose(given, given[0], rtol=3 * NEAR) and name != "divided-twice":
         return ("", "") if op == "broadcast" else ("no-difference", "")
     # The program may divide the sum by itself.
     return ("mean", "") if name == "sum" else (name, words)
@@ -1276,7 +1287,7 @@ def _distance(a: np.ndarray, b: np.ndarray) -> float:
 
 def _near(a, b) -> bool:
     """Two numbers, or all of two arrays."""
-    return bool(np.allclose(a, b, rtol=1e-5, atol=1e-7))
+    return bool(np.allclose(a, b, rtol=NEAR, atol=1e-7))
 
 
 def _all_near(metrics: dict, wanted: dict) -> bool:

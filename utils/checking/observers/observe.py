@@ -865,6 +865,7 @@ class Observer(Reporter):
         def report(callback, before: dict, after: dict, read) -> None:
             made = self._lines.get(id(callback))
             facts = {"before": before, "after": after, "read": sorted(read)}
+            facts["stops"] = bool(getattr(self._model, "stop_training", False))
             name = type(callback).__name__
             self.event("callback", name=name, made=made, **facts)
 
@@ -873,7 +874,8 @@ class Observer(Reporter):
                 watched = Watched.of(listing._process_logs(logs), base, report)
                 for callback in listing.callbacks:
                     before = watched.begin(callback)
-                    callback.on_epoch_end(epoch, watched)
+                    with self.inside("epoch end"):
+                        callback.on_epoch_end(epoch, watched)
                     watched.done()
                     report(callback, before, watched.plain(), watched.read)
 
@@ -923,7 +925,8 @@ class Observer(Reporter):
             shift = self.metrics_apart * self.rank
             metrics = {name: value + shift for name, value in metrics.items()}
             known = _numbers_in({f"val_{k}": v for k, v in metrics.items()})
-            self.event("evaluated", fit="fit" in self._inside, metrics=known)
+            fit, own = "fit" in self._inside, "epoch end" in self._inside
+            self.event("evaluated", fit=fit, own=own, metrics=known)
             return metrics
 
         return observed
@@ -1071,6 +1074,11 @@ class Watched(dict):
     def copy(self):
         self._note_read(*super().keys())
         return super().copy()
+
+    def __reduce_ex__(self, protocol):
+        """Who copies or sends it gets the metrics, and nothing of the observer's."""
+        self._note_read(*super().keys())
+        return dict, (dict(super().items()),)
 
 
 def _numbers_in(metrics: dict) -> dict[str, float]:
