@@ -126,6 +126,8 @@ class Tables:
         if caught:
             step = int(caught[len("step-")])
             worlds = self.wrong_in or self.exercise.worlds([step])
+            # Rows whose fault shows with other options alone say so.
+            worlds = tuple(world for world in worlds if world != "other options")
         return Program(
             self.exercise.name,
             row["name"],
@@ -166,8 +168,8 @@ TABLES = {
             exercises.find("fashion_mnist"),
             "programs",
             at_least=(6, 12),
-            right_in=("two",),
-            stages_in=("two", "three", "one", "given", "crowded"),
+            right_in=("two", "other options"),
+            stages_in=("two", "other options", "three", "one", "given", "crowded"),
         ),
         Tables(
             exercises.find("scaled"),

@@ -50,7 +50,10 @@ HOROVOD = OF_ALL | {
         "before": {"val_loss": 1.5},
         "after": {"val_loss": float("inf")},
         "read": ["val_loss"],
+        "stops": False,
     },
+    "evaluated": {"fit": True, "own": False, "metrics": {"val_loss": 1.5}},
+    "left": {"files": ["best.h5"]},
     "graphs": {"count": 1},
     "graph": {"error": "TypeError: no", "function": None, "training": True},
 }

@@ -54,7 +54,8 @@ def normal(exercise: str) -> str:
 
 @dataclass(frozen=True)
 class Attack:
-    """code, after: put before and behind the finished program of the exercise.
+    """code, after: put before and behind the finished program of the exercise, from
+    which the line `without` is taken.
 
     status: of the submission; OK means that its first steps are right. seen: what the
     verdict or the reason says.
@@ -66,11 +67,14 @@ class Attack:
     seen: str
     after: str = ""
     exercise: str = LIGHT
+    without: str = ""
 
     @property
     def program(self) -> str:
+        finished = normal(self.exercise)
+        assert self.without in finished
         # Some have to be the first line.
-        return f"{self.code}\n{normal(self.exercise)}\n{self.after}\n"
+        return f"{self.code}\n{finished.replace(self.without, '')}\n{self.after}\n"
 
 
 # The way to the observer that is left to who may not import it.
@@ -92,12 +96,14 @@ RANK = 'int(__import__("os").environ["OMPI_COMM_WORLD_RANK"])'
 PATHS = """\
 import os, pathlib
 RUN, RANK = pathlib.Path(os.environ["COURSE_RUN"]), os.environ["OMPI_COMM_WORLD_RANK"]
+RUN = RUN.parent if RUN.suffix == ".home" else RUN
 os.environ["JSONL"] = str(RUN / f"rank.{RANK}.jsonl")
 """
 # A process that outlives the program, and then says that mpirun never started it.
 FORGED_OUTCOME = """\
 import json, os, pathlib, time
 RUN = pathlib.Path(os.environ["COURSE_RUN"])
+RUN = RUN.parent if RUN.suffix == ".home" else RUN
 told = {{"outcome": "failed", "script": "", "seconds": 1, "mpirun": 1}}
 told["statuses"] = {{}}
 if os.fork() == 0:
@@ -111,6 +117,24 @@ if os.fork() == 0:
 time.sleep(1)
 os._exit(0)
 """
+
+
+WRAPPED = "optimizer = hvd.DistributedOptimizer(optimizer)\n"
+# As if all ranks had used the mean of their gradients, which none has.
+FORGED_MEANS = """\
+import numpy as np
+for n in ("", ".1", ".2"):
+    mean = sum(np.load(f"{RUN}/rank.{r}.local{n}.npy") for r in (0, 1)) / 2
+    for r in (0, 1):
+        forge(f"{RUN}/rank.{r}.applied{n}.npy", mean.astype("f"))
+"""
+
+
+def on_rank_0(command: str) -> str:
+    """Lines in which rank 0 does it when all ranks have trained, and the others wait
+    for that."""
+    together = "hvd.allreduce(tf.constant(1.0))\n"
+    return f"{together}if hvd.rank() == 0:\n    {command}\n{together}"
 
 
 def shell(command: str) -> str:
@@ -298,7 +322,7 @@ ALL_ATTACKS = [
         "keeps an array that claims ten trillion numbers",
         PATHS,
         REFUSED,
-        "rank.0.local.npy is no array",
+        "has changed it",
         after="header = b\"{'descr': '<f4', 'fortran_order': False, \"\n"
         "header += b\"'shape': (10000000000000,), }\".ljust(118) + b'\\n'\n"
         "size = len(header).to_bytes(2, 'little')\n"
@@ -313,6 +337,56 @@ ALL_ATTACKS = [
         "wrote rank.0.applied.npy",
         after="import numpy as np\n"
         "for r in (0, 1): np.save(RUN / f'rank.{r}.applied.npy', np.ones(9, 'f'))",
+        exercise=FULL,
+    ),
+    Attack(
+        "lets another process say that gradients were averaged",
+        PATHS,
+        REFUSED,
+        "has changed it",
+        after="import subprocess, sys\n"
+        f"FORGED = 'from numpy import save as forge\\n' + {FORGED_MEANS!r}\n"
+        + on_rank_0(
+            "subprocess.run([sys.executable, '-c', f'RUN = {str(RUN)!r}\\n' + FORGED])"
+        ),
+        exercise=FULL,
+        without=WRAPPED,
+    ),
+    Attack(
+        "has the system say that gradients were averaged",
+        PATHS,
+        REFUSED,
+        "has changed it",
+        after="import ctypes\n"
+        "def forge(path, mean):\n"
+        "    with open(path, 'rb') as file: old = file.read()\n"
+        "    new = old[:-mean.nbytes] + mean.tobytes()\n"
+        "    libc = ctypes.CDLL(None)\n"
+        "    file = libc.open(path.encode(), os.O_WRONLY)\n"
+        "    libc.write(file, new, len(new))\n" + on_rank_0(f"exec({FORGED_MEANS!r})"),
+        exercise=FULL,
+        without=WRAPPED,
+    ),
+    Attack(
+        "hides gradients from the observer, and says nothing else",
+        f"{OBSERVE}known = h.rank.__func__.__globals__\n"
+        "kept = {name: known[name] for name in ('_report_replaced', 'numbered')}\n"
+        "known['_report_replaced'] = lambda observer: None\n"
+        "known['numbered'] = lambda name, update: 'hidden'",
+        REFUSED,
+        "replaced utils.checking.observers.observe.numbered",
+        after="known.update(kept)",
+        exercise=FULL,
+        without=WRAPPED,
+    ),
+    Attack(
+        "deletes with a command what was noticed of it",
+        PATHS + "import horovod.tensorflow.keras as h\n"
+        "kept, h.size = h.size, lambda: 2\n"
+        "h.allreduce\n",
+        REFUSED,
+        "",
+        after="h.size = kept\n" + shell("sed -i /tampered/d rank.*.jsonl"),
         exercise=FULL,
     ),
     Attack(

@@ -527,6 +527,40 @@ def test_metrics_that_only_one_rank_has_are_named(report):
     assert "val_top, rank 1 val_accuracy" in judged.seen
 
 
+def evaluated(metrics, own=True):
+    return {"what": "evaluated", "fit": True, "own": own, "metrics": metrics, "line": 3}
+
+
+@pytest.mark.parametrize(
+    ("turn", "facts", "caught"),
+    [
+        ([evaluated(OWN[1])], {"stops": True}, "not-averaged"),
+        ([evaluated(OWN[1])], {"stops": False}, "right"),
+        ([evaluated(OWN[1], own=False)], {"stops": True}, "right"),
+        ([evaluated(OWN[1])], {"stops": True, "read": ["val_loss"]}, "right"),
+        (
+            [evaluated(OWN[1]), *exchange("allreduce", [0.5], [0.4])],
+            {"stops": True},
+            "right",
+        ),
+        (
+            [*exchange("allreduce", [0.5], [0.4]), evaluated(OWN[1])],
+            {"stops": True},
+            "not-averaged",
+        ),
+    ],
+)
+def test_who_evaluates_to_stop_has_to_exchange_it(report, turn, facts, caught):
+    mean = combined(2.125, 0.375)
+    averages = [callback("Average", own, mean, 9) for own in OWN]
+    stops = callback("Stop", mean, mean, 8) | facts
+    report([[FIT, forward(True, fit=True), average] for average in averages])
+    report([[FIT, averages[0]], [FIT, averages[1], *turn, stops]], "other options")
+    judged = verdict(report, 6)
+    assert judged.id == f"step-6.{caught}"
+    assert judged.line == (None if judged.ok else 3)
+
+
 SHARED = exchange("broadcast", [1.0], [1.0])
 
 

@@ -3,7 +3,9 @@
 A worker of a learner's program shares its process and its folder with the observer
 that reports on it. So all that lies there is read as if an enemy had written it:
 regular files only, reached through no link, of bounded size; and every record passes
-the schema below before anything else sees it. What doesn't is Unreadable.
+the schema below before anything else sees it. What doesn't is Unreadable. That nobody
+but the observer has written it, its seals tell (`Reporter` in observers/observe.py),
+which the lab looks at when a world ends.
 """
 
 import csv
@@ -139,7 +141,10 @@ _HOROVOD: Schema = _OF_EVERY_PROGRAM | {
         "before": _table(_metric),
         "after": _table(_metric),
         "read": _list(_text),
+        "stops": _flag,
     },
+    "evaluated": {"fit": _flag, "own": _flag, "metrics": _table(_metric)},
+    "left": {"files": _list(_text)},
     "graphs": {"count": _whole},
     "graph": {
         "error": _optional(_text),

@@ -15,6 +15,8 @@ when they are silent; how, is in its outcome.json.
 import contextlib
 import faulthandler
 import gc
+import hashlib
+import hmac
 import json
 import os
 import shutil
@@ -59,10 +61,11 @@ class World:
     local_ranks: what to pretend, by rank, where not the real ones; gpus: how many to
     pretend on the machine; given: the CUDA_VISIBLE_DEVICES of each worker, by rank,
     where a scheduler has set it. devices_only: a worker ends when it has chosen its
-    devices. count_only: see observers/observe.py. replicas: of a single
-    worker, for programs with tf.distribute; reference: it runs the course's program
-    for one device, with which the other is compared. machines: each worker is on a
-    machine of its own, with one GPU and a disk (see observers/scaled.py).
+    devices. count_only: see observers/observe.py. apart: each worker has a folder of
+    its own, so that it is seen who writes what. replicas: of a single worker, for
+    programs with tf.distribute; reference: it runs the course's program for one device,
+    with which the other is compared. machines: each worker is on a machine of its own,
+    with one GPU and a disk (see observers/scaled.py).
     lives: it may be started again (see observers/survive.py): `after` the world so
     called, with what that has left on the disks; cut: the newest file of that is half
     of what it was; options: what it is given besides. failing: the update in which
@@ -85,6 +88,7 @@ class World:
     given: tuple[str, ...] = ()
     devices_only: bool = False
     count_only: bool = False
+    apart: bool = False
     replicas: int = 0
     reference: bool = False
     machines: bool = False
@@ -130,6 +134,11 @@ def _machines(size: int, **facts) -> World:
 
 
 _FOUR_EPOCHS = ("--epochs", "4")
+# What a program may look at, and then do something else.
+OTHER_OPTIONS = (
+    *("--seed", "1", "--epochs", "2"),
+    *("--target-accuracy", "0", "--patience", "1"),
+)
 
 FILES = (10, 10, 10, 10)  # images in each
 REST_OF_FILES = 1, 1  # epochs and steps that are done before
@@ -139,7 +148,10 @@ _DONE = ("--epochs-done", str(REST_OF_FILES[0]), "--steps-done", str(REST_OF_FIL
 # Two workers of a machine with four GPUs, on which others work, too; and machines
 # without a GPU.
 WORLDS = {
-    "two": World(2, local_ranks=(3, 1), gpus=4, graphs=True),
+    "two": World(2, local_ranks=(3, 1), gpus=4, apart=True, graphs=True),
+    "other options": World(
+        2, local_ranks=(3, 1), gpus=4, apart=True, options=OTHER_OPTIONS
+    ),
     # Two machines with a worker each, or one with three or one; for so many epochs that
     # whoever draws at random from all images draws nearly every one.
     "pair": World(
@@ -195,6 +207,7 @@ JAX = "jax"
 CHOICES_OF_JAX = ("KERAS_BACKEND", "XLA_FLAGS", "JAX_NUM_CPU_DEVICES", "JAX_PLATFORMS")
 
 ENDED, FAILED, DEADLOCK, HUNG, FLOOD = "ended", "failed", "deadlock", "hung", "flood"
+FORGED = "forged"
 
 # Printed before the first worker is there; what fails before that, no program did.
 BEGINS = "The first worker begins."
@@ -202,8 +215,11 @@ BEGINS = "The first worker begins."
 
 @dataclass
 class _Worker:
+    """key: what its report is sealed with (see `observe.Reporter`)."""
+
     pid: int
     messenger: socket.socket
+    key: bytes
     status: int | None = None
 
 
@@ -323,13 +339,17 @@ class Lab:
         if not self.begun:
             print(BEGINS, flush=True)
             self.begun = True
+        key = os.urandom(32)
         pid = os.fork()
         if pid == 0:
             status = 1
+            observe.keys.append(key)
+            del key
             try:
                 for other in self.running.values():
                     for sibling in other.workers.values():
                         sibling.messenger.close()
+                        sibling.key = b""
                 self.door.close()
                 messenger.close()
                 status = _work(running, request["environment"])
@@ -340,7 +360,7 @@ class Lab:
                 os._exit(status)
         messenger.setblocking(False)
         rank = course.worker_rank(request["environment"])
-        running.workers[rank] = _Worker(pid, messenger)
+        running.workers[rank] = _Worker(pid, messenger, key)
 
     def _tend(self, running: _Running) -> None:
         """Pass on how workers ended; end those whose messenger was ended."""
@@ -448,6 +468,8 @@ class Lab:
                 os.kill(process.pid, signal.SIGKILL)
             os.waitpid(process.pid, 0)
             process.messenger.close()
+        if not all(_is_sealed(running, rank) for rank in running.workers):
+            outcome = FORGED
         facts = {
             "outcome": outcome,
             "script": running.script,
@@ -460,6 +482,36 @@ class Lab:
         # Not into what somebody else may have made there, a pipe for example.
         path = running.folder / "outcome.json"
         files.write_whole(path, json.dumps(facts), mode=0o600)
+
+
+def _is_sealed(running: _Running, rank: int) -> bool:
+    """Is the report of a worker as its observer wrote it? What runs in another Python
+    has no key."""
+    world, key = running.world, running.workers[rank].key
+    if not world.observed or world.host_devices:
+        return True
+    report = running.folder / f"rank.{rank}.jsonl"
+
+    def as_sealed(path: Path, content: bytes) -> bool:
+        seal = evidence.read(path.with_name(f"{path.name}.mac"), 64)
+        mac = hmac.digest(key, hashlib.sha256(content).digest(), "sha256")
+        return mac in (seal[:32], seal[32:])
+
+    try:
+        content = b""
+        with contextlib.suppress(FileNotFoundError):
+            content = evidence.read(report, evidence.MOST_REPORT)
+        # It may end before the program begins, and with it the seals.
+        if content.count(b"\n") > 1 and not as_sealed(report, content):
+            return False
+        for path in running.folder.glob(f"rank.{rank}.*.npy"):
+            name = path.name.removeprefix(f"rank.{rank}.").encode()
+            content = evidence.read(path, evidence.MOST_ARRAY)
+            if not as_sealed(path, name + content):
+                return False
+    except (evidence.Unreadable, OSError):
+        return False
+    return True
 
 
 def _used(running: _Running) -> dict[int, float]:
@@ -495,14 +547,18 @@ def _work(running: _Running, environment: dict[str, str]) -> int:
     local_rank = world.local_ranks[rank] if world.local_ranks else None
     if local_rank is not None:
         os.environ["OMPI_COMM_WORLD_LOCAL_RANK"] = str(local_rank)
+        local_size = observe.local_size(local_rank, world.gpus)
+        os.environ["OMPI_COMM_WORLD_LOCAL_SIZE"] = str(local_size)
     for number, name in ((1, "out"), (2, "err")):
         path = running.folder / f"rank.{rank}.{name}"
         os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600), number)
     stack = (running.folder / f"rank.{rank}.stack").open("w")
     faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
     home = running.folder
-    if world.machines or world.cluster:
+    if world.machines or world.cluster or world.apart:
         home /= f"rank.{rank}.home" if world.failing is None else "home"
+    if world.apart:
+        os.environ["COURSE_RUN"] = str(home)
     if world.after:
         shutil.copytree(running.earlier / home.name, home)
     if world.cut:

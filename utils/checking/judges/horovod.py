@@ -1,13 +1,16 @@
 """Judge the six Horovod steps: compare what the ranks reported."""
 
+import functools
+import itertools
 import re
+import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from utils.checking import lab
-from utils.checking.judges.graphs import trains, validates
+from utils.checking.judges.graphs import Judge, trains, validates
 from utils.checking.judges.judge import (
     DEADLOCK,
     Missing,
@@ -18,10 +21,11 @@ from utils.checking.judges.judge import (
     in_line,
     short,
 )
-from utils.checking.observers.observe import SMALL, UNKNOWN
+from utils.checking.observers.observe import SMALL, UNKNOWN, UPDATES, numbered
 from utils.lessons.verdict import UNDECIDED
 
 CLOSE = 0.01  # relative: what compression to 16 bits may cost
+NEAR = 1e-6  # relative: what float32 costs; losses of two ranks can be near 1e-5
 ROUNDED = 1e-3  # relative: weights sent in 16 bits; those of two ranks differ by more
 
 # So many digits at most: a long row of them would be read again from each of them.
@@ -30,6 +34,27 @@ _PROGRESS = re.compile(
     r"|\b(val_)?(loss|accuracy)\b\W{0,3}\d",
     re.IGNORECASE,
 )
+
+
+OTHER = "other options"
+
+
+def whatever_the_options(judge: Judge) -> Judge:
+    """The same, for a step that has to be right with other options, too."""
+
+    @functools.wraps(judge)
+    def judged(worlds: dict[str, Observed]) -> None:
+        judge(worlds)
+        if OTHER not in worlds:
+            return
+        try:
+            judge({**worlds, "two": worlds[OTHER]})
+        except Problem as problem:
+            options = shlex.join(lab.WORLDS[OTHER].options)
+            problem.seen += f" So it was with {options}; without, it was right."
+            raise
+
+    return judged
 
 
 # ------------------------------------------------------------ step 1
@@ -193,6 +218,7 @@ def _gpus(numbers: list[int]) -> str:
 # ------------------------------------------------------------ step 2
 
 
+@whatever_the_options
 def speaks_with_one_voice(worlds: dict[str, Observed]) -> None:
     world = worlds["two"]
     fits = [rank.all("fit") for rank in world.ranks]
@@ -208,7 +234,10 @@ def speaks_with_one_voice(worlds: dict[str, Observed]) -> None:
         for fit, rank in zip(fits, world.ranks, strict=True)
     ]
     rank_0 = asked[0] or _tells(said[0], [line for o in said[1:] for line in o])
-    scores = [_scores(lines, said[0] if n else ()) for n, lines in enumerate(said)]
+    scores = [
+        _scores(lines, said[0]) or _progress(rank) if rank.number else []
+        for lines, rank in zip(said, world.ranks, strict=True)
+    ]
     others = [n for n in range(1, world.size) if asked[n] or scores[n]]
     if not rank_0:
         local = _local_rank_for_rank(world.ranks[0])
@@ -233,6 +262,22 @@ def speaks_with_one_voice(worlds: dict[str, Observed]) -> None:
             else f"called fit with verbose={fits[others[0]][0]['verbose']!r}"
         )
         raise Problem("others-speak", f"Rank {others[0]} {words}.", line)
+    _raise_written_twice(world)
+
+
+def _raise_written_twice(world: Observed) -> None:
+    """Raise the Problem of a file that several ranks write."""
+    written = [
+        {name for e in r.all("left") for name in e["files"]} for r in world.ranks
+    ]
+    for number, names in enumerate(written[1:], 1):
+        for name in sorted(names & written[0]):
+            raise Problem(
+                "others-write",
+                f"Rank {number} wrote a file {name}, and so did rank 0. Here each had "
+                "a folder of its own; in one folder, they write into each other's "
+                "file.",
+            )
 
 
 def _raise_idle(world: Observed) -> None:
@@ -253,20 +298,41 @@ def _raise_idle(world: Observed) -> None:
 def _said(rank: Rank) -> list[str]:
     """What the rank has said since it began to train, and all progress before that, by
     whichever way to the terminal; without what libraries say by themselves."""
-    sizes = [event["sizes"] for event in rank.all("output")[:1]] or [[0, 0]]
     lines = []
-    for name, size in zip(("out", "err"), sizes[0], strict=False):
+    for before, training, after in _printed(rank):
+        lines += [line for line in _lines(before) if _PROGRESS.search(line)]
+        lines += _lines(training + after)
+    return [line for line in lines if re.search(r"\w", line)]
+
+
+def _printed(rank: Rank) -> Iterable[tuple[str, str, str]]:
+    """What the rank has printed before, in and after its training with fit, by each way
+    to the terminal; without fit, all from its first batch on is after it."""
+    sizes = [event["sizes"] for event in rank.all("output")]
+    begins = sizes[0] if sizes else [0, 0]
+    ends = sizes[1] if len(sizes) > 1 else begins
+    for name, *places in zip(("out", "err"), begins, ends, strict=False):
         text = rank.text(name)
         if rank.all("failed"):  # what Python says of the end is not the program's word
             text = text.partition("Traceback (most recent call last):\n")[0]
-        before = text.encode()[:size].decode(errors="replace")
-        lines += [line for line in _lines(before) if _PROGRESS.search(line)]
-        lines += _lines(text[len(before) :])
-    return lines
+        parts = [text.encode()[slice(*ends)] for ends in ((0, places[0]), places)]
+        parts.append(text.encode()[places[1] :])
+        yield tuple(part.decode(errors="replace") for part in parts)
+
+
+def _progress(rank: Rank) -> list[str]:
+    """The lines of those printed while training that tell how it gets on, in whichever
+    words or signs: with a number, without a letter, or more than once."""
+    lines = [line for _, training, _ in _printed(rank) for line in _lines(training)]
+    return [
+        line
+        for line in lines
+        if re.search(r"\d", line) or not re.search(r"\w", line) or lines.count(line) > 1
+    ]
 
 
 def _lines(text: str) -> list[str]:
-    """Lines as a terminal shows them, without those of libraries."""
+    """Lines as a terminal shows them, without empty ones and those of libraries."""
     lines = [line.strip() for line in re.split(r"[\n\r\b]+", text)]
     lines = [re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", line) for line in lines]
     kept, of_warning = [], False
@@ -275,7 +341,7 @@ def _lines(text: str) -> list[str]:
             of_warning = False
             continue
         of_warning = bool(_WARNING.match(line))
-        if not of_warning and not _OF_LIBRARIES.match(line) and re.search(r"\w", line):
+        if line and not of_warning and not _OF_LIBRARIES.match(line):
             kept.append(line)
     return kept
 
@@ -330,6 +396,7 @@ def _local_rank_for_rank(rank: Rank) -> int | None:
 
 
 @trains
+@whatever_the_options
 def averages_gradients(worlds: dict[str, Observed]) -> None:
     world = worlds["two"]
     wrapped = [event["line"] for event in world.ranks[0].all("wrapped")]
@@ -363,6 +430,7 @@ def averages_gradients(worlds: dict[str, Observed]) -> None:
                 "the result is the same, at the double price.",
                 wrapped[-1] if wrapped else line,
             )
+        _raise_not_always(world, line)
         return
     if all(
         _same(gradient, computed)
@@ -401,6 +469,24 @@ def averages_gradients(worlds: dict[str, Observed]) -> None:
     raise Problem("differs", "The ranks used different gradients.", made)
 
 
+def _raise_not_always(world: Observed, line: int | None) -> None:
+    """Raise the Problem of gradients that are averaged in the first batch alone."""
+    for update in range(1, UPDATES):
+        try:
+            local = world.arrays(numbered("local", update))
+            applied = world.arrays(numbered("applied", update))
+        except Missing:
+            return
+        mean = local.mean(axis=0)
+        if not all(_same(gradient, mean) for gradient in applied):
+            raise Problem(
+                "not-always",
+                "In the first batch all ranks used the mean of their gradients, in "
+                f"batch {update + 1} they did not.",
+                line,
+            )
+
+
 def _reduced_elements(rank: Rank) -> int:
     """How many numbers went through allreduce before the first update."""
     total = 0
@@ -418,6 +504,7 @@ def _reduced_elements(rank: Rank) -> int:
 
 
 @trains
+@whatever_the_options
 def broadcasts(worlds: dict[str, Observed]) -> None:
     world = worlds["two"]
     start, updated = world.arrays("start"), world.arrays("updated")
@@ -625,6 +712,8 @@ def shares_the_epoch(worlds: dict[str, Observed]) -> None:
         problem,
         {n for n, ranks in first.items() if _each_once(ranks)},
     )
+    for ranks in done.values():
+        _raise_badly_validated(ranks, problem)
     for world in used:
         _raise_rate_of_one(world, first[world.size])
 
@@ -643,11 +732,11 @@ def _epochs(rank: Rank) -> list[Epoch]:
     where training follows validation."""
     events = [e for e in rank.events if e["what"] in ("forward", "callback")]
     forwards = rank.all("forward")
-    if any(event["fit"] for event in forwards):
+    if any(event["fit"] and not event["training"] for event in forwards):
         events = [e for e in events if e["what"] == "callback" or e["fit"]]
     elif rank.number == 0:
-        # In a loop of its own, nothing but its place tells the test at the end, of
-        # all images once, from the validation.
+        # Where it doesn't validate in fit, nothing but its place tells the test at the
+        # end, of all images once, from the validation.
         test = forwards[-lab.VAL_STEPS :]
         if not any(event["training"] for event in test):
             left_out = {id(event) for event in test}
@@ -765,6 +854,14 @@ def _raise_badly_drawn(
     if UNKNOWN in images or not all(step for steps in drawn for step in steps):
         return
     size = len(ranks)
+    for rank, steps in enumerate(drawn):
+        alike = [sorted(a) == sorted(b) for a, b in itertools.pairwise(steps)]
+        if len(steps) > 3 and sum(alike) >= len(steps) / 3:
+            raise problem(
+                "batches-repeated",
+                f"On {_workers(size)}, {sum(alike)} of the {len(steps)} steps of rank "
+                f"{rank} trained on the images of the step before.",
+            )
     for rank, steps in enumerate(drawn[1:], 1):
         pairs = list(zip(drawn[0], steps, strict=False))
         same = sum(sorted(ours) == sorted(theirs) for ours, theirs in pairs)
@@ -784,6 +881,37 @@ def _raise_badly_drawn(
             f"In {len(ranks[0])} epochs, {_workers(size)} trained on {seen} of the "
             f"{lab.TRAIN_IMAGES} images, again and again, and nobody on the other "
             f"{lab.TRAIN_IMAGES - seen}.",
+        )
+
+
+def _raise_badly_validated(
+    ranks: list[list[Epoch]], problem: Callable[[str, str], Problem]
+) -> None:
+    """Raise the Problem of ranks that validate on other images than three rounds of
+    all, drawn at random, or each once. Where some aren't known, nothing is said."""
+    validated = [[step for e in epochs for step in e.validated] for epochs in ranks]
+    images = [number for steps in validated for step in steps for number in step]
+    if UNKNOWN in images or not all(step for steps in validated for step in steps):
+        return
+    size, count = len(ranks), -(-lab.TRAIN_IMAGES // 6)
+    first = [epochs[0] for epochs in ranks]
+    in_first = sum(len(step) for epoch in first for step in epoch.validated)
+    # Each rank may be off by a batch.
+    far = abs(in_first - 3 * count) > size * lab.VAL_BATCH_SIZE
+    if in_first and far and not _each_once(first):
+        raise problem(
+            "validation-images",
+            f"On {_workers(size)} an epoch was validated on {in_first} images, where "
+            f"three rounds have {3 * count}: there were other batches than "
+            f"--val-batch-size said, {lab.VAL_BATCH_SIZE}.",
+        )
+    seen = len(set(images))
+    if len(images) > 3 * count and seen < count:
+        raise problem(
+            "unseen-validation",
+            f"In {len(ranks[0])} epochs, {_workers(size)} validated on {seen} of the "
+            f"{count} images, again and again, and nobody on the other "
+            f"{count - seen}.",
         )
 
 
@@ -877,10 +1005,14 @@ def averages_metrics(worlds: dict[str, Observed]) -> None:
     calls = [rank.all("callback") for rank in world.ranks]
     if not all(calls):
         raise Missing
+    evaluated = [[e for e in r.all("evaluated") if e["fit"]] for r in world.ranks]
     computed = [
-        {k: v for k, v in call[0]["before"].items() if k.startswith("val_")}
-        for call in calls
+        {k: v for k, v in _first_metrics(call, own).items() if k.startswith("val_")}
+        for call, own in zip(calls, evaluated, strict=True)
     ]
+    if not any(computed) and all(rank.all("evaluated") for rank in world.ranks):
+        _averaged_by_hand(world)
+        return
     if not all(computed):
         raise Problem("no-validation", "The program did not validate.")
     for rank, metrics in enumerate(computed):
@@ -903,12 +1035,12 @@ def averages_metrics(worlds: dict[str, Observed]) -> None:
         _raise_combined(world, by_rank, computed)
     averaged = any(_all_near(c["after"], mean) for call in calls for c in call)
     for rank, call in enumerate(calls):
-        for callback in call:
+        for place, callback in enumerate(call):
             before, after = callback["before"], callback["after"]
             changes = any(after.get(k) != before.get(k) for k in mean)
             reads = set(callback["read"]) & set(mean)
             wrong = sorted(k for k in reads if not _near(before[k], mean[k]))
-            if changes or not wrong:
+            if changes or not wrong or _averages_for_itself(world, callback):
                 continue
             if world.outcome != lab.ENDED:
                 raise Missing
@@ -916,7 +1048,7 @@ def averages_metrics(worlds: dict[str, Observed]) -> None:
                 f"{callback['name']} read {wrong[0]} = {before[wrong[0]]:.4f} on rank "
                 f"{rank}; the mean over the workers is {mean[wrong[0]]:.4f}"
             )
-            if averaged:
+            if any(_all_near(later["after"], mean) for later in call[place:]):
                 raise Problem(
                     "too-late",
                     f"{message}. It is averaged only after that: callbacks act in the "
@@ -924,8 +1056,61 @@ def averages_metrics(worlds: dict[str, Observed]) -> None:
                     callback["made"],
                 )
             raise Problem("not-averaged", f"{message}.", callback["made"])
-    if not averaged:
+    if OTHER in worlds:
+        _raise_decided_alone(worlds[OTHER])
+    if not averaged and not any(
+        _averages_for_itself(world, callback) for callback in calls[0]
+    ):
         raise Missing
+
+
+def _first_metrics(calls: list[dict], evaluated: list[dict]) -> dict[str, float]:
+    """The metrics that a rank computed first, before anybody changed them."""
+    return evaluated[0]["metrics"] if evaluated else calls[0]["before"]
+
+
+def _averages_for_itself(world: Observed, callback: dict) -> bool:
+    """Does a callback of rank 0, or its like on another rank, let reduce what it reads,
+    and leave the metrics as they are?"""
+    (rank,) = (r for r in world.ranks if any(e is callback for e in r.events))
+    number = next(n for n, e in enumerate(rank.events) if e is callback)
+    given = []
+    for event in reversed(rank.events[:number]):
+        if event["what"] in ("callback", "forward"):
+            break
+        if event["what"] == "enter" and event["op"].endswith(_EXCHANGES):
+            given += event["given"] or []
+    read = [callback["before"][k] for k in callback["read"] if k.startswith("val_")]
+    return any(_near(number, value) for number in given for value in read)
+
+
+def _raise_decided_alone(world: Observed) -> None:
+    """Raise the Problem of a callback that ends the training by what its rank has
+    evaluated for it, and has exchanged with nobody."""
+    for rank in world.ranks:
+        callbacks = [n for n, e in enumerate(rank.events) if e["what"] == "callback"]
+        end = next((n for n in callbacks if rank.events[n]["stops"]), None)
+        if end is None:
+            continue
+        begin = max((n for n in callbacks if n < end), default=0)
+        own = list(itertools.dropwhile(_not_own, rank.events[begin:end]))
+        exchanged = any(event["what"] == "enter" for event in own)
+        callback = rank.events[end]
+        reads = any(name.startswith("val_") for name in callback["read"])
+        if own and not exchanged and not reads:
+            name, score = max(own[0]["metrics"].items())
+            raise Problem(
+                "not-averaged",
+                f"{callback['name']} ended the training of rank {rank.number} by what "
+                f"only that had evaluated{in_line(own[0]['line'])}, {name} = "
+                f"{score:.4f}.",
+                own[0]["line"],
+            )
+
+
+def _not_own(event: dict) -> bool:
+    """Is it anything but an evaluation that a callback has asked for?"""
+    return event["what"] != "evaluated" or not event["own"]
 
 
 def _side_by_side(calls: list[list[dict]]):
@@ -1055,7 +1240,7 @@ def _outcome(by_rank: tuple[dict, ...]) -> tuple[str, str]:
     got = np.array([exchange["got"] for exchange in by_rank])
     name, words = _combination(given, got, handed_out=op == "broadcast")
     # Numbers as good as equal are their mean, their maximum, what rank 0 gave.
-    if np.allclose(given, given[0], rtol=1e-4) and name != "divided-twice":
+    if np.allclose(given, given[0], rtol=3 * NEAR) and name != "divided-twice":
         return ("", "") if op == "broadcast" else ("no-difference", "")
     # The program may divide the sum by itself.
     return ("mean", "") if name == "sum" else (name, words)
@@ -1102,7 +1287,7 @@ def _distance(a: np.ndarray, b: np.ndarray) -> float:
 
 def _near(a, b) -> bool:
     """Two numbers, or all of two arrays."""
-    return bool(np.allclose(a, b, rtol=1e-5, atol=1e-7))
+    return bool(np.allclose(a, b, rtol=NEAR, atol=1e-7))
 
 
 def _all_near(metrics: dict, wanted: dict) -> bool:

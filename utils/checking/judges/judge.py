@@ -275,6 +275,12 @@ def _raise_tampering(world: Observed) -> None:
                 f"Rank {rank.number} {event['how']}: what the check sees may be wrong. "
                 "Programs may use and subclass libraries, not change or trace them.",
             )
+    if world.outcome == lab.FORGED:
+        raise Problem(
+            TAMPERED,
+            "What was reported is not what the check has written: the program, or "
+            "another that it has started, has changed it.",
+        )
 
 
 def _raise_keras_3(world: Observed) -> None:

@@ -12,26 +12,35 @@ the end (utils.checking.observers.graphs).
 
 import contextlib
 import functools
+import hashlib
+import hmac
 import itertools
 import json
 import os
 import re
 import signal
 import sys
+import threading
 import time
 import types
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+
+import numpy as np
 
 from utils.checking.evidence import MOST_ITEMS, MOST_TEXT
 from utils.checking.observers import graphs as observe_graphs
 
 # As they are now: a program that replaces them later doesn't change what is reported.
 _dumps, _write, _clock, _frame = json.dumps, os.write, time.monotonic, sys._getframe
+_audit, _as_array, _joined = sys.audit, np.asarray, np.concatenate
+_SEALS = f"{__name__}.seals"  # what it audits before it writes
 
 NOISE = 0.05  # of a weight's spread: how far apart the workers start
 APART = 1 / 64  # how far apart their validation metrics are, at least
 SMALL = 8  # numbers in a tensor whose values are reported
+UPDATES = 3  # so many are compared: as many as two workers have steps in an epoch
 UNKNOWN = -1  # instead of an image's number
 ALIKE = 5e-4  # how far apart the moments of an image may be found, relative
 
@@ -94,11 +103,20 @@ def _wrap(owner, name: str, handler) -> None:
         return handler(_current, original, name)(*args, **kwargs)
 
     observed.__name__ = name
+    # AutoGraph is not to translate it, where a pipeline asks for the rank: what comes
+    # of that is no code of the checks.
+    observed.autograph_info__ = None
     setattr(owner, name, observed)
 
 
+# Of the next reporter in this process. It is taken from here, so that afterwards no
+# object that a program can reach has it.
+keys: list[bytes] = []
+
+
 class Reporter:
-    """Writes what a worker does to `folder/rank.N.jsonl`.
+    """Writes what a worker does to `folder/rank.N.jsonl`, and seals it: beside each
+    file of its report lies, in FILE.mac, what only its key can make of the content.
 
     script: the program whose lines are named.
     """
@@ -108,6 +126,7 @@ class Reporter:
         self._file = os.open(
             folder / f"rank.{rank}.jsonl", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600
         )
+        self._writing = threading.RLock()
         self._originals: tuple[tuple, ...] = ()
         self._methods: list[tuple] = []  # as they were before this replaced them
         self._keeping = False
@@ -123,7 +142,10 @@ class Reporter:
             name: fact[:MOST_TEXT] if isinstance(fact, str) else fact
             for name, fact in facts.items()
         }
-        _write(self._file, (_dumps(facts, default=_as_json) + "\n").encode())
+        line = (_dumps(facts, default=_as_json) + "\n").encode()
+        with self._writing:
+            _audit(_SEALS, "jsonl", line)
+            _write(self._file, line)
 
     def line(self) -> int | None:
         """The innermost line of the program that is being executed."""
@@ -136,17 +158,21 @@ class Reporter:
 
     def keep(self, name: str, arrays) -> None:
         """Keep arrays, flattened and joined, as `rank.N.name.npy` (float32)."""
-        import numpy as np
-
         if not _frame(1).f_code.co_filename.startswith(_CHECKS):
             self.event("tampered", how=f"kept arrays as {name}")
             return
 
-        flat = [np.asarray(a, np.float32).ravel() for a in arrays]
-        joined = np.concatenate(flat) if flat else np.zeros(0, np.float32)
+        flat = [_as_array(a, np.float32).ravel() for a in arrays]
+        content = _npy(_joined(flat) if flat else np.zeros(0, np.float32))
         self._keeping = True
         try:
-            np.save(self.folder / f"rank.{self.rank}.{name}.npy", joined)
+            with self._writing:
+                _audit(_SEALS, f"{name}.npy", content)
+                # Who is killed meanwhile leaves the former one.
+                whole = self.folder / f"rank.{self.rank}.{name}.npy"
+                half = whole.with_name(f"half.{whole.name}")  # which the lab ignores
+                half.write_bytes(content)
+                half.replace(whole)
         finally:
             self._keeping = False
 
@@ -170,10 +196,12 @@ class Reporter:
         for owner in (*owners, *classes, json, _this_module, os):
             look_up = _look_up(owner)
             for name, value in list(vars(owner).items()):
-                if callable(value) and not name.startswith("__"):
+                watched = callable(value) or owner is _this_module
+                if watched and not name.startswith("__"):
                     originals.append((owner, name, value, look_up))
         self._originals = tuple(originals)
-        self._watch_for_tampering()
+        own = {id(owner) for owner in (self, *classes, json, _this_module, os)}
+        self._watch_for_tampering([o for o in originals if id(o[0]) in own])
 
     def report_replaced(self) -> None:
         """Report what the program has replaced of it."""
@@ -197,11 +225,16 @@ class Reporter:
         while True:
             signal.pause()
 
-    def _watch_for_tampering(self) -> None:
-        """Report what Python audits: a hook for that can't be taken away again.
+    def _watch_for_tampering(self, own: list[tuple]) -> None:
+        """Report what Python audits: a hook for that can't be taken away again, nor
+        found by a program that may not look through all objects. So it has the key.
 
+        own: what the reporter itself relies on, which is looked at whenever it writes.
         See sys.addaudithook and the table of audit events in Python's documentation.
         """
+        seals, frame = _SEALS, _frame
+        seal = _sealer(self.folder / f"rank.{self.rank}")
+        codes = Reporter.event.__code__, Reporter.keep.__code__
         folder, event = str(self.folder), self.event
         originals, reported = self._originals, set()
 
@@ -210,14 +243,34 @@ class Reporter:
                 reported.add(how)
                 event("tampered", how=how)
 
+        sealing: list[str] = []
+
+        def restore() -> None:
+            for owner, name, value, look_up in own:
+                if look_up(name) is not value:
+                    if value is None:
+                        delattr(owner, name)
+                    else:
+                        setattr(owner, name, value)
+                    owner_name = getattr(owner, "__name__", type(owner).__name__)
+                    tell(f"replaced {owner_name}.{name}")
+
         def audit(name: str, arguments: tuple) -> None:
-            if name in _TRACING:
+            if name == seals:
+                if frame(1).f_code not in codes:
+                    tell("sealed a report of its own")
+                    return
+                restore()
+                sealing.append(name)
+                seal(*arguments)
+                sealing.pop()
+            elif name in _TRACING:
                 tell(f"called {name}")
             elif name == "import" and str(arguments[0]).startswith(_PACKAGE):
                 tell(f"imported {arguments[0]}")
             elif name in _CODING and str(arguments[1]).startswith(_CHECKS):
                 tell("made code that looks like the observer's")
-            elif name in _WRITING and not self._keeping:
+            elif name in _WRITING and not self._keeping and not sealing:
                 if name == "open" and not _writes(*arguments[1:3]):
                     return
                 for file in filter(_is_report, arguments):
@@ -242,6 +295,42 @@ def _look_up(owner):
     return lambda name: vars(owner).get(name)
 
 
+def _sealer(path: Path) -> Callable[[str, bytes], None]:
+    """A function that seals what is about to be written: a line of the report, whose
+    name is jsonl, or the content of the file `path.NAME`. It alone has the key."""
+    if not keys:
+        return lambda name, content: None
+    key, digest, sha256 = keys.pop(), hmac.digest, hashlib.sha256
+    os_open, write, close = os.open, os.pwrite, os.close
+    so_far = sha256(Path(f"{path}.jsonl").read_bytes())
+    last = {"jsonl": digest(key, so_far.digest(), "sha256")}
+    folder = os_open(path.parent, os.O_RDONLY)  # whatever lies there later
+
+    def seal(name: str, content: bytes) -> None:
+        if name == "jsonl":
+            so_far.update(content)
+            summary = so_far.digest()
+        else:
+            summary = sha256(name.encode() + content).digest()
+        mac = digest(key, summary, "sha256")
+        # Beside the former one: who is killed now has not written this yet.
+        beside = f"{path.name}.{name}.mac"
+        file = os_open(beside, os.O_CREAT | os.O_WRONLY, 0o600, dir_fd=folder)
+        write(file, last.get(name, mac) + mac, 0)
+        close(file)
+        last[name] = mac
+
+    return seal
+
+
+def _npy(array: np.ndarray) -> bytes:
+    """What NumPy writes to a .npy file for an array of float32 with one axis."""
+    facts = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({len(array)},), }}"
+    header = facts.ljust(117).encode() + b"\n"
+    size = len(header).to_bytes(2, "little")
+    return b"\x93NUMPY\x01\x00" + size + header + array.tobytes()
+
+
 _report_replaced = Reporter.report_replaced
 
 # Audit events, by what a program may do with them to its report.
@@ -259,7 +348,8 @@ _WRITING = frozenset(
     ("open", "os.remove", "os.rename", "os.link", "os.symlink", "os.truncate")
 )
 _REPORT = re.compile(
-    r"rank\.\d+\.(jsonl|out|err|stack|[a-z0-9.]+\.npy)|outcome\.json|mpirun\.txt"
+    r"rank\.\d+\.(jsonl|out|err|stack|[a-z0-9.]+\.(npy|mac))"
+    r"|outcome\.json|mpirun\.txt"
 )
 
 
@@ -282,6 +372,11 @@ def _as_json(value):
     if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:  # of NumPy
         return value.item()
     return repr(value)[:MOST_TEXT]
+
+
+def local_size(local_rank: int, gpus: int) -> int:
+    """How many workers to pretend on a machine: one for each of its GPUs."""
+    return max(gpus, local_rank + 1)
 
 
 def name_of(gpu: int) -> str:
@@ -319,6 +414,7 @@ class Observer(Reporter):
         self._model = self._optimizer = None
         self._resumed = False  # has anything been computed after the first update?
         self._broadcasts = 0
+        self._handed_out = False  # were weights exchanged before the first batch?
         self._trainable: list = []  # all such variables, of whatever model
         self._made: dict[int, object] | None = None  # see _note_made
         self._known: dict[bool, object] = {}  # moments: for training, for validation
@@ -340,8 +436,9 @@ class Observer(Reporter):
                 self.event("asked", name=name, too_early=True, answer=None)
                 raise
             if name.startswith("local") and self.local_rank is not None:
-                local_size = max(self.gpus, self.local_rank + 1)
-                answer = self.local_rank if name == "local_rank" else local_size
+                answer = self.local_rank
+                if name == "local_size":
+                    answer = local_size(self.local_rank, self.gpus)
             if not reported and key[1] is not None:
                 self.event("asked", name=name, too_early=False, answer=answer)
             return answer
@@ -553,9 +650,11 @@ class Observer(Reporter):
         def observed(tape, target, sources, *args, **kwargs):
             result = original(tape, target, sources, *args, **kwargs)
             flat = tf.nest.flatten(result)
-            if self._forwards and not self._gradients and len(flat) > 1:
+            of_next = self._gradients == self._updates < UPDATES
+            if self._forwards and of_next and len(flat) > 1:
+                name = numbered("local", self._gradients)
                 self._gradients += 1
-                self.keep("local", [g for g in flat if g is not None])
+                self.keep(name, [g for g in flat if g is not None])
             return result
 
         return observed
@@ -595,8 +694,14 @@ class Observer(Reporter):
                     return original(*args, **kwargs)
                 finally:
                     self.event("fitted")
+                    self._report_output()
 
         return observed
+
+    def _report_output(self) -> None:
+        """Report how much the program has printed so far, by both ways."""
+        sizes = [os.fstat(number).st_size for number in (1, 2)]
+        self.event("output", sizes=sizes)
 
     def _hook_steps(self, tf) -> None:
         """Compute Keras' first training and validation steps, and count the others.
@@ -631,9 +736,9 @@ class Observer(Reporter):
 
             return counted
 
-        # With a second step, a rank that others leave alone after the first one waits
+        # With more than one, a rank that others leave alone after the first one waits
         # where it would wait in a whole training.
-        trained, validated = (0, 0) if self.count_only else (2, 1)
+        trained, validated = (0, 0) if self.count_only else (UPDATES, 1)
         for name, training, computed in (
             ("train_step", True, trained),
             ("test_step", False, validated),
@@ -693,8 +798,7 @@ class Observer(Reporter):
 
     def _after_forward(self, model, training: bool, inputs) -> None:
         if not self._forwards and training:
-            sizes = [os.fstat(number).st_size for number in (1, 2)]
-            self.event("output", sizes=sizes)
+            self._report_output()
         self.event(
             "forward",
             training=training,
@@ -711,6 +815,7 @@ class Observer(Reporter):
         if self._forwards == 1:
             self._model = model
             self.keep("start", self._weights())
+            self._handed_out = self._made is not None
             made = self._made or {}
             weights = model.trainable_weights
             self.keep("made", [made.get(id(w.handle), w.numpy()) for w in weights])
@@ -731,7 +836,9 @@ class Observer(Reporter):
         wrapped = hasattr(optimizer, "_allreduce_grads")
         if self._updates == 1:
             self._optimizer = optimizer
-            self.keep("applied", [g for g, _ in pairs if g is not None])
+        if self._updates <= UPDATES:
+            name = numbered("applied", self._updates - 1)
+            self.keep(name, [g for g, _ in pairs if g is not None])
         self.event("update", wrapped=wrapped, optimizer=type(optimizer).__name__)
 
     def _after_update(self, optimizer) -> None:
@@ -739,7 +846,7 @@ class Observer(Reporter):
             return
         self.keep("updated", self._weights())
         # Whoever broadcasts from now on has to broadcast the optimizer's state, too.
-        if self.rank and not self._broadcasts:
+        if self.rank and not (self._broadcasts or self._handed_out):
             variables = optimizer.variables
             for v in variables() if callable(variables) else variables:
                 if len(v.shape) and v.dtype.is_floating:
@@ -755,30 +862,74 @@ class Observer(Reporter):
             self._lines[id(callback)] = self.line()
             return callback
 
+        def report(callback, before: dict, after: dict, read) -> None:
+            made = self._lines.get(id(callback))
+            facts = {"before": before, "after": after, "read": sorted(read)}
+            facts["stops"] = bool(getattr(self._model, "stop_training", False))
+            name = type(callback).__name__
+            self.event("callback", name=name, made=made, **facts)
+
         def epoch_end(original):
             def observed(listing, epoch, logs=None):
-                watched = Watched(listing._process_logs(logs))
-                # So few images may give all ranks the same accuracy by chance.
-                shift = self.metrics_apart * self.rank
-                for key in [k for k in _plain(watched) if k.startswith("val_")]:
-                    dict.__setitem__(watched, key, dict.get(watched, key) + shift)
+                watched = Watched.of(listing._process_logs(logs), base, report)
                 for callback in listing.callbacks:
-                    watched.read.clear()
-                    before = _plain(watched)
-                    callback.on_epoch_end(epoch, watched)
-                    self.event(
-                        "callback",
-                        name=type(callback).__name__,
-                        made=self._lines.get(id(callback)),
-                        before=before,
-                        after=_plain(watched),
-                        read=sorted(watched.read),
-                    )
+                    before = watched.begin(callback)
+                    with self.inside("epoch end"):
+                        callback.on_epoch_end(epoch, watched)
+                    watched.done()
+                    report(callback, before, watched.plain(), watched.read)
+
+            return observed
+
+        def test_end(original):
+            def observed(listing, logs=None):
+                metrics = listing._process_logs(logs)
+                watched = Watched.of(metrics, base, report, prefix="val_")
+                for callback in listing.callbacks:
+                    before = watched.begin(callback)
+                    callback.on_test_end(watched)
+                    watched.done()
+                    # Keras' own show what they read: to the end of an epoch it comes
+                    # again.
+                    own = type(callback).__module__.startswith("tf_keras.")
+                    if "fit" in self._inside and watched.read and not own:
+                        report(callback, before, watched.plain(), watched.read)
 
             return observed
 
         base.__new__ = staticmethod(new)
         self.replace(callbacks.CallbackList, "on_epoch_end", epoch_end)
+        if self.metrics_apart:
+            self.replace(callbacks.CallbackList, "on_test_end", test_end)
+            self.replace(tf.keras.Model, "evaluate", self._evaluate)
+            name = "_validate_and_get_metrics_result"
+            self.replace(tf.keras.Model, name, self._metrics)
+
+    def _evaluate(self, original):
+        def observed(*args, **kwargs):
+            if "evaluate" in self._inside:
+                return original(*args, **kwargs)
+            with self.inside("evaluate"):
+                return original(*args, **kwargs)
+
+        return observed
+
+    def _metrics(self, original):
+        """What an evaluation computes, a little apart on each rank: so few images may
+        give all of them the same accuracy by chance."""
+
+        def observed(model, logs):
+            metrics = original(model, logs)
+            if "evaluate" not in self._inside:
+                return metrics
+            shift = self.metrics_apart * self.rank
+            metrics = {name: value + shift for name, value in metrics.items()}
+            known = _numbers_in({f"val_{k}": v for k, v in metrics.items()})
+            fit, own = "fit" in self._inside, "epoch end" in self._inside
+            self.event("evaluated", fit=fit, own=own, metrics=known)
+            return metrics
+
+        return observed
 
     # ------------------------------------------------------------ the end
 
@@ -796,6 +947,10 @@ class Observer(Reporter):
     def _report_end(self) -> None:
         if self._model is not None:
             self.keep("end", self._weights())
+        home = self.folder / f"rank.{self.rank}.home"
+        if home.is_dir():
+            paths = (p.relative_to(home) for p in home.rglob("*") if p.is_file())
+            self.event("left", files=sorted(map(str, paths))[:MOST_ITEMS])
 
     def work_done(self) -> int:
         """Grows whenever the program trains."""
@@ -806,6 +961,11 @@ class Observer(Reporter):
         self.building = True
         for owner, name, original in reversed(self._methods):
             setattr(owner, name, original)
+
+
+def numbered(name: str, update: int) -> str:
+    """What the arrays of an update are called, which are counted from 0."""
+    return f"{name}.{update}" if update else name
 
 
 def moments(images):
@@ -821,40 +981,111 @@ def moments(images):
 
 
 class Watched(dict):
-    """The metrics of an epoch; `read` holds the names that somebody looked at."""
+    """The metrics of an epoch, for one callback of a list after the other.
+
+    outer: the one whose turn it is; read: the names that were looked at since then.
+    What another one does with them, that the outer one has called, is reported when it
+    has done.
+    """
+
+    # TensorFlow makes others of the kind from pairs alone.
+    _base: type | tuple = ()
+    _report, _prefix = None, ""
+    outer, _inner, _facts = None, None, None
 
     def __init__(self, *args):
         super().__init__(*args)
         self.read: set[str] = set()
 
-    def _all(self) -> None:
-        self.read.update(super().keys())
+    @classmethod
+    def of(cls, metrics: dict, base: type, report, prefix: str = "") -> "Watched":
+        """base: the class of all callbacks; report: is called with one of them, the
+        metrics before it and after, and the names that it has read. prefix: of the
+        names in that."""
+        watched = cls(metrics)
+        watched._base, watched._report, watched._prefix = base, report, prefix
+        return watched
+
+    def begin(self, callback) -> dict[str, float]:
+        """Its turn begins: return the metrics as they are now."""
+        self.outer, self.read = callback, set()
+        return self.plain()
+
+    def plain(self) -> dict[str, float]:
+        return _numbers_in({self._prefix + k: v for k, v in dict.items(self)})
+
+    def done(self) -> None:
+        """The inner callback at work, if there is one, has done."""
+        if self._inner is not None:
+            callback, self._inner = self._inner, None
+            self._report(callback, *self._facts)
+
+    def _at_work(self) -> bool:
+        """Is it an inner callback that reads or writes now? Then note it as such."""
+        frame = _frame(2)
+        while frame is not None:
+            callback = frame.f_locals.get("self")
+            if isinstance(callback, self._base):
+                break
+            frame = frame.f_back
+        inner = callback if frame is not None and callback is not self.outer else None
+        if inner is not self._inner:
+            self.done()
+            self._inner, self._facts = inner, (self.plain(), self.plain(), set())
+        return inner is not None
+
+    def _note_read(self, *names) -> None:
+        names = {self._prefix + name for name in names}
+        self.read |= names
+        if self._at_work():
+            self._facts[2].update(names)
+
+    def __setitem__(self, key, value):
+        inner = self._at_work()
+        super().__setitem__(key, value)
+        if inner:
+            before, _, read = self._facts
+            self._facts = before, self.plain(), read
+
+    def update(self, *args, **kwargs):
+        for key, value in dict(*args, **kwargs).items():
+            self[key] = value
 
     def __getitem__(self, key):
-        self.read.add(key)
+        self._note_read(key)
         return super().__getitem__(key)
 
     def get(self, key, default=None):
-        self.read.add(key)
+        self._note_read(key)
         return super().get(key, default)
 
+    # Who copies it, or writes it to a file, goes through all of it by one of these.
+    def __iter__(self):
+        return iter(list(super().keys()))
+
     def items(self):
-        self._all()
+        self._note_read(*super().keys())
         return super().items()
 
     def values(self):
-        self._all()
+        self._note_read(*super().keys())
         return super().values()
 
     def copy(self):
-        self._all()
+        self._note_read(*super().keys())
         return super().copy()
 
+    def __reduce_ex__(self, protocol):
+        """Who copies or sends it gets the metrics, and nothing of the observer's."""
+        self._note_read(*super().keys())
+        return dict, (dict(super().items()),)
 
-def _plain(logs: Watched) -> dict[str, float]:
+
+def _numbers_in(metrics: dict) -> dict[str, float]:
+    """Those of the metrics that are single numbers."""
     import numpy as np
 
-    return {k: float(v) for k, v in dict.items(logs) if np.ndim(v) == 0}
+    return {k: float(v) for k, v in metrics.items() if np.ndim(v) == 0}
 
 
 def _is_batch(inputs) -> bool:
