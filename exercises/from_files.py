@@ -99,7 +99,7 @@ def rest_of(epoch, done):
 
     # TODO: Step 4: Leave out what was trained on, while it is still bytes.
 
-    # TODO: Step 2: Here they are.
+    # TODO: Step 2: And here the function, now on whole batches.
 
     return batches.prefetch(tf.data.AUTOTUNE)
 

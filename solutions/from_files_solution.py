@@ -117,7 +117,7 @@ def rest_of(epoch, done):
     # Step 4: Leave out what was trained on, while it is still bytes.
     batches = batches.skip(done)
 
-    # Step 2: Here they are.
+    # Step 2: And here the function, now on whole batches.
     batches = batches.map(to_train_on)
 
     return batches.prefetch(tf.data.AUTOTUNE)

@@ -115,6 +115,8 @@ def test_a_profile_is_sorted_into_lanes(tmp_path):
     assert shares == pytest.approx([0.8, 0.2, 0.4])
     figure = feeding.profiles({"one": table, "two": table})
     assert len(figure.axes) == 2
+    edges = [line.get_xdata()[0] for line in figure.axes[0].lines]
+    assert edges == pytest.approx([0, 6, 10])  # both steps, and their end
 
 
 @pytest.mark.skipif(bool(WITHOUT_XPROF), reason=str(WITHOUT_XPROF))
@@ -151,9 +153,12 @@ def test_what_is_no_profile_of_steps_is_refused(tmp_path, seen, said):
         step_profile.read(folder)
 
 
-def test_the_figure_of_parts_counts_what_nobody_and_what_several_have():
+def test_the_figure_of_parts_counts_what_none_and_what_several_have():
     figure = feeding.parts({"so": {"worker 0": [0, 1, 2], "worker 1": [2, 4]}}, 6)
-    assert figure.axes[0].get_title() == "so: 2 in nobody's part, 1 in several"
+    assert figure.axes[0].get_title() == "so: 2 in no row, 1 in several"
+    (legend,) = figure.legends
+    words = [text.get_text() for text in legend.get_texts()]
+    assert words == ["in one row", "in several rows", "in no row"]
 
 
 def test_the_figure_of_steps_has_a_line_at_computing():

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import pandas
+from matplotlib.lines import Line2D
 
 from utils.figures.style import (
     BLUE,
@@ -24,30 +25,37 @@ COLOUR = {
 
 
 def parts(ways: Mapping[str, Mapping[str, Sequence[int]]], images: int) -> Figure:
-    """Who got which image: a panel for each way, in it a row for each worker with a
-    mark for each image that it got. Images in grey belong to nobody, those in red to
-    several.
+    """Which image is in which part: a panel for each way, in it a row for each part
+    with a mark for each image; below, those in no part.
 
-    ways: name -> worker -> numbers of images, from 0 on; images: how many there are.
+    ways: name -> part (a worker's, say) -> numbers of images, from 0 on; images: how
+    many there are.
     """
-    rows = max(len(workers) for workers in ways.values())
-    size = (8, 0.5 + len(ways) * (0.55 + 0.25 * rows))
+    rows = max(len(own) for own in ways.values())
+    size = (8, 0.8 + len(ways) * (0.55 + 0.25 * rows))
     figure, axes = subplots(len(ways), 1, figsize=size, sharex=True, squeeze=False)
-    for axis, (way, workers) in zip(axes[:, 0], ways.items(), strict=True):
-        owners = [
-            sum(image in own for own in workers.values()) for image in range(images)
+    for axis, (way, own) in zip(axes[:, 0], ways.items(), strict=True):
+        counts = [
+            sum(image in part for part in own.values()) for image in range(images)
         ]
-        for row, own in enumerate(workers.values()):
-            colours = [VERMILION if owners[image] > 1 else BLUE for image in own]
-            axis.scatter(own, [row] * len(own), marker="s", s=22, color=colours)
-        nobody = [image for image in range(images) if not owners[image]]
-        axis.scatter(nobody, [rows] * len(nobody), marker="x", s=22, color=GREY)
-        twice = sum(count > 1 for count in owners)
-        axis.set_title(f"{way}: {len(nobody)} in nobody's part, {twice} in several")
-        axis.set_yticks([*range(len(workers)), rows], [*workers, "nobody"])
+        for row, part in enumerate(own.values()):
+            colours = [VERMILION if counts[image] > 1 else BLUE for image in part]
+            axis.scatter(part, [row] * len(part), marker="s", s=22, color=colours)
+        none = [image for image in range(images) if not counts[image]]
+        axis.scatter(none, [rows] * len(none), marker="x", s=22, color=GREY)
+        several = sum(count > 1 for count in counts)
+        axis.set_title(f"{way}: {len(none)} in no row, {several} in several")
+        axis.set_yticks([*range(len(own)), rows], [*own, "none"])
         axis.set_ylim(rows + 0.6, -0.6)
         axis.grid(False)
     axes[-1, 0].set_xlabel("number of the image")
+    looks = {"one row": ("s", BLUE), "several rows": ("s", VERMILION)}
+    looks["no row"] = ("x", GREY)
+    words = [
+        Line2D([], [], ls="", marker=marker, color=colour, label=f"in {where}")
+        for where, (marker, colour) in looks.items()
+    ]
+    figure.legend(handles=words, loc="outside lower center", ncols=3, fontsize=9)
     return figure
 
 
@@ -59,19 +67,24 @@ def step_times(milliseconds: Mapping[str, float], computing: str) -> Figure:
     figure, axis = subplots(figsize=(8, 0.9 + 0.5 * len(milliseconds)))
     colours = [BLUE if way == computing else ORANGE for way in milliseconds]
     bars(axis, milliseconds, "{:.1f}", colours)
-    axis.axvline(milliseconds[computing], color=BLUE, ls="--")
+    label = f"{computing}: computing alone"
+    axis.axvline(milliseconds[computing], color=BLUE, ls="--", label=label)
     axis.set(xlabel="milliseconds for a step")
+    figure.legend(loc="outside lower center", fontsize=9)
     return figure
 
 
-def profiles(tables: Mapping[str, pandas.DataFrame], steps: int = 3) -> Figure:
-    """The first steps of some profiles (`step_profile.read`), a panel for each: what
-    was on when, in each lane; a line where a step begins."""
+def profiles(tables: Mapping[str, pandas.DataFrame]) -> Figure:
+    """The steps of some profiles (`step_profile.read`), a panel for each, in one scale:
+    what was on when, in each lane; a line where a step begins, and where the last one
+    ends."""
     size = (8, 0.6 + 1.5 * len(tables))
-    figure, axes = subplots(len(tables), 1, figsize=size, squeeze=False)
+    figure, axes = subplots(len(tables), 1, figsize=size, sharex=True, squeeze=False)
+    longest = 0.0
     for axis, (name, table) in zip(axes[:, 0], tables.items(), strict=True):
-        begun = table[table["lane"] == step_profile.STEP].head(steps)
-        end = begun["end"].max()
+        steps = table[table["lane"] == step_profile.STEP]
+        end = steps["end"].max()
+        longest = max(longest, end)
         for row, lane in enumerate(step_profile.LANES):
             own = table[(table["lane"] == lane) & (table["start"] < end)]
             spans = [
@@ -79,12 +92,12 @@ def profiles(tables: Mapping[str, pandas.DataFrame], steps: int = 3) -> Figure:
                 for start, stop in zip(own["start"], own["end"], strict=True)
             ]
             axis.broken_barh(spans, (row - 0.35, 0.7), color=COLOUR[lane], lw=0)
-        for start in begun["start"]:
-            axis.axvline(1000 * start, color=PURPLE, lw=1)
+        for edge in [*steps["start"], end]:
+            axis.axvline(1000 * edge, color=PURPLE, lw=1)
         axis.set_yticks(range(len(step_profile.LANES)), step_profile.LANES)
         axis.set_ylim(len(step_profile.LANES) - 0.4, -0.6)
-        axis.set_xlim(0, 1000 * end)
         axis.set_title(name)
         axis.grid(False)
-    axes[-1, 0].set_xlabel("milliseconds; a line where a step begins")
+    axes[-1, 0].set_xlim(0, 1010 * longest)
+    axes[-1, 0].set_xlabel("milliseconds; lines where a step begins or ends")
     return figure

@@ -135,7 +135,8 @@ def step(trace: timeline.Timeline, number: int | None = None) -> Figure:
         start, stop = (1000 * (np.clip(t, begin, end) - begin) for t in (start, stop))
         axis.barh(row, stop - start, 0.9, start, **LOOK[phase])
 
-    for piece in trace.strip(begin, end).itertuples():
+    strip = trace.strip(begin, end)
+    for piece in strip.itertuples():
         bar(above, 0, piece.start, piece.end, piece.phase)
     # Whole operations first: what they consist of is drawn over them.
     spans = spans.sort_values("phase", key=lambda phase: phase != "processing")
@@ -153,9 +154,11 @@ def step(trace: timeline.Timeline, number: int | None = None) -> Figure:
     below.set_xlim(0, 1000 * (end - begin))
     for axis in (above, below):
         axis.grid(visible=False)
+    drawn = {*strip["phase"], *spans["phase"]}
     words = [
         Patch(**look, label=f"{phase}: {timeline.MEANING[phase]}")
         for phase, look in LOOK.items()
+        if phase in drawn
     ]
     figure.legend(handles=words, loc="outside lower center", ncols=2, fontsize=8)
     return figure

@@ -26,7 +26,7 @@ import pandas
 
 from utils.base import course
 
-# At each moment the first of these that any tensor is in; else the step computes.
+# At each moment the first of these that any tensor is in; else no gradient is there.
 PHASES = ("transfer", "fusion", "processing", "negotiation")
 IDLE = "nothing to do"
 MEANING = {
@@ -34,7 +34,7 @@ MEANING = {
     "fusion": "copied into and out of the fusion buffer",
     "processing": "agreed on, and waiting for its turn",
     "negotiation": "one worker has it, others don't yet",
-    IDLE: "no gradient is ready: the workers compute",
+    IDLE: "no gradient is ready: all compute, or wait for input",
 }
 TIE = 0.001  # seconds, Horovod's default cycle: who comes in the same one is not late
 REGULAR = 3  # a step over so many median steps long held something else, too
