@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -485,7 +486,8 @@ def test_an_interrupt_while_a_command_is_started_leaves_nothing(
     def interrupted(*command, **options):
         child = start(*command, **options)
         started.append(child.pid)
-        os.kill(os.getpid(), signal.SIGINT)
+        # To this thread, as set-ups have no other; pytest's workers may.
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
         return child
 
     with setup.install.claimed(home):

@@ -209,8 +209,9 @@ def test_the_version_is_that_of_all_that_decides(tmp_path, monkeypatch):
     read = outline.read.__wrapped__
     for old, new, decides in (
         ("points = 1", "points = 2", False),
-        ('worlds = ["two"]', 'worlds = ["pair"]', True),
+        ('worlds = ["two"', 'worlds = ["pair"', True),
     ):
+        assert old in text
         path.write_text(text.replace(old, new))
         monkeypatch.setattr(outline, "read", lambda: read(path))
         assert (module._checker_version() not in versions) == decides

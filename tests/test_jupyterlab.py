@@ -192,13 +192,13 @@ def test_a_run_ends_when_it_is_stopped_restarted_or_closed_not_with_the_browser(
         to_its_end = ("Enter", "Home", "ArrowDown", "ArrowDown", "ArrowDown", "End")
         for key in (*to_its_end, "Backspace", "Backspace"):
             page.press(key)
-        page.type("20,")
-        output = f"{run_cell(page, 'epochs=20,')} .jp-OutputArea"
+        page.type("900,")
+        output = f"{run_cell(page, 'epochs=900,')} .jp-OutputArea"
         wait_for_text(page, output, "starting (0:")
         shown = wait_for_text(page, output, "images/s")
         command, progress = shown.strip().splitlines()
         assert command.startswith("$ mpirun -np 2")
-        live = r"epoch \d+/20 \[#+\.+\] [\d,]+ images/s, \d+:\d\d left"
+        live = r"epoch \d+/900 \[[#.]+\] [\d,]+ images/s, \d+:\d\d left"
         assert re.fullmatch(live, progress)
 
         page.click(f"{NOTEBOOK} [data-command='notebook:interrupt-kernel']")
@@ -208,7 +208,7 @@ def test_a_run_ends_when_it_is_stopped_restarted_or_closed_not_with_the_browser(
         )
         assert "Traceback" not in shown
 
-        run_cell(page, "epochs=20,")
+        run_cell(page, "epochs=900,")
         wait_for_the_workers()
         started, kernel = at_work(), page.evaluate(KERNEL)
         page.press("s", held=CTRL)
@@ -224,7 +224,7 @@ def test_a_run_ends_when_it_is_stopped_restarted_or_closed_not_with_the_browser(
 
     page.wait_for(ready(STEP_1), LONG)
     has_run(page, run_cell(page, "from utils import check"))
-    run_cell(page, "epochs=20,")
+    run_cell(page, "epochs=900,")
     wait_for_the_workers()
     tab = find(page, ".lm-DockPanel-tabBar .lm-TabBar-tab", "03_step_1")
     page.click(f"{tab} .lm-TabBar-tabCloseIcon")
