@@ -140,11 +140,9 @@ class Page:
 
     def click(self, selector: str) -> None:
         """Click with the mouse on the middle of an element, once it is there."""
-        element = f"document.querySelector({json.dumps(selector)})"
-        self.wait_for(f"{element}?.getBoundingClientRect().width")
-        x, y = self.evaluate(
-            f"(box => [box.x + box.width / 2, box.y + box.height / 2])"
-            f"({element}.getBoundingClientRect())"
+        x, y = self.wait_for(
+            "(box => box?.width && [box.x + box.width / 2, box.y + box.height / 2])"
+            f"(document.querySelector({json.dumps(selector)})?.getBoundingClientRect())"
         )
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
             button = "none" if kind == "mouseMoved" else "left"

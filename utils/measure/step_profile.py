@@ -23,7 +23,6 @@ LANES = (COMPUTES, WAITS, MAKES)
 class Event:
     """start, end: in seconds of the profiler's clock."""
 
-    thread: str
     name: str
     start: float
     end: float
@@ -66,7 +65,7 @@ def events(folder: str | Path) -> Iterator[Event]:
             for event in line.events:
                 name = plane.event_metadata[event.metadata_id].name
                 start = line.timestamp_ns / 1e9 + event.offset_ps / 1e12
-                yield Event(line.name, name, start, start + event.duration_ps / 1e12)
+                yield Event(name, start, start + event.duration_ps / 1e12)
 
 
 def read(folder: str | Path) -> pandas.DataFrame:
