@@ -84,12 +84,12 @@ SURVIVE = SCALED | {
 }
 REPLICAS = OF_ALL | {
     "strategy": {"kind": "MirroredStrategy", "replicas": 2},
-    "fit": {"kind": "MirroredStrategy", "replicas": 2, "learning_rate": 0.02},
+    "fit": {"kind": "MirroredStrategy", "replicas": 2},
     "places": {"lines": {"base_lr": 30, "step_loss": 80}},
     "makes": {"scoped": True},
-    "trains": {"replica": 1, "step": 0, "images": ["3d", "4e"]},
+    "trains": {"replica": 1, "step": 0, "images": ["3d", "4e"], "rate": None},
     "validates": {"replica": 1, "step": 0, "images": ["5f"]},
-    "model": {"weights": 2, "state": 2, "apart": 0.0, "learning_rate": None},
+    "model": {"weights": 2, "state": 2, "apart": 0.0},
     "truth": {"loss": 2.25, "accuracy": 0.5},
 }
 TASKS = OF_ALL | {

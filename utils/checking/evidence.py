@@ -195,16 +195,20 @@ _SURVIVE: Schema = _SCALED | {
 }
 _REPLICAS: Schema = _OF_EVERY_PROGRAM | {
     "strategy": {"kind": _text, "replicas": _whole},
-    "fit": {"kind": _text, "replicas": _whole, "learning_rate": _optional(_metric)},
+    "fit": {"kind": _text, "replicas": _whole},
     "places": {"lines": _table(_whole)},
     "makes": {"scoped": _flag},
-    "trains": {"replica": _whole, "step": _whole, "images": _list(_text)},
+    "trains": {
+        "replica": _whole,
+        "step": _whole,
+        "images": _list(_text),
+        "rate": _optional(_metric),
+    },
     "validates": {"replica": _whole, "step": _whole, "images": _list(_text)},
     "model": {
         "weights": _whole,
         "state": _whole,
         "apart": _metric,
-        "learning_rate": _optional(_metric),
     },
     "truth": {"loss": _metric, "accuracy": _metric},
 }

@@ -186,12 +186,15 @@ def _overlap(share: dict[int, list[str]]) -> bool:
 
 @_of_replicas
 def scales_the_rate(worlds: dict[str, Observed]) -> None:
-    fit = worlds["replicas"].ranks[0].first("fit")
-    wanted = BASE_LR * REPLICAS
-    if not math.isclose(fit["learning_rate"], wanted, rel_tol=1e-3):
+    rank, wanted = worlds["replicas"].ranks[0], BASE_LR * REPLICAS
+    fit, trains = rank.first("fit"), rank.all("trains")
+    rates = [event["rate"] for event in trains if event["rate"] is not None]
+    # It may be warmed up to, and decay from there.
+    highest = max(rates, default=math.nan)
+    if not math.isclose(highest, wanted, rel_tol=1e-3):
         raise Problem(
             "rate-not-scaled",
-            f"Training begins with a learning rate of {fit['learning_rate']:g}, where "
+            f"The highest learning rate of a training step is {highest:g}, where "
             f"--base-lr is {BASE_LR:g} and there are {REPLICAS} replicas.",
             _place(worlds["replicas"], "base_lr") or fit["line"],
         )

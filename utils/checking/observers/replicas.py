@@ -134,7 +134,9 @@ class ReplicaObserver(Reporter):
 
     def _trains(self, replica, images, *weights) -> None:
         """A replica begins a step: called from the graph."""
-        step = self._batch("trains", self._steps, int(replica), images)
+        # Where a callback or a schedule sets the rate, `fit` begins with another.
+        rate = _rate(self._optimizer) if replica <= 0 else None
+        step = self._batch("trains", self._steps, int(replica), images, rate=rate)
         if step < 2 and replica <= 0:
             with self._lock:
                 self.keep(f"weights.{step}", weights)
@@ -143,12 +145,13 @@ class ReplicaObserver(Reporter):
         """A replica looks at images without training: called from the graph."""
         self._batch("validates", self._looks, int(replica), images)
 
-    def _batch(self, what: str, done: Counter, replica: int, images) -> int:
+    def _batch(self, what: str, done: Counter, replica: int, images, **facts) -> int:
         """Report the images of a replica's batch; how many were there before it?"""
         with self._lock:
             step = done[replica]
             done[replica] += 1
-            self.event(what, replica=replica, step=step, images=digests(images))
+            facts["images"] = digests(images)
+            self.event(what, replica=replica, step=step, **facts)
         return step
 
     def _fit(self, original):
@@ -159,7 +162,6 @@ class ReplicaObserver(Reporter):
                 "fit",
                 kind=type(strategy).__name__,
                 replicas=strategy.num_replicas_in_sync,
-                learning_rate=_rate(self._optimizer),
             )
             return original(model, *args, **kwargs)
 
@@ -182,7 +184,6 @@ class ReplicaObserver(Reporter):
             weights=_copies(self._model.trainable_variables),
             state=_copies([v for v in state if len(v.shape)]),
             apart=_apart(self._model.trainable_variables),
-            learning_rate=_rate(self._optimizer),
         )
         self.event("truth", **self._truth())
 
