@@ -169,7 +169,9 @@ TABLES = {
             "programs",
             at_least=(6, 12),
             right_in=("two", "other options"),
-            stages_in=("two", "other options", "three", "one", "given", "crowded"),
+            stages_in=(
+                *("two", "other options", "three", "one", "given", "crowded", "hosts"),
+            ),
         ),
         Tables(
             exercises.find("scaled"),
@@ -310,13 +312,14 @@ def observed(tmp_path_factory, request):
 
 def passed(program: Program, worlds: dict[str, judge.Observed]) -> set[int]:
     """The steps whose checks find it right."""
-    return {step for step in program.its.steps if program.its.judge(step, worlds).ok}
+    its = program.its
+    return {step for step in its.steps if its.judge_all([step], worlds)[step].ok}
 
 
 def test_a_wrong_program_is_caught_by_the_right_check(wrong, observed):
     """With the right id, and by no check before that."""
     worlds = observed[wrong]
-    verdict = wrong.its.judge(wrong.step, worlds)
+    verdict = wrong.its.judge_all([wrong.step], worlds)[wrong.step]
     assert (verdict.id, verdict.ok) == (wrong.caught, False), verdict
     assert wrong.says in verdict.seen
     fine = {"right"}

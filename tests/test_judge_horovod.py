@@ -99,6 +99,23 @@ def test_a_gpu_is_right_if_it_is_the_worker_s_own(report, two, given, crowded, c
     assert verdict(report, 1).id == f"step-1.{caught}"
 
 
+@pytest.mark.parametrize(
+    ("hosts", "caught"),
+    [
+        (([0], [0]), "right"),
+        (([0], []), "not-pinned-on-hosts"),
+        (([], []), "not-pinned-on-hosts"),
+        (([0], None), "fails-on-hosts"),
+    ],
+)
+def test_each_machine_counts_its_own_gpus(report, hosts, caught):
+    """None: the worker failed."""
+    report([chooses(3), chooses(1)])
+    failed = [STARTED, {"what": "failed", "error": "IndexError", "line": 9}]
+    report([failed if gpus is None else chooses(*gpus) for gpus in hosts], "hosts")
+    assert verdict(report, 1).id == f"step-1.{caught}"
+
+
 def test_the_interface_without_callbacks_is_named_at_once(report):
     """But not to a program that has found a way without them."""
     fit = {"what": "fit", "line": 4, "modules": ["horovod.tensorflow"]}

@@ -126,6 +126,19 @@ class Exercise:
         """The verdict on one step, from what was observed in the worlds it needs."""
         return judge.verdict(step, self.expected[step], self.judges[step], observed)
 
+    def judge_all(
+        self, steps: Iterable[int], observed: dict[str, Observed]
+    ) -> dict[int, Verdict]:
+        """The verdict on each of these steps; and on the last of them, if all are
+        right, that the program came to its end."""
+        verdicts = {step: self.judge(step, observed) for step in steps}
+        if all(verdict.ok for verdict in verdicts.values()):
+            last = max(verdicts)
+            expected = self.expected[last]
+            end = judge.verdict(last, expected, judge.comes_to_its_end, observed)
+            verdicts[last] = end
+        return verdicts
+
     def _at_once(self, program: bytes, steps: tuple[int, ...]) -> dict[int, Verdict]:
         """The verdicts on the steps that needn't run to be found wrong."""
         try:
@@ -163,7 +176,7 @@ class Exercise:
         """The verdicts on the others: by what the program does."""
         try:
             with observing(self.worlds(steps)) as observed:
-                return {step: self.judge(step, observed) for step in steps}
+                return self.judge_all(steps, observed)
         except Stopped as stopped:
             return {step: self._stopped(step, stopped) for step in steps}
 

@@ -149,9 +149,8 @@ _DONE = ("--epochs-done", str(REST_OF_FILES[0]), "--steps-done", str(REST_OF_FIL
 # without a GPU.
 WORLDS = {
     "two": World(2, local_ranks=(3, 1), gpus=4, apart=True, graphs=True),
-    "other options": World(
-        2, local_ranks=(3, 1), gpus=4, apart=True, options=OTHER_OPTIONS
-    ),
+    # There, no machine has a GPU.
+    "other options": World(2, apart=True, options=OTHER_OPTIONS),
     # Two machines with a worker each, or one with three or one; for so many epochs that
     # whoever draws at random from all images draws nearly every one.
     "pair": World(
@@ -165,6 +164,7 @@ WORLDS = {
         1, local_ranks=(3,), gpus=4, given=(observe.name_of(0),), devices_only=True
     ),
     "crowded": World(1, local_ranks=(3,), gpus=2, devices_only=True),
+    "hosts": World(2, local_ranks=(0, 0), gpus=1, devices_only=True),
     "replicas": World(1, replicas=2),
     "reference": World(1, replicas=1, reference=True),
     "machine": _machines(1),

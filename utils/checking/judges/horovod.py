@@ -130,6 +130,8 @@ def starts_and_pins(worlds: dict[str, Observed]) -> None:
     _takes_the_keras_interface(world)
     if "given" in worlds:
         _takes_what_is_given(worlds["given"])
+    if "hosts" in worlds:
+        _counts_its_own_machine(worlds["hosts"])
     if "crowded" in worlds:
         _shares_no_gpu(worlds["crowded"])
     without_gpu = worlds.get("one")
@@ -192,6 +194,28 @@ def _takes_what_is_given(world: Observed) -> None:
             "scheduler has chosen must stay.",
             event["line"],
         )
+
+
+def _counts_its_own_machine(world: Observed) -> None:
+    """Each worker is alone on a machine with a GPU."""
+    where = "On two machines with one worker and one GPU each"
+    for rank, failure in world.failures():
+        raise Problem(
+            "fails-on-hosts",
+            f"{where}, rank {rank.number} failed{in_line(failure['line'])}: "
+            f"{short(failure['error'])}",
+            failure["line"],
+        )
+    for rank in world.ranks:
+        event = rank.first("devices")
+        if (event["visible"], event["growth"]) != ([0], [0]):
+            raise Problem(
+                "not-pinned-on-hosts",
+                f"{where}, rank {rank.number} saw {_gpus(event['visible'])}, and "
+                f"memory growth was on for {_gpus(event['growth'])}: how many workers "
+                "there are in all says nothing about the GPUs of a machine.",
+                event["line"],
+            )
 
 
 def _shares_no_gpu(world: Observed) -> None:
@@ -882,6 +906,31 @@ def _raise_badly_drawn(
             f"{lab.TRAIN_IMAGES} images, again and again, and nobody on the other "
             f"{lab.TRAIN_IMAGES - seen}.",
         )
+    _raise_out_of_a_small_buffer(ranks, problem)
+
+
+def _raise_out_of_a_small_buffer(
+    ranks: list[list[Epoch]], problem: Callable[[str, str], Problem]
+) -> None:
+    """Raise the Problem of a first epoch in which nobody draws any of the images at the
+    end, or of another long row of them.
+
+    Of as many draws as there are images, each at random, a third leaves an image out:
+    so many in a row are left out by chance once in a million times.
+    """
+    drawn = {number for e in ranks for step in e[0].trained for number in step}
+    if not _one_pass([epochs[0] for epochs in ranks]):
+        return
+    marks = [-1, *sorted(drawn), lab.TRAIN_IMAGES]
+    before, after = max(itertools.pairwise(marks), key=lambda pair: pair[1] - pair[0])
+    if after - before - 1 >= 0.3 * lab.TRAIN_IMAGES:
+        raise problem(
+            "small-buffer",
+            f"In the first epoch, {_workers(len(ranks))} drew no image from "
+            f"{before + 1} to {after - 1}, of {lab.TRAIN_IMAGES} in all: they draw "
+            "from a few at a time, in their order, so all have nearly the same. To "
+            "draw at random, a buffer has to hold all.",
+        )
 
 
 def _raise_badly_validated(
@@ -1058,6 +1107,7 @@ def averages_metrics(worlds: dict[str, Observed]) -> None:
             raise Problem("not-averaged", f"{message}.", callback["made"])
     if OTHER in worlds:
         _raise_decided_alone(worlds[OTHER])
+        _raise_stopped_alone(worlds[OTHER])
     if not averaged and not any(
         _averages_for_itself(world, callback) for callback in calls[0]
     ):
@@ -1106,6 +1156,21 @@ def _raise_decided_alone(world: Observed) -> None:
                 f"{score:.4f}.",
                 own[0]["line"],
             )
+
+
+def _raise_stopped_alone(world: Observed) -> None:
+    """Raise the Problem of a training that ends on some ranks only."""
+    stops = [[e for e in r.all("callback") if e["stops"]] for r in world.ranks]
+    if any(stops) and not all(stops) and world.outcome != lab.ENDED:
+        rank = next(n for n, events in enumerate(stops) if events)
+        others = ", ".join(str(n) for n, events in enumerate(stops) if not events)
+        callback = stops[rank][0]
+        raise Problem(
+            "stopped-alone",
+            f"{callback['name']} ended the training of rank {rank}, not that of rank "
+            f"{others}, which then waits for ever.",
+            callback["made"],
+        )
 
 
 def _not_own(event: dict) -> bool:

@@ -812,7 +812,8 @@ class Observer(Reporter):
         if not training:
             return
         self._forwards += 1
-        if self._forwards == 1:
+        # Of several before the first update, the last one is what begins the training.
+        if not self._updates:
             self._model = model
             self.keep("start", self._weights())
             self._handed_out = self._made is not None
