@@ -357,8 +357,9 @@ def grade(
 ) -> None:
     """Grade a folder of submissions; each program runs in a sandbox.
 
-    A grading that was stopped goes on where it was. Exit status: 1 if the grader itself
-    failed with a submission.
+    A grading that was stopped goes on where it was, and only what is new is run. All
+    results are written anew: keep what you correct elsewhere. Exit status: 1 if the
+    grader itself failed with a submission.
     """
     from utils.base.course import shown
     from utils.base.show import Table
@@ -375,7 +376,8 @@ def grade(
     ]
     _show(Table(header, rows), [g.as_json() for g in grades], as_json)
     if not as_json:
-        print(f"Open {shown(out / 'index.html')}; points are in gradebook.csv.")
+        where = "points are in gradebook.csv, learners' pages in reports/"
+        print(f"Open {shown(out / 'index.html')}; {where}.")
     _leave(all(g.status != GRADER_ERROR for g in grades))
 
 

@@ -136,7 +136,7 @@ def only(notebooks: Collection[str], exercises: Collection[str]) -> str:
 def table() -> str:
     """README's table of the notebooks, in Markdown."""
     rows = [
-        "| No. | Notebook | What you learn | Minutes | Needs |",
+        "| No. | Notebook | What you learn | Minutes | Better with |",
         "|---|---|---|---|---|",
     ]
     for lesson in read().notebooks.values():
