@@ -1,12 +1,9 @@
 """A store on this machine that speaks as much of S3 as `aws s3` asks for, and answers
 SageMaker's lists, so that AWS's own command line can be used without an account."""
 
-import contextlib
 import json
 import os
 import tempfile
-import threading
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -89,15 +86,3 @@ class Requests(BaseHTTPRequestHandler):
 
     def log_message(self, *_):
         pass
-
-
-@contextlib.contextmanager
-def serving(folder: Path) -> Iterator[Store]:
-    with Store(folder) as store:
-        thread = threading.Thread(target=store.serve_forever)
-        thread.start()
-        try:
-            yield store
-        finally:
-            store.shutdown()
-            thread.join()

@@ -1,11 +1,14 @@
-"""What the tests of launching share: small programs, and a count of survivors."""
+"""What tests that start processes share: small programs, a count of survivors, a server
+in this one."""
 
 import contextlib
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from socketserver import BaseServer
 
 import psutil
 
@@ -120,3 +123,16 @@ def wait_until_none_is_left(folder: Path) -> float:
         what="every process of the run to end",
     )
     return time.monotonic() - started
+
+
+@contextlib.contextmanager
+def serving(server: BaseServer):
+    """Let a server answer, on a thread, in this block."""
+    with server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()

@@ -4,7 +4,6 @@ No test here reaches beyond this machine: servers are on the loopback interface,
 small files stand in for the published ones.
 """
 
-import contextlib
 import gzip
 import hashlib
 import http.server
@@ -21,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from processes import serving
 
 from utils.base import files
 from utils.base.course import CourseError
@@ -120,22 +120,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         """Quiet: `asked` is the log."""
 
 
-@contextlib.contextmanager
-def serving(folder: Path):
-    with Server(folder) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 @pytest.fixture
 def server(published, monkeypatch):
     """The instructor's own server, with the published files."""
-    with serving(published) as server:
+    with serving(Server(published)) as server:
         monkeypatch.setenv("COURSE_MIRROR", server.address)
         yield server
 
@@ -311,7 +299,7 @@ def test_a_wrong_file_from_a_place_is_not_kept_and_the_next_place_is_asked(
     assert "t10k-images-idx3-ubyte.gz" not in files_in(cached())
 
     shutil.rmtree(cached())
-    with serving(good) as second:
+    with serving(Server(good)) as second:
         monkeypatch.setattr(fetch, "PLACES", (second.address,))
         assert len(data.load("real").x_test) == 100
     assert "t10k-images-idx3-ubyte.gz" in second.asked

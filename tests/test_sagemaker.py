@@ -16,6 +16,7 @@ import sys
 import numpy as np
 import object_store
 import pytest
+from processes import serving
 
 from utils.base import course, supervise
 from utils.running import launchers
@@ -118,7 +119,7 @@ needs_aws = pytest.mark.skipif(aws() is None, reason="AWS's command line is miss
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    with object_store.serving(tmp_path_factory.mktemp("store")) as store:
+    with serving(object_store.Store(tmp_path_factory.mktemp("store"))) as store:
         yield store
 
 
