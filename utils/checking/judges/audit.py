@@ -715,7 +715,10 @@ def validation(many: Watched, one: Watched | None) -> Answer:
     if part >= ALL:
         return RIGHT, f"{text}: all that one worker has."
     text = f"{text}, of {len(alone)} that one worker has"
-    if len(who) == len(many.each) > 1 and all(s == sets[0] for s in sets):
+    # A part for each, and one who looks at his.
+    shared = len(who) == 1 and part <= 1.25 / len(many.each)
+    same = len(who) == len(many.each) and all(s == sets[0] for s in sets)
+    if len(many.each) > 1 and (shared or same):
         return WRONG, f"{text}: the others nobody looks at.", _validation_line(many)
     return CANT, f"{text}."
 
