@@ -30,7 +30,8 @@ from utils import data, logs
 hvd.init()
 gpus = tf.config.list_physical_devices("GPU")
 if gpus:
-    tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
+    gpu = gpus[0] if len(gpus) == 1 else gpus[hvd.local_rank()]
+    tf.config.set_visible_devices(gpu, "GPU")
 rank, size = hvd.rank(), hvd.size()
 
 parser = argparse.ArgumentParser(

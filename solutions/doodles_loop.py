@@ -42,6 +42,8 @@ option(
 args = parser.parse_args()
 
 strategy = tf.distribute.MirroredStrategy(replica_devices(args.replicas))
+# Or a GPU rounds what it multiplies to 10 bits, and one device and many differ by that.
+tf.config.experimental.enable_tensor_float_32_execution(False)
 replicas = strategy.num_replicas_in_sync
 global_batch = args.batch_size * replicas
 

@@ -24,6 +24,8 @@ if gpus:
     gpu = gpus[0] if len(gpus) == 1 else gpus[hvd.local_rank()]
     tf.config.set_visible_devices(gpu, "GPU")
     tf.config.experimental.set_memory_growth(gpu, True)
+# Or a GPU rounds what it multiplies to 10 bits, and may recognise other images.
+tf.config.experimental.enable_tensor_float_32_execution(False)
 
 parser = argparse.ArgumentParser(
     description="Train a WideResNet-16 on Fashion-MNIST, with a batch on each worker.",

@@ -34,7 +34,8 @@ from utils import data, logs
 # was: hvd.init()
 # was: gpus = tf.config.list_physical_devices("GPU")
 # was: if gpus:
-# was:     tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
+# was:     gpu = gpus[0] if len(gpus) == 1 else gpus[hvd.local_rank()]
+# was:     tf.config.set_visible_devices(gpu, "GPU")
 # was: rank, size = hvd.rank(), hvd.size()
 rank, size = jax.process_index(), jax.process_count()
 

@@ -20,6 +20,14 @@ def needs(name):
     return pytest.mark.skipif(why is not None, reason=str(why))
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _on_cores():
+    """As in the notebook: JAX is here for cores, and a GPU may round otherwise."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+        yield
+
+
 @pytest.fixture(scope="module")
 def same(tmp_path_factory):
     """A folder with the file from which all programs start; small, with any images."""

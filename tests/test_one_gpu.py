@@ -4,12 +4,15 @@ started. The GPUs are pretended; nothing here computes."""
 import ast
 import re
 import shlex
+import subprocess
+from unittest import mock
 
 import nbformat
 import pytest
 from processes import empty_course
 
 from utils.base import course, machine, profiles
+from utils.lessons import markup
 from utils.measure import equality
 from utils.running import launch, launchers, tasks
 from utils.training import leaderboard
@@ -71,6 +74,45 @@ def test_one_gpu_changes_nothing_for_lessons_with_several_workers(path, pretend_
     else:
         assert numbers[1] == numbers[0]
         assert numbers[2].get("workers", 2) == numbers[2].get("replicas", 2) == 2
+
+
+@pytest.fixture
+def cell_starts(pretend_gpus, monkeypatch):
+    """Executes the cells of a lesson that have a word in them, where there are so many
+    GPUs; gives the commands that these would start, and the GPUs each would see."""
+
+    def execute(lesson, word, count):
+        started = []
+
+        def start(command, env=None, **options):
+            started.append((command, machine.gpus(env)))
+            return subprocess.CompletedProcess(command, 0, "what it said", "")
+
+        monkeypatch.setattr(subprocess, "run", start)
+        (path,) = [path for path in NOTEBOOKS if path.name.startswith(lesson)]
+        pretend_gpus(count)
+        profiles.settings()
+        values = {"gpus": ["a GPU"] * machine.gpus()}  # that TensorFlow finds in there
+        for cell in nbformat.read(path, 4).cells:
+            if cell.cell_type == "code" and word in cell.source:
+                exec(cell.source, values)
+        return started
+
+    return execute
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_a_gpu_that_its_lesson_hides_is_split_all_the_same(count, cell_starts):
+    ((command, seen),) = cell_starts("17", "SPLIT", count)
+    assert "set_logical_device_configuration" in command[-1]
+    assert seen == count
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_a_gpu_that_its_lesson_hides_is_shown_all_the_same(count, cell_starts, capsys):
+    started = cell_starts("03", "--query-gpu", count)
+    assert [command[0] for command, _ in started] == ["nvidia-smi"] * (count > 0)
+    assert ("No GPU here" in capsys.readouterr().out) == (count == 0)
 
 
 def test_the_profile_gpu_never_means_fewer_than_two_workers(pretend_gpus, monkeypatch):
@@ -233,3 +275,36 @@ def test_gpus_that_tensorflow_can_t_use_do_not_count(pretend_gpus, monkeypatch):
     monkeypatch.setattr(machine, "has_cudnn", lambda: False)
     assert (machine.gpus(), machine.gpus({}), machine.installed()) == (0, 0, 1)
     assert profiles.in_force(alone=True).name == "cpu"
+
+
+# ------------------------------------------------------------ what programs take
+
+
+def pinning(path):
+    """The statements that choose a GPU by the local rank; of an exercise, those that
+    it begins with."""
+    text = path.read_text()
+    if path in markup.sources(course.PACKAGE_ROOT):
+        text = markup.render(text, 0)
+    return [
+        node
+        for node in ast.parse(text).body
+        if isinstance(node, ast.If) and "gpus[hvd.local_rank()]" in ast.unparse(node)
+    ]
+
+
+SOLUTIONS = course.PACKAGE_ROOT / "solutions"
+PROGRAMS = [path for path in sorted(SOLUTIONS.rglob("*.py")) if pinning(path)]
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"), [(["given"], "given"), (["0", "1", "2", "3"], "3")]
+)
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
+def test_a_program_takes_the_one_gpu_that_it_was_given(path, visible, expected):
+    """A scheduler may show a worker no other, whatever its local rank."""
+    tf, hvd = mock.MagicMock(), mock.MagicMock()
+    hvd.local_rank.return_value = 3
+    code = compile(ast.Module(pinning(path), []), path.name, "exec")
+    exec(code, {"gpus": visible, "tf": tf, "hvd": hvd})
+    tf.config.set_visible_devices.assert_called_once_with(expected, "GPU")

@@ -144,17 +144,21 @@ def test_lines_are_counted_without_comments_and_indentation(tmp_path):
     assert strategies.lines_changed(source) == (4, 1, 2)
 
 
-def test_all_annotated_programs_are_counted():
-    programs = [row[0] for row in strategies.changes().rows]
-    assert programs == [p.stem.removesuffix("_solution") for p in markup.sources()]
-    assert {"fashion_mnist", "mirrored"} <= set(programs)
+def test_the_programs_that_are_named_are_counted():
+    (source,) = [p for p in markup.sources() if p.stem == "mirrored_solution"]
+    table = strategies.changes("servers", "mirrored")
+    assert [row[0] for row in table.rows] == ["servers", "mirrored"]
+    assert table.rows[1][1:] == tuple(map(str, strategies.lines_changed(source)))
+    with pytest.raises(course.CourseError, match=r"no serverz\.py with steps"):
+        strategies.changes("serverz")
 
 
 @pytest.mark.parametrize(
-    "table", [strategies.table, strategies.places, strategies.changes]
+    "rendered",
+    [strategies.table(), strategies.places(), strategies.changes("mirrored")],
+    ids=["ways", "places", "changes"],
 )
-def test_tables_show_themselves_everywhere(table):
-    rendered = table()
+def test_tables_show_themselves_everywhere(rendered):
     console = Console(width=200)
     with console.capture() as captured:
         console.print(rendered)

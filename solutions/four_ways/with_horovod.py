@@ -12,7 +12,8 @@ import tensorflow as tf
 hvd.init()  # step 1: a process for each worker, and a GPU for each
 gpus = tf.config.list_physical_devices("GPU")
 if gpus:
-    tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
+    gpu = gpus[0] if len(gpus) == 1 else gpus[hvd.local_rank()]
+    tf.config.set_visible_devices(gpu, "GPU")
 
 same = np.load(sys.argv[1])
 rank, size = hvd.rank(), hvd.size()

@@ -220,11 +220,12 @@ def lines_changed(source: Path) -> tuple[int, int, int]:
     return len(before), signs.count("-"), signs.count("+")
 
 
-def changes() -> Table:
-    """`lines_changed` of all annotated programs of the course."""
+def changes(*exercises: str) -> Table:
+    """`lines_changed` of the annotated programs of exercises, such as "mirrored".
+    Raises CourseError for one that has none."""
     rows = [
-        (markup.name_of(path), *map(str, lines_changed(path)))
-        for path in markup.sources()
+        (exercise, *map(str, lines_changed(markup.source_of(exercise))))
+        for exercise in exercises
     ]
     return Table(("Program", "Lines of code", "Taken out", "Put in"), rows)
 
