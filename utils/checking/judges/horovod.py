@@ -5,7 +5,7 @@ import itertools
 import re
 import shlex
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -886,16 +886,21 @@ def _raise_badly_drawn(
                 f"On {_workers(size)}, {sum(alike)} of the {len(steps)} steps of rank "
                 f"{rank} trained on the images of the step before.",
             )
-    for rank, steps in enumerate(drawn[1:], 1):
-        pairs = list(zip(drawn[0], steps, strict=False))
+    # In the same step, or some steps behind the other.
+    for (rank, steps), ahead in itertools.product(
+        enumerate(drawn[1:], 1), range(1 - size, size)
+    ):
+        ours, theirs = drawn[0][max(0, ahead) :], steps[max(0, -ahead) :]
+        pairs = list(zip(ours, theirs, strict=False))
         same = sum(sorted(ours) == sorted(theirs) for ours, theirs in pairs)
         if len(pairs) > 2 and same > 0.8 * len(pairs):
+            later = f", {abs(ahead)} later," if ahead else ""
             raise problem(
                 "same-batches",
                 f"On {_workers(size)}, rank 0 and rank {rank} trained on the same "
-                f"images in {same} of {len(pairs)} steps, first on numbers "
-                f"{_and({*pairs[0][0]})}: the mean of equal gradients teaches no more "
-                "than one worker alone.",
+                f"images{later} in {same} of {len(pairs)} steps, first on numbers "
+                f"{_and({*pairs[0][0]})}: gradients of the same images teach no more "
+                "than those of one worker alone.",
             )
     seen = len(set(images))
     # At random, all but one in sixty come in so many draws.
@@ -1047,7 +1052,39 @@ def _compare(
 
 @validates
 def averages_metrics(worlds: dict[str, Observed]) -> None:
-    world = worlds["two"]
+    _averages_in(worlds["two"])
+    if OTHER in worlds:
+        _raise_decided_alone(worlds[OTHER])
+        _raise_stopped_alone(worlds[OTHER])
+        last = _last_epoch(worlds[OTHER])
+        if last:
+            try:
+                _averages_in(last)
+            except Problem as problem:
+                problem.seen = f"In the first epoch it was right. Later, {problem.seen}"
+                raise
+
+
+def _last_epoch(world: Observed) -> Observed | None:
+    """What was observed since the last validation within fit, if there were several."""
+    ranks = []
+    for rank in world.ranks:
+        starts = [
+            number
+            for number, event in enumerate(rank.events)
+            if event["what"] == "evaluated" and event["fit"] and not event["own"]
+        ]
+        if len(starts) < 2:
+            return None
+        fits = rank.all("fit")
+        ranks.append(replace(rank))
+        ranks[-1].events = fits + rank.events[starts[-1] :]
+    return replace(world, ranks=ranks)
+
+
+def _averages_in(world: Observed) -> None:
+    """Raise the Problem of a callback that reads something else than the mean over the
+    workers of what they evaluated first."""
     if not any(rank.all("fit") for rank in world.ranks):
         _averaged_by_hand(world)
         return
@@ -1105,9 +1142,6 @@ def averages_metrics(worlds: dict[str, Observed]) -> None:
                     callback["made"],
                 )
             raise Problem("not-averaged", f"{message}.", callback["made"])
-    if OTHER in worlds:
-        _raise_decided_alone(worlds[OTHER])
-        _raise_stopped_alone(worlds[OTHER])
     if not averaged and not any(
         _averages_for_itself(world, callback) for callback in calls[0]
     ):

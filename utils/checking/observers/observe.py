@@ -411,6 +411,7 @@ class Observer(Reporter):
         self._reported: set[tuple] = set()
         self._lines: dict[int, int | None] = {}  # id of a callback -> where it was made
         self._forwards = self._gradients = self._updates = 0
+        self._begun = False  # has it begun to train?
         self._model = self._optimizer = None
         self._resumed = False  # has anything been computed after the first update?
         self._broadcasts = 0
@@ -689,6 +690,7 @@ class Observer(Reporter):
             names = ("verbose", "steps_per_epoch", "validation_steps", "epochs")
             arguments = {name: arguments.get(name) for name in names}
             self.event("fit", **arguments, modules=self._horovod_modules())
+            self._begins()
             with self.inside("fit"):
                 try:
                     return original(*args, **kwargs)
@@ -697,6 +699,12 @@ class Observer(Reporter):
                     self._report_output()
 
         return observed
+
+    def _begins(self) -> None:
+        """It begins to train, by calling fit or with a batch, if it hasn't yet."""
+        if not self._begun:
+            self._begun = True
+            self._report_output()
 
     def _report_output(self) -> None:
         """Report how much the program has printed so far, by both ways."""
@@ -797,8 +805,8 @@ class Observer(Reporter):
         return np.where(near, nearest, UNKNOWN).tolist()[:MOST_ITEMS]
 
     def _after_forward(self, model, training: bool, inputs) -> None:
-        if not self._forwards and training:
-            self._report_output()
+        if training:
+            self._begins()
         self.event(
             "forward",
             training=training,
