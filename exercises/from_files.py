@@ -66,8 +66,8 @@ records = names.interleave(tf.data.TFRecordDataset, cycle_length=4)
 records = records.cache()
 own_images = int(records.reduce(0, lambda count, _: count + 1))
 
-# TODO: Step 3: Take as many steps as those who have the fewest images can. Whoever took
-# one more would wait for the others for ever.
+# TODO: Step 3: Let all take as many steps as those who have the fewest images can. A
+# step is taken by all or by nobody.
 steps = own_images // args.batch_size
 
 FEATURES = {

@@ -70,8 +70,8 @@ if len(files) < hvd.size():
 records = records.cache()
 own_images = int(records.reduce(0, lambda count, _: count + 1))
 
-# Step 3: Take as many steps as those who have the fewest images can. Whoever took
-# one more would wait for the others for ever.
+# Step 3: Let all take as many steps as those who have the fewest images can. A
+# step is taken by all or by nobody.
 # was: steps = own_images // args.batch_size
 own_steps = tf.constant([own_images // args.batch_size])
 steps = int(tf.reduce_min(hvd.allgather(own_steps)))

@@ -223,7 +223,9 @@ def test_what_is_wrong_is_found_wrong(problem, old, new, says):
 # ------------------------------------------------------------ what was recorded
 
 
-@pytest.mark.parametrize("name", ["slurm", "spark", "cut_off", "lost_host"])
+@pytest.mark.parametrize(
+    "name", ["slurm", "slurm_workers", "spark", "cut_off", "lost_host"]
+)
 def test_a_recorded_run_says_where_it_comes_from(name):
     origin = recorded.read(name)["origin"]
     assert re.search(r"^The record of a real run.* on \d+ \w+ 20\d\d", origin)

@@ -113,6 +113,9 @@ def test_a_profile_is_sorted_into_lanes(tmp_path):
     shares = [step_profile.busy(table, lane) for lane in step_profile.LANES]
     # Of 10 ms: 8; 2; and 1 of the first, with 13 to 16 of the others.
     assert shares == pytest.approx([0.8, 0.2, 0.4])
+    # Both: 12 to 20, and 10 to 11.
+    either = step_profile.busy(table, step_profile.COMPUTES, step_profile.MAKES)
+    assert either == pytest.approx(0.9)
     figure = feeding.profiles({"one": table, "two": table})
     assert len(figure.axes) == 2
     edges = [line.get_xdata()[0] for line in figure.axes[0].lines]

@@ -86,14 +86,14 @@ def read(folder: str | Path) -> pandas.DataFrame:
     return table.sort_values("start", ignore_index=True)
 
 
-def busy(table: pandas.DataFrame, lane: str) -> float:
+def busy(table: pandas.DataFrame, *lanes: str) -> float:
     """Which share of the time from the first step's begin to the last one's end
-    something of the lane was on; what overlaps counts once."""
+    something of the lanes was on; what overlaps counts once."""
     steps = table[table["lane"] == STEP]
     begin, end = steps["start"].min(), steps["end"].max()
     total, reached = 0.0, begin
-    of_lane = table[table["lane"] == lane].sort_values("start")
-    for start, stop in zip(of_lane["start"], of_lane["end"], strict=True):
+    rows = table[table["lane"].isin(lanes)].sort_values("start")
+    for start, stop in zip(rows["start"], rows["end"], strict=True):
         start, stop = max(start, reached), min(stop, end)
         total += max(0.0, stop - start)
         reached = max(reached, stop)

@@ -319,7 +319,7 @@ def in_line(line: int | None) -> str:
 
 # What TensorFlow calls the operation that failed.
 _NODE_OF_HOROVOD = r"\{\{function_node __wrapped__Horovod(\w+?)_device_[^}]*\}\}"
-_OTHER_NODE = r"\{\{\w*node [^}]*\}\}|\[Op:\w+\]"
+_OTHER_NODE = r"\{\{\w*node [^}]*\}\}|\[Op:\w+\](\s*name:\s*$)?"
 
 
 def short(text: str, limit: int = 300) -> str:
