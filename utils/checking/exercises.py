@@ -129,11 +129,12 @@ class Exercise:
     def judge_all(
         self, steps: Iterable[int], observed: dict[str, Observed]
     ) -> dict[int, Verdict]:
-        """The verdict on each of these steps; and on the last of them, if all are
-        right, that the program came to its end."""
+        """The verdict on each of these steps; the exercise's last one is right only
+        if the program came to its end. Before that, what is still to do may be what it
+        would take: a worker that hears from the others, for example."""
         verdicts = {step: self.judge(step, observed) for step in steps}
-        if all(verdict.ok for verdict in verdicts.values()):
-            last = max(verdicts)
+        last = self.steps[-1]
+        if last in verdicts and all(verdict.ok for verdict in verdicts.values()):
             expected = self.expected[last]
             end = judge.verdict(last, expected, judge.comes_to_its_end, observed)
             verdicts[last] = end
