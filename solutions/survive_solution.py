@@ -32,7 +32,7 @@ parser = argparse.ArgumentParser(
     formatter_class=argparse.ArgumentDefaultsHelpFormatter,
 )
 option = parser.add_argument
-option("--log-dir", help="folder for history.csv; a new one below logs/ if not given")
+option("--log-dir", help="folder for .csv files; a new one below logs/ if not given")
 option("--checkpoint", help="folder to keep checkpoints in, and to go on from")
 option("--commit-every", type=int, default=10, help="batches between two commits")
 option("--batch-size", type=int, default=64, help="training images per worker and step")

@@ -7,12 +7,13 @@ import json
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from processes import assert_none_is_left, empty_course
 
 from utils.base import course
-from utils.running import fingerprint, launch, stacks
+from utils.running import fingerprint, launch, stacks, watch
 from utils.running.stacks import Frame, Stack
 
 # Rank 0 waits in a function, rank 1 below another one; then all end by themselves, and
@@ -103,6 +104,22 @@ def stack(*calls):
     """Calls, innermost first, as FILE:FUNCTION."""
     frames = (call.split(":") for call in calls)
     return Stack(0, tuple(Frame(file, 1, function) for file, function in frames), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "script"),
+    [
+        ("still", "still.py"),
+        ("still_2", "still.py"),
+        ("clinic_13", "clinic_13.py"),
+        ("clinic_13_2", "clinic_13.py"),
+    ],
+)
+def test_the_program_is_found_by_the_name_of_the_folder(name, script, monkeypatch):
+    folder = Path(f"2026-01-01_00-00-00_{name}")
+    monkeypatch.setattr(watch, "newest_run", lambda: folder)
+    monkeypatch.setattr(stacks, "of_run", lambda _: [stack(f"/e/{script}:<module>")])
+    assert f"{script}, line 1" in repr(stacks.newest())
 
 
 KERAS = "/lib/tf_keras/src/engine/training.py"

@@ -257,7 +257,8 @@ def reported(rows: Sequence[cost_model.Reported]) -> Figure:
 
 def amdahl(serial: float, speed: Mapping[int, float], most: int = 1000) -> Figure:
     """Amdahl's and Gustafson's laws for a serial share, and what was measured. The
-    title of its legend says so where the share rests on a single speed-up, or on noise.
+    title of its legend says so where the share rests on a single speed-up, or where the
+    law would need one that is none.
     """
     figure, axis = subplots(figsize=(8, 3.6))
     workers = np.geomspace(1, most, 100)
@@ -279,7 +280,7 @@ def amdahl(serial: float, speed: Mapping[int, float], most: int = 1000) -> Figur
     shares = [cost_model.serial_share(n, speed[n] / speed[1]) for n in several]
     outside = [share for share in shares if not 0 <= share <= 1]
     if outside:
-        title += f",\nmeasured was {outside[0]:.0%}: no share, but noise"
+        title += f",\nthe law would need {outside[0]:.0%}, which is no share"
     axis.legend(title=title)
     return figure
 

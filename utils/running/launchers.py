@@ -224,7 +224,7 @@ def plain_tasks(
 ) -> str:
     """The shell commands that start the tasks of a cluster by hand.
 
-    Each line could as well be typed in a terminal, or on a machine, of its own.
+    A script for one shell; in one of its own, each task needs the first line, too.
     """
     pairs = [f"{name}={value}" for name, value in variables.items()]
     first = [" ".join(["export", *pairs])] if pairs else []

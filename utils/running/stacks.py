@@ -157,6 +157,9 @@ def newest() -> Table:
     from utils.running.watch import newest_run
 
     folder = newest_run()
-    # The folder's name ends in that of the program.
-    script = folder.name.split("_", 2)[-1]
-    return table(of_run(folder), f"{re.sub(r'_[0-9]+$', '', script)}.py")
+    stacks = of_run(folder)
+    # The folder's name ends in that of the program, and maybe in a number of its own.
+    name = folder.name.split("_", 2)[-1]
+    scripts = [f"{name}.py", f"{re.sub(r'_[0-9]+$', '', name)}.py"]
+    known = (s for s in scripts if any(stack.of_program(s) for stack in stacks))
+    return table(stacks, next(known, scripts[-1]))
