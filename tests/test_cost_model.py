@@ -204,7 +204,7 @@ def test_a_fit_that_does_not_fit_says_so_in_words_and_in_its_figure():
         assert len(axis.texts) == warnings
 
 
-def test_one_speed_up_checks_nothing_and_an_impossible_share_is_called_noise():
+def test_one_speed_up_checks_nothing_and_an_impossible_share_is_called_so():
     assert cost_model.serial_share(4, 1.6) == pytest.approx(0.5)
 
     def title(speed):
@@ -212,8 +212,8 @@ def test_one_speed_up_checks_nothing_and_an_impossible_share_is_called_noise():
         return axis.get_legend().get_title().get_text()
 
     assert "nothing checks it" in title({1: 100.0, 2: 190.0})
-    assert "noise" not in title({1: 100.0, 2: 190.0})
-    assert "noise" in title({1: 100.0, 2: 230.0})
+    assert "is no share" not in title({1: 100.0, 2: 190.0})
+    assert "is no share" in title({1: 100.0, 2: 230.0})
     assert "nothing checks" not in title({1: 100.0, 2: 190.0, 4: 350.0})
 
 
