@@ -12,13 +12,14 @@ import tarfile
 
 import numpy as np
 import pytest
+from processes import serving
 from test_data import (
+    Server,
     alone,  # noqa: F401
     dead_server,  # noqa: F401
     pixels,
     published,  # noqa: F401
     reference,
-    serving,
     take,
 )
 
@@ -86,7 +87,7 @@ def folder(tmp_path, monkeypatch, archive):
 @pytest.fixture
 def place(folder, monkeypatch):
     """Where CIFAR-10 is published: a server that holds the archive."""
-    with serving(folder) as server:
+    with serving(Server(folder)) as server:
         monkeypatch.setattr(fetch, "CIFAR10_PLACES", (server.address,))
         yield server
 
@@ -113,7 +114,7 @@ def test_a_download_is_unpacked_kept_and_used_again(place, images):
 
 
 def test_a_mirror_is_asked_first(place, folder, tmp_path, monkeypatch):
-    with serving(folder) as mirror:
+    with serving(Server(folder)) as mirror:
         monkeypatch.setenv("COURSE_MIRROR", mirror.address)
         fetch.cifar10()
     assert (mirror.asked, place.asked) == ([NAME], [])
