@@ -152,7 +152,8 @@ WORLDS = {
     # There, no machine has a GPU.
     "other options": World(2, apart=True, options=OTHER_OPTIONS),
     # Two machines with a worker each, or one with three or one; for so many epochs that
-    # whoever draws at random from all images draws nearly every one.
+    # whoever draws at random from all images draws nearly every one; three also with a
+    # seed, with which all may draw alike.
     "pair": World(
         2, local_ranks=(0, 0), count_only=True, graphs=True, options=_FOUR_EPOCHS
     ),

@@ -715,7 +715,7 @@ def validation(many: Watched, one: Watched | None) -> Answer:
     if part >= ALL:
         return RIGHT, f"{text}: all that one worker has."
     text = f"{text}, of {len(alone)} that one worker has"
-    # A part for each, and one who looks at his.
+    # Dealt out to all, and only one looks at its part.
     shared = len(who) == 1 and part <= 1.25 / len(many.each)
     same = len(who) == len(many.each) and all(s == sets[0] for s in sets)
     if len(many.each) > 1 and (shared or same):

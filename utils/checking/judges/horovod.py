@@ -138,12 +138,14 @@ def starts_and_pins(worlds: dict[str, Observed]) -> None:
     failures = without_gpu.failures() if without_gpu and not world.failures() else []
     if failures and not without_gpu.ranks[0].all("forward"):
         _, failure = failures[0]
-        raise Problem(
-            "needs-gpu",
-            f"On a machine without a GPU it failed{in_line(failure['line'])}: "
-            f"{short(failure['error'])}",
-            failure["line"],
-        )
+        raise _failed("needs-gpu", "On a machine without a GPU it", failure)
+
+
+def _failed(name: str, who: str, failure: dict) -> Problem:
+    """The Problem of who failed where a right program gets on."""
+    error = short(failure["error"])
+    seen = f"{who} failed{in_line(failure['line'])}: {error}"
+    return Problem(name, seen, failure["line"])
 
 
 def _takes_the_keras_interface(world: Observed) -> None:
@@ -178,12 +180,8 @@ def _takes_what_is_given(world: Observed) -> None:
         f"CUDA_VISIBLE_DEVICES, the worker with local rank {local_rank}"
     )
     for _, failure in world.failures():
-        raise Problem(
-            "given-gpu-not-found",
-            f"{where} saw that one alone, and failed{in_line(failure['line'])}: "
-            f"{short(failure['error'])}",
-            failure["line"],
-        )
+        who = f"{where} saw that one alone, and"
+        raise _failed("given-gpu-not-found", who, failure)
     if not rank.all("devices"):
         world.raise_trouble()
     event = rank.first("devices")
@@ -200,12 +198,7 @@ def _counts_its_own_machine(world: Observed) -> None:
     """Each worker is alone on a machine with a GPU."""
     where = "On two machines with one worker and one GPU each"
     for rank, failure in world.failures():
-        raise Problem(
-            "fails-on-hosts",
-            f"{where}, rank {rank.number} failed{in_line(failure['line'])}: "
-            f"{short(failure['error'])}",
-            failure["line"],
-        )
+        raise _failed("fails-on-hosts", f"{where}, rank {rank.number}", failure)
     for rank in world.ranks:
         event = rank.first("devices")
         if (event["visible"], event["growth"]) != ([0], [0]):
@@ -886,19 +879,19 @@ def _raise_badly_drawn(
                 f"On {_workers(size)}, {sum(alike)} of the {len(steps)} steps of rank "
                 f"{rank} trained on the images of the step before.",
             )
-    # In the same step, or some steps behind the other.
-    for (rank, steps), ahead in itertools.product(
-        enumerate(drawn[1:], 1), range(1 - size, size)
-    ):
+    # In the same step, or else some steps behind the other.
+    shifts = sorted(range(1 - size, size), key=abs)
+    for (rank, steps), ahead in itertools.product(enumerate(drawn[1:], 1), shifts):
         ours, theirs = drawn[0][max(0, ahead) :], steps[max(0, -ahead) :]
         pairs = list(zip(ours, theirs, strict=False))
         same = sum(sorted(ours) == sorted(theirs) for ours, theirs in pairs)
         if len(pairs) > 2 and same > 0.8 * len(pairs):
-            later = f", {abs(ahead)} later," if ahead else ""
+            steps_apart = f"{abs(ahead)} step{'s' * (abs(ahead) > 1)} apart"
+            apart = f", {steps_apart}," if ahead else ""
             raise problem(
                 "same-batches",
-                f"On {_workers(size)}, rank 0 and rank {rank} trained on the same "
-                f"images{later} in {same} of {len(pairs)} steps, first on numbers "
+                f"On {_workers(size)}, rank 0 and rank {rank}{apart} trained on the "
+                f"same images in {same} of {len(pairs)} steps, first on numbers "
                 f"{_and({*pairs[0][0]})}: gradients of the same images teach no more "
                 "than those of one worker alone.",
             )

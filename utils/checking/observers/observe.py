@@ -820,8 +820,9 @@ class Observer(Reporter):
         if not training:
             return
         self._forwards += 1
-        # Of several before the first update, the last one is what begins the training.
-        if not self._updates:
+        # Of several before the first update, the last one is what begins the training;
+        # who only counts makes none.
+        if self._forwards == 1 or not (self._updates or self.count_only):
             self._model = model
             self.keep("start", self._weights())
             self._handed_out = self._made is not None
