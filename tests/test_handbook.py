@@ -41,13 +41,26 @@ def test_what_is_generated_is_up_to_date():
 
 def test_what_a_learner_costs_is_what_was_measured():
     assert room.with_record(room.PAGE.read_text()) == room.PAGE.read_text()
+    group = {"learners": 10, "row": 4, "open": 5e3, "first": [20.0, 30.0, 50.0]}
     results = {"lab": 100.0, "kernel": 400.0, "run": 500.0, "lesson": 60.0 * 10}
-    rows = dict(room.shown(results).parts[0].rows)
-    assert rows["a learner in the middle of a run"] == "1,000 MB"
-    assert rows["learners on 10 GB, if all run at once"] == "10"
-    assert rows["learners on a core, if none waits for another"] == str(
+    results |= {"alone": 10.0, "class": {**group, "all": 100.0, "most": 9e3}}
+    alone, together = (dict(table.rows) for table in room.shown(results).parts)
+    assert alone["a learner in the middle of a run"] == "1,000 MB"
+    assert alone["learners on a core, if none waits for another"] == str(
         round(room.minutes() / 10)
     )
+    assert together["4 at a time run"] == "9,000 MB"
+    assert together["the first 4, from the run's start to its result"] == "20 to 50 s"
+    assert together["that is, of what one alone takes"] == "3.0 times"
+    assert together["3 rows of 4 have run"] == "after 100 s"
+
+
+def test_a_kernel_says_what_failed_and_ends():
+    with room.Kernel() as kernel:
+        assert kernel.execute("1 + 1") > 0
+        with pytest.raises(course.CourseError, match="no such thing"):
+            kernel.execute("raise ValueError('no such thing')")
+    assert not psutil.pid_exists(kernel.process.pid)
 
 
 def test_memory_is_counted_in_a_process_and_its_children():

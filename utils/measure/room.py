@@ -1,20 +1,24 @@
-"""What one learner costs a server that many share: memory, and processor time.
+"""What learners cost a server that they share: memory, processor time, and waiting.
 
-python -m utils.measure.room    # measures it here, in some minutes, for the handbook
+python -m utils.measure.room    # measures it here, for the handbook; let nothing else
+                                # run meanwhile
 
-Measured are JupyterLab's server, a notebook's kernel that trains itself for a moment,
-a run of two workers started from it, all with the profile `ci`, and the processor time
-of a lesson. Memory is the proportional set size: what processes share is divided by
-how many share it, so that sums make sense.
+First one learner: JupyterLab's server, a notebook's kernel that trains itself for a
+moment, a run of two workers started from it, all with the profile `ci`, and the
+processor time of a lesson. Then a class at once: each with a server and such a kernel,
+from which they start the same run, a row after the other. Memory is the proportional
+set size: what processes share is divided by how many share it, so that sums make sense.
 """
 
 import contextlib
 import os
 import resource
+import statistics
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 
@@ -27,8 +31,9 @@ NAME, COMMAND = "room", "python -m utils.measure.room"
 PAGE = course.PACKAGE_ROOT / "handbook" / "rooms.md"
 BEGIN, END = f"<!-- {COMMAND} writes this -->", "<!-- until here -->"
 LESSON = "05"  # of twenty minutes, with three runs of two workers and a check
+LEARNERS, ROW = 20, 5  # a class, and how many of it begin a run at once
 SECONDS_BETWEEN = 0.3
-TIME_LIMIT = 900.0
+TIME_LIMIT = 1800.0
 
 # What notebook 05 does in its own process: data, a network, a gradient.
 _IN_THE_KERNEL = """
@@ -86,8 +91,12 @@ def peak(process: psutil.Process) -> Iterator[Peak]:
         seen.look()
 
 
-def of_lab() -> float:
-    """JupyterLab's server, some seconds after it says that it is there, in MB."""
+@contextlib.contextmanager
+def lab() -> Iterator[psutil.Process]:
+    """JupyterLab's server in this block, once it says that it is there.
+
+    Raises CourseError if it doesn't start.
+    """
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"]
     command += [
         "--port=0",
@@ -95,42 +104,103 @@ def of_lab() -> float:
         "--ServerApp.root_dir=" + str(course.root()),
     ]
     with supervise.owned(command, TIME_LIMIT, **supervise.READ_LINES) as server:
-        said = next((line for line in server.stdout if "127.0.0.1:" in line), None)
-        if said is None:
+        if not any("127.0.0.1:" in line for line in server.stdout):
             raise course.CourseError("JupyterLab didn't start: is it installed?")
-        time.sleep(5)
-        return sum(
-            megabytes(process)
-            for process in psutil.Process(server.pid).children(recursive=True)
+        yield psutil.Process(server.pid)
+
+
+class Kernel:
+    """A notebook's kernel, of the profile `ci`, that ends with the block."""
+
+    def __init__(self):
+        from jupyter_client.manager import start_new_kernel
+
+        environment = os.environ | {"COURSE_PROFILE": "ci", "TF_USE_LEGACY_KERAS": "1"}
+        self.manager, self.client = start_new_kernel(
+            env=environment, cwd=str(course.root())
         )
+        self.process = psutil.Process(self.manager.provisioner.pid)
+
+    def __enter__(self) -> "Kernel":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+
+    def execute(self, code: str) -> float:
+        """Execute a cell; returns how many seconds it took.
+
+        Raises CourseError where it fails.
+        """
+        began = time.monotonic()
+        reply = self.client.execute_interactive(
+            code, timeout=TIME_LIMIT, output_hook=lambda message: None
+        )
+        if reply["content"]["status"] != "ok":
+            raise course.CourseError(f"the kernel said: {reply['content']['evalue']}")
+        return time.monotonic() - began
+
+    def prepare(self) -> float:
+        """What comes before a lesson's first run, in the kernel itself."""
+        return self.execute(_IN_THE_KERNEL)
+
+    def run(self) -> float:
+        """A run of two workers."""
+        return self.execute(_A_RUN.format(root=course.root()))
 
 
-def of_kernel() -> tuple[float, float]:
-    """A notebook's kernel, and what a run of two workers adds to it, in MB.
+def of_lab() -> float:
+    """JupyterLab's server, some seconds after it says that it is there, in MB."""
+    with lab() as server:
+        time.sleep(5)
+        return sum(map(megabytes, server.children(recursive=True)))
+
+
+def of_kernel() -> tuple[float, float, float]:
+    """A notebook's kernel, and what a run of two workers adds to it, in MB; its
+    seconds.
 
     Raises CourseError where a cell fails.
     """
-    from jupyter_client.manager import start_new_kernel
+    with Kernel() as kernel:
+        with peak(kernel.process) as prepared:
+            kernel.prepare()
+        with peak(kernel.process) as ran:
+            seconds = kernel.run()
+    return prepared.own, ran.others, seconds
 
-    environment = os.environ | {"COURSE_PROFILE": "ci", "TF_USE_LEGACY_KERAS": "1"}
-    manager, client = start_new_kernel(env=environment, cwd=str(course.root()))
 
-    def execute(code: str) -> Peak:
-        process = psutil.Process(manager.provisioner.pid)
-        with peak(process) as seen:
-            reply = client.execute_interactive(
-                code, timeout=TIME_LIMIT, output_hook=lambda message: None
-            )
-        if reply["content"]["status"] != "ok":
-            raise course.CourseError(f"the kernel said: {reply['content']['evalue']}")
-        return seen
+def of_class(learners: int = LEARNERS, row: int = ROW) -> dict:
+    """What a class takes that has the lesson open, and runs by rows.
 
-    try:
-        kernel = execute(_IN_THE_KERNEL).own
-        return kernel, execute(_A_RUN.format(root=course.root())).others
-    finally:
-        client.stop_channels()
-        manager.shutdown_kernel(now=True)
+    Returns `learners` and `row`; `open`: the MB of all servers and kernels before the
+    first run; `first`: the seconds that the learners of the first row waited for their
+    run, sorted; `all`: the seconds until the last row had its results; `most`: the most
+    MB in that time.
+    """
+    here = psutil.Process()
+    with contextlib.ExitStack() as stack:
+        kernels = []
+        for _ in range(learners):
+            stack.enter_context(lab())
+            kernels.append(stack.enter_context(Kernel()))
+            kernels[-1].prepare()
+        before = Peak(here)
+        before.look()
+        rows = [kernels[start : start + row] for start in range(0, learners, row)]
+        began = time.monotonic()
+        with peak(here) as running, ThreadPoolExecutor(row) as pool:
+            waited = [list(pool.map(Kernel.run, beside)) for beside in rows]
+        seconds = time.monotonic() - began
+    return {
+        "learners": learners,
+        "row": row,
+        "open": before.others,
+        "first": sorted(waited[0]),
+        "all": seconds,
+        "most": running.others,
+    }
 
 
 def of_lesson(number: str = LESSON) -> float:
@@ -149,11 +219,19 @@ def of_lesson(number: str = LESSON) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def measure() -> dict[str, float]:
-    """All of it: MB of `lab`, `kernel` and `run`, and the `lesson`'s seconds."""
-    lab = of_lab()
-    kernel, run = of_kernel()
-    return {"lab": lab, "kernel": kernel, "run": run, "lesson": of_lesson()}
+def measure() -> dict:
+    """All of it: MB of `lab`, `kernel` and `run`, seconds of a run, `alone`,
+    and of the processor for a lesson, `lesson`; and `of_class`."""
+    server = of_lab()
+    kernel, run, alone = of_kernel()
+    return {
+        "lab": server,
+        "kernel": kernel,
+        "run": run,
+        "alone": alone,
+        "lesson": of_lesson(),
+        "class": of_class(),
+    }
 
 
 def minutes() -> int:
@@ -162,30 +240,53 @@ def minutes() -> int:
     return next(one.minutes for one in lessons if one.number == LESSON)
 
 
-def shown(results: dict[str, float]) -> Page:
-    """The measurements, and what follows for learners on a gigabyte and on a core."""
+def shown(results: dict) -> Page:
+    """One learner, with what follows for a core, and a class."""
     total = results["lab"] + results["kernel"] + results["run"]
     busy = results["lesson"] / 60 / minutes()
-    rows = [
+    alone = [
         ("JupyterLab's server", f"{results['lab']:,.0f} MB"),
         ("a notebook's kernel, with TensorFlow", f"{results['kernel']:,.0f} MB"),
         ("a run of two workers", f"{results['run']:,.0f} MB"),
         ("a learner in the middle of a run", f"{total:,.0f} MB"),
+        ("from the run's start to its result", f"{results['alone']:,.0f} s"),
         (f"processor time of lesson {LESSON}", f"{results['lesson']:,.0f} s"),
         (f"of its {minutes()} minutes, a core is busy", f"{busy:.0%}"),
-        ("learners on 10 GB, if all run at once", f"{10_000 / total:.0f}"),
         ("learners on a core, if none waits for another", f"{1 / busy:.0f}"),
     ]
-    return Page(Table(("One learner, profile ci", "Measured"), rows))
+    group = results["class"]
+    first, row = group["first"], group["row"]
+    rows = -(-group["learners"] // row)
+    together = [
+        ("all have the lesson open, none runs", f"{group['open']:,.0f} MB"),
+        (f"{row} at a time run", f"{group['most']:,.0f} MB"),
+        (
+            f"the first {row}, from the run's start to its result",
+            f"{first[0]:,.0f} to {first[-1]:,.0f} s",
+        ),
+        (
+            "that is, of what one alone takes",
+            f"{statistics.median(first) / results['alone']:.1f} times",
+        ),
+        (f"{rows} rows of {row} have run", f"after {group['all']:,.0f} s"),
+    ]
+    return Page(
+        Table(("One learner, profile ci", "Measured"), alone),
+        Table((f"A class of {group['learners']}, profile ci", "Measured"), together),
+    )
 
 
 def markdown() -> str:
-    """The recorded table, and where it comes from."""
+    """The recorded tables, and where they come from."""
     record = records.load(NAME)
-    (table,) = shown(record.results).parts
-    lines = [table.header, ("---",) * 2, *table.rows]
-    text = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-    return f"{text}\n\n{record.origin}"
+    texts = [
+        "\n".join(
+            f"| {' | '.join(cells)} |"
+            for cells in [table.header, ("---",) * 2, *table.rows]
+        )
+        for table in shown(record.results).parts
+    ]
+    return "\n\n".join([*texts, record.origin])
 
 
 def with_record(page: str) -> str:
