@@ -118,6 +118,7 @@ BAD_SOURCES = {
         (source("shell", "%%bash\nfalse\ntrue"), "only its last command"),
         (source("shell", "%%bash\nfalse; true"), "only its last command"),
         (source("shell", "%%bash -e\nfalse | tail"), "a pipe hides failures"),
+        (source("shell", "%%bash -e\nmpirun ls\necho"), "takes the lines below"),
     ],
     "claims_can_fail": [
         (source("claim", "good = result.status == 0"), "claims nothing"),

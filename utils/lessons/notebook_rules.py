@@ -388,6 +388,11 @@ def shell_failures_show(notebook: NotebookNode) -> Iterator[str]:
                 yield f"{place}: only its last command can fail: begin it %%bash -e"
             if re.search(r"[^|]\|[^|]", commands) and "pipefail" not in first:
                 yield f"{place}: a pipe hides failures: begin it %%bash -e -o pipefail"
+            # bash reads the cell from its standard input, and so would mpirun.
+            for line in commands.splitlines()[:-1]:
+                whole = line.count('"') % 2 == 0
+                if line.startswith("mpirun") and whole and "< /dev/null" not in line:
+                    yield f"{place}: mpirun takes the lines below: give it < /dev/null"
 
 
 def claims_can_fail(notebook: NotebookNode) -> Iterator[str]:
