@@ -343,7 +343,9 @@ def _keep(executed: NotebookNode, ipynb: Path, html: Path, beside: Path) -> None
     import nbformat
     from nbconvert import HTMLExporter
 
-    exporter = HTMLExporter(embed_images=True)
+    # Output comes in pieces, which may end within a word: joined, as Jupyter does.
+    joined = ["nbconvert.preprocessors.CoalesceStreamsPreprocessor"]
+    exporter = HTMLExporter(embed_images=True, preprocessors=joined)
     page, _ = exporter.from_notebook_node(
         executed, {"metadata": {"name": ipynb.stem, "path": str(beside)}}
     )
