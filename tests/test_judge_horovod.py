@@ -474,7 +474,8 @@ def counted(images):
 
 
 @pytest.mark.parametrize(
-    ("images", "caught"), [(48, "right"), (24, "rate-of-one"), (60, "right")]
+    ("images", "caught"),
+    [(48, "right"), (24, "rate-of-one"), (96, "rate-times-n"), (60, "right")],
 )
 def test_a_rate_is_that_of_all_workers(report, images, caught):
     fit = {"what": "fit", "line": 4, "steps_per_epoch": 3, "validation_steps": 4}
@@ -486,7 +487,7 @@ def test_a_rate_is_that_of_all_workers(report, images, caught):
     report(ranks, "pair")
     judged = verdict(report, 5)
     assert judged.id == f"step-5.{caught}"
-    assert judged.line == (17 if caught == "rate-of-one" else None)
+    assert judged.line == (None if caught == "right" else 17)
 
 
 def test_fewer_epochs_on_more_workers_are_named(report):

@@ -137,7 +137,7 @@ _FOUR_EPOCHS = ("--epochs", "4")
 # What a program may look at, and then do something else.
 OTHER_OPTIONS = (
     *("--seed", "1", "--epochs", "3"),
-    *("--target-accuracy", "0", "--patience", "2"),
+    *("--target-accuracy", "0", "--patience", "2", "--tensorboard"),
 )
 
 FILES = (10, 10, 10, 10)  # images in each

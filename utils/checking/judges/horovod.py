@@ -283,9 +283,11 @@ def speaks_with_one_voice(worlds: dict[str, Observed]) -> None:
 
 
 def _raise_written_twice(world: Observed) -> None:
-    """Raise the Problem of a file that several ranks write."""
+    """Raise the Problem of a file that several ranks write. TensorBoard takes all its
+    files of a folder for those of one run, whatever they are called."""
     written = [
-        {name for e in r.all("left") for name in e["files"]} for r in world.ranks
+        {_OF_TENSORBOARD.sub(r"\1", name) for e in r.all("left") for name in e["files"]}
+        for r in world.ranks
     ]
     for number, names in enumerate(written[1:], 1):
         for name in sorted(names & written[0]):
@@ -363,6 +365,7 @@ def _lines(text: str) -> list[str]:
     return kept
 
 
+_OF_TENSORBOARD = re.compile(r"(events\.out\.tfevents)\.[^/]*$")
 _WARNING = re.compile(r"\S+\.py:\d+: \w*Warning: ")
 _OF_LIBRARIES = re.compile(
     r"WARNING:tensorflow:|WARNING: All log messages|NOTICE: "
@@ -448,6 +451,7 @@ def averages_gradients(worlds: dict[str, Observed]) -> None:
                 wrapped[-1] if wrapped else line,
             )
         _raise_not_always(world, line)
+        _raise_divided_too(world)
         return
     if all(
         _same(gradient, computed)
@@ -474,6 +478,9 @@ def averages_gradients(worlds: dict[str, Observed]) -> None:
     factors = [float(g @ mean / (mean @ mean)) for g in applied]
     if all(_same(g, f * mean) for g, f in zip(applied, factors, strict=True)):
         if np.allclose(factors, world.size, rtol=CLOSE):
+            if all(_divided_loss(rank, world.size) for rank in world.ranks):
+                _raise_not_always(world, line, world.size)
+                return
             raise Problem(
                 "sum", "All ranks used the sum of the gradients, not the mean.", made
             )
@@ -486,15 +493,44 @@ def averages_gradients(worlds: dict[str, Observed]) -> None:
     raise Problem("differs", "The ranks used different gradients.", made)
 
 
-def _raise_not_always(world: Observed, line: int | None) -> None:
-    """Raise the Problem of gradients that are averaged in the first batch alone."""
+def _raise_divided_too(world: Observed) -> None:
+    """Raise the Problem of gradients that are averaged, of a loss that each rank has
+    divided by their number before."""
+    losses = [_divided_loss(rank, world.size) for rank in world.ranks]
+    if all(losses):
+        loss = losses[0]
+        raise Problem(
+            "loss-divided",
+            f"Rank 0's loss in the first batch was {loss['value']:.3f}, with a mean "
+            f"cross-entropy of {loss['cross_entropy']:.3f} over its images: it was "
+            f"divided by {world.size}, and then the gradients were averaged as well. "
+            "So the update is that much too small.",
+            loss["line"],
+        )
+
+
+def _divided_loss(rank: Rank, size: int) -> dict | None:
+    """The loss of the first batch, if that is the cross-entropy divided by so many,
+    with or without the penalty for large weights."""
+    for loss in rank.all("loss")[:1]:
+        entropy, penalty = loss["cross_entropy"], loss["penalty"]
+        divided = entropy / size + penalty, (entropy + penalty) / size
+        if any(np.isclose(loss["value"], value, rtol=1e-3) for value in divided):
+            return loss
+    return None
+
+
+def _raise_not_always(world: Observed, line: int | None, factor: int = 1) -> None:
+    """Raise the Problem of gradients that are averaged in the first batch alone.
+
+    factor: so many times the mean is what the ranks should use."""
     for update in range(1, UPDATES):
         try:
             local = world.arrays(numbered("local", update))
             applied = world.arrays(numbered("applied", update))
         except Missing:
             return
-        mean = local.mean(axis=0)
+        mean = factor * local.mean(axis=0)
         if not all(_same(gradient, mean) for gradient in applied):
             raise Problem(
                 "not-always",
@@ -732,7 +768,7 @@ def shares_the_epoch(worlds: dict[str, Observed]) -> None:
     for ranks in done.values():
         _raise_badly_validated(ranks, problem)
     for world in used:
-        _raise_rate_of_one(world, first[world.size])
+        _raise_other_rate(world, first[world.size])
 
 
 @dataclass(frozen=True)
@@ -943,9 +979,10 @@ def _raise_badly_validated(
     size, count = len(ranks), -(-lab.TRAIN_IMAGES // 6)
     first = [epochs[0] for epochs in ranks]
     in_first = sum(len(step) for epoch in first for step in epoch.validated)
-    # Each rank may be off by a batch.
+    # Each rank may be off by a batch; and the last one of a shard is small.
     far = abs(in_first - 3 * count) > size * lab.VAL_BATCH_SIZE
-    if in_first and far and not _each_once(first):
+    as_said = max(map(len, itertools.chain(*validated))) == lab.VAL_BATCH_SIZE
+    if in_first and far and not as_said and not _each_once(first):
         raise problem(
             "validation-images",
             f"On {_workers(size)} an epoch was validated on {in_first} images, where "
@@ -974,8 +1011,9 @@ def _each_once(epochs: list[Epoch]) -> bool:
     return sorted(images) == list(range(-(-lab.TRAIN_IMAGES // 6)))
 
 
-def _raise_rate_of_one(world: Observed, epochs: list[Epoch]) -> None:
-    """Raise the Problem of a stopwatch that counts the images of one worker."""
+def _raise_other_rate(world: Observed, epochs: list[Epoch]) -> None:
+    """Raise the Problem of a stopwatch that counts the images of one worker, or those
+    of all once for each."""
     trained = _images(epochs)
     if world.size == 1 or not trained:
         return
@@ -983,14 +1021,18 @@ def _raise_rate_of_one(world: Observed, epochs: list[Epoch]) -> None:
         after = callback["after"]
         if {"images_per_second", "seconds"} <= set(after):
             counted = after["images_per_second"] * after["seconds"]
-            if _near(counted, trained / world.size):
-                raise Problem(
-                    "rate-of-one",
-                    f"On {_workers(world.size)} images_per_second counts "
-                    f"{counted:.0f} images in an epoch, which are those of one worker; "
-                    f"all of them trained on {trained}.",
-                    callback["made"],
-                )
+            for name, images, words in (
+                ("rate-of-one", trained / world.size, "those of one worker"),
+                ("rate-times-n", trained * world.size, f"{world.size} times as many"),
+            ):
+                if _near(counted, images):
+                    raise Problem(
+                        name,
+                        f"On {_workers(world.size)} images_per_second counts "
+                        f"{counted:.0f} images in an epoch, {words}; all of them "
+                        f"trained on {trained}.",
+                        callback["made"],
+                    )
             return
 
 

@@ -419,6 +419,7 @@ class Observer(Reporter):
         self._trainable: list = []  # all such variables, of whatever model
         self._made: dict[int, object] | None = None  # see _note_made
         self._known: dict[bool, object] = {}  # moments: for training, for validation
+        self._guess = None  # the last for training: a model, images, its answer
         self._inside: list[str] = []
         self.building = False  # are only graphs built by now?
 
@@ -641,6 +642,8 @@ class Observer(Reporter):
             with self.inside("forward"):
                 result = original(model, *args, **kwargs)
             self._after_forward(model, training, inputs)
+            if training and self._gradients < UPDATES:
+                self._guess = model, self._numbers(inputs, training), result
             return result
 
         return observed
@@ -655,10 +658,36 @@ class Observer(Reporter):
             if self._forwards and of_next and len(flat) > 1:
                 name = numbered("local", self._gradients)
                 self._gradients += 1
+                self._report_loss(target)
                 self.keep(name, [g for g in flat if g is not None])
             return result
 
         return observed
+
+    def _report_loss(self, target) -> None:
+        """Report the loss whose gradient is taken, beside the mean cross-entropy over
+        the batch and the penalty for large weights, where its images are known."""
+        import numpy as np
+        import tensorflow as tf
+
+        from utils.training import data
+
+        model, images, answer = self._guess or (None, [UNKNOWN], None)
+        classes = len(data.CLASSES)
+        if UNKNOWN in images or np.shape(answer) != (len(images), classes):
+            return
+        labels = data.load("auto").y_train[images]
+        chances = np.asarray(answer, np.float64)
+        if not np.allclose(chances.sum(axis=1), 1, atol=1e-3):  # logits
+            chances = np.exp(chances - chances.max(axis=1, keepdims=True))
+            chances /= chances.sum(axis=1, keepdims=True)
+        right = chances[range(len(labels)), labels.astype(int)]
+        self.event(
+            "loss",
+            value=float(sum(np.sum(part) for part in tf.nest.flatten(target))),
+            cross_entropy=float(-np.log(right + 1e-7).mean()),
+            penalty=float(sum(np.sum(part) for part in model.losses)),
+        )
 
     def _update(self, original, position: int = 0):
         """position: of the pairs of gradients and variables among the arguments."""
