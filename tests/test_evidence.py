@@ -42,7 +42,7 @@ HOROVOD = OF_ALL | {
     },
     "fitted": {},
     "output": {"sizes": [120, 0]},
-    "forward": {"training": True, "fit": True, "images": [3, 17]},
+    "forward": {"training": True, "fit": True, "images": [3, 17], "rate": 0.1},
     "update": {"wrapped": True, "optimizer": "SGD"},
     "callback": {
         "name": "CSVLogger",

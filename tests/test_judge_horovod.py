@@ -42,8 +42,9 @@ def verdict(report, step):
     return exercises.find("fashion_mnist").judge(step, judge.read(report.folder))
 
 
-def forward(training, fit=False, images=()):
-    return {"what": "forward", "training": training, "fit": fit, "images": [*images]}
+def forward(training, fit=False, images=(), rate=None):
+    facts = {"training": training, "fit": fit, "images": [*images], "rate": rate}
+    return {"what": "forward", **facts}
 
 
 def update(wrapped=True):

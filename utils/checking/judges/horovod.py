@@ -1091,6 +1091,7 @@ def averages_metrics(worlds: dict[str, Observed]) -> None:
     if OTHER in worlds:
         _raise_decided_alone(worlds[OTHER])
         _raise_stopped_alone(worlds[OTHER])
+        _raise_rates_apart(worlds[OTHER])
         last = _last_epoch(worlds[OTHER])
         if last:
             try:
@@ -1240,6 +1241,21 @@ def _raise_stopped_alone(world: Observed) -> None:
             f"{others}, which then waits for ever.",
             callback["made"],
         )
+
+
+def _raise_rates_apart(world: Observed) -> None:
+    """Raise the Problem of ranks that train with different learning rates."""
+    trained = [[e for e in r.all("forward") if e["training"]] for r in world.ranks]
+    for step, events in enumerate(zip(*trained, strict=False), 1):
+        rates = [event["rate"] for event in events]
+        if None not in rates and not np.allclose(rates, rates[0], rtol=NEAR, atol=0):
+            other = next(n for n, rate in enumerate(rates) if rate != rates[0])
+            raise Problem(
+                "rates-apart",
+                f"In training step {step}, rank 0's learning rate was {rates[0]:g} and "
+                f"that of rank {other} {rates[other]:g}: somebody has set it by what "
+                "only one rank has, and the weights of all drift apart.",
+            )
 
 
 def _not_own(event: dict) -> bool:

@@ -420,6 +420,7 @@ class Observer(Reporter):
         self._made: dict[int, object] | None = None  # see _note_made
         self._known: dict[bool, object] = {}  # moments: for training, for validation
         self._guess = None  # the last for training: a model, images, its answer
+        self._evaluations = 0
         self._inside: list[str] = []
         self.building = False  # are only graphs built by now?
 
@@ -841,6 +842,7 @@ class Observer(Reporter):
             training=training,
             fit="fit" in self._inside,
             images=self._numbers(inputs, training),
+            rate=self._rate() if training else None,
         )
         if self._updates and not self._resumed:
             self._resumed = True
@@ -858,6 +860,13 @@ class Observer(Reporter):
             made = self._made or {}
             weights = model.trainable_weights
             self.keep("made", [made.get(id(w.handle), w.numpy()) for w in weights])
+
+    def _rate(self) -> float | None:
+        """The learning rate, once it is known who updates, where it is a number."""
+        try:
+            return float(getattr(self._optimizer, "learning_rate", None))
+        except (TypeError, ValueError):
+            return None
 
     def _weights(self) -> list:
         return [w.numpy() for w in self._model.trainable_weights]
@@ -955,14 +964,23 @@ class Observer(Reporter):
 
     def _metrics(self, original):
         """What an evaluation computes, a little apart on each rank: so few images may
-        give all of them the same accuracy by chance."""
+        give all of them the same accuracy by chance. And it gets better from one to the
+        next, but not for rank 0: who decides by those of its rank is apart then."""
 
         def observed(model, logs):
             metrics = original(model, logs)
             if "evaluate" not in self._inside:
                 return metrics
-            shift = self.metrics_apart * self.rank
-            metrics = {name: value + shift for name, value in metrics.items()}
+            self._evaluations += 1
+            shift = self.metrics_apart * self.rank * self._evaluations
+            metrics = {
+                name: value - shift if "loss" in name else value + shift
+                for name, value in metrics.items()
+            }
+            for metric in model.metrics:  # where callbacks may look as well
+                if metric.name in metrics and hasattr(metric, "total"):
+                    metric.total.assign(metrics[metric.name])
+                    metric.count.assign(1)
             known = _numbers_in({f"val_{k}": v for k, v in metrics.items()})
             fit, own = "fit" in self._inside, "epoch end" in self._inside
             self.event("evaluated", fit=fit, own=own, metrics=known)
