@@ -136,8 +136,8 @@ def _machines(size: int, **facts) -> World:
 _FOUR_EPOCHS = ("--epochs", "4")
 # What a program may look at, and then do something else.
 OTHER_OPTIONS = (
-    *("--seed", "1", "--epochs", "3"),
-    *("--target-accuracy", "0", "--patience", "2", "--tensorboard"),
+    *("--seed", "1", "--epochs", "4"),
+    *("--target-accuracy", "0", "--patience", "3", "--tensorboard"),
 )
 
 FILES = (10, 10, 10, 10)  # images in each

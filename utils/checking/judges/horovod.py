@@ -154,7 +154,10 @@ def _takes_the_keras_interface(world: Observed) -> None:
     rank = world.ranks[0]
     names = {name for fit in rank.all("fit") for name in fit["modules"]}
     alone = "horovod.tensorflow" in names and _KERAS not in names
-    found_a_way = any(e["op"] == "broadcast" for e in rank.all("enter"))
+    found_a_way = any(
+        e["op"] == "broadcast" or ("reduce" in e["op"] and e["elements"] > SMALL)
+        for e in rank.all("enter")
+    )
     failed = any(
         "'horovod.tensorflow' has no attribute" in failure["error"]
         for _, failure in world.failures()
@@ -280,6 +283,28 @@ def speaks_with_one_voice(worlds: dict[str, Observed]) -> None:
         )
         raise Problem("others-speak", f"Rank {others[0]} {words}.", line)
     _raise_written_twice(world)
+    _raise_waits_alone(world)
+
+
+def _raise_waits_alone(world: Observed) -> None:
+    """Raise the Problem of a rank that, after its training, waits for ranks that have
+    come to their end."""
+    for rank in world.ranks:
+        others = [r for r in world.ranks if r is not rank]
+        after = list(itertools.dropwhile(_not_fitted, rank.events))
+        last = next((e for e in reversed(after) if e["what"] in ("enter", "leave")), {})
+        if last.get("what") == "enter" and all(r.all("ended") for r in others):
+            raise Problem(
+                "waits-alone",
+                f"When the training was done, rank {rank.number} called "
+                f"{last['op']}{in_line(last['line'])}, and waits for ever: the others "
+                "have come to their end without it.",
+                last["line"],
+            )
+
+
+def _not_fitted(event: dict) -> bool:
+    return event["what"] != "fitted"
 
 
 def _raise_written_twice(world: Observed) -> None:

@@ -421,6 +421,8 @@ class Observer(Reporter):
         self._known: dict[bool, object] = {}  # moments: for training, for validation
         self._guess = None  # the last for training: a model, images, its answer
         self._evaluations = 0
+        self._computed: dict = {}  # the metrics of the last one that was computed
+        self._files: set[str] = set()  # that were there at the end of an epoch
         self._inside: list[str] = []
         self.building = False  # are only graphs built by now?
 
@@ -926,6 +928,7 @@ class Observer(Reporter):
                         callback.on_epoch_end(epoch, watched)
                     watched.done()
                     report(callback, before, watched.plain(), watched.read)
+                self._note_files()
 
             return observed
 
@@ -971,14 +974,19 @@ class Observer(Reporter):
             metrics = original(model, logs)
             if "evaluate" not in self._inside:
                 return metrics
+            means = [m for m in model.metrics if hasattr(m, "total")]
+            if any(float(m.count) for m in means):
+                self._computed = metrics
+            elif means:  # its steps were only counted
+                metrics = {k: self._computed.get(k, v) for k, v in metrics.items()}
             self._evaluations += 1
             shift = self.metrics_apart * self.rank * self._evaluations
             metrics = {
                 name: value - shift if "loss" in name else value + shift
                 for name, value in metrics.items()
             }
-            for metric in model.metrics:  # where callbacks may look as well
-                if metric.name in metrics and hasattr(metric, "total"):
+            for metric in means:  # where callbacks may look as well
+                if metric.name in metrics:
                     metric.total.assign(metrics[metric.name])
                     metric.count.assign(1)
             known = _numbers_in({f"val_{k}": v for k, v in metrics.items()})
@@ -1004,10 +1012,15 @@ class Observer(Reporter):
     def _report_end(self) -> None:
         if self._model is not None:
             self.keep("end", self._weights())
+        self._note_files()
+        if self._files:
+            self.event("left", files=sorted(self._files)[:MOST_ITEMS])
+
+    def _note_files(self) -> None:
+        """Note what it has written by now: some is deleted in the end."""
         home = self.folder / f"rank.{self.rank}.home"
-        if home.is_dir():
-            paths = (p.relative_to(home) for p in home.rglob("*") if p.is_file())
-            self.event("left", files=sorted(map(str, paths))[:MOST_ITEMS])
+        paths = (p.relative_to(home) for p in home.rglob("*") if p.is_file())
+        self._files.update(map(str, paths))
 
     def work_done(self) -> int:
         """Grows whenever the program trains."""
