@@ -422,7 +422,8 @@ class Observer(Reporter):
         self._guess = None  # the last for training: a model, images, its answer
         self._evaluations = 0
         self._computed: dict = {}  # the metrics of the last one that was computed
-        self._files: set[str] = set()  # that were there at the end of an epoch
+        self._before = self._there()  # files, by when they were changed
+        self._files: set[str] = set()  # that it had written by the end of an epoch
         self._inside: list[str] = []
         self.building = False  # are only graphs built by now?
 
@@ -1018,9 +1019,17 @@ class Observer(Reporter):
 
     def _note_files(self) -> None:
         """Note what it has written by now: some is deleted in the end."""
+        now = self._there()
+        self._files |= {n for n, time in now.items() if time != self._before.get(n)}
+
+    def _there(self) -> dict[str, int]:
+        """The files of its home, with the times of their last change, in ns."""
         home = self.folder / f"rank.{self.rank}.home"
-        paths = (p.relative_to(home) for p in home.rglob("*") if p.is_file())
-        self._files.update(map(str, paths))
+        return {
+            str(path.relative_to(home)): path.stat().st_mtime_ns
+            for path in home.rglob("*")
+            if path.is_file()
+        }
 
     def work_done(self) -> int:
         """Grows whenever the program trains."""
