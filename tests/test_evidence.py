@@ -42,7 +42,8 @@ HOROVOD = OF_ALL | {
     },
     "fitted": {},
     "output": {"sizes": [120, 0]},
-    "forward": {"training": True, "fit": True, "images": [3, 17]},
+    "forward": {"training": True, "fit": True, "images": [3, 17], "rate": 0.1},
+    "loss": {"value": 2.5, "cross_entropy": 2.0, "penalty": 0.5},
     "update": {"wrapped": True, "optimizer": "SGD"},
     "callback": {
         "name": "CSVLogger",

@@ -42,8 +42,9 @@ def verdict(report, step):
     return exercises.find("fashion_mnist").judge(step, judge.read(report.folder))
 
 
-def forward(training, fit=False, images=()):
-    return {"what": "forward", "training": training, "fit": fit, "images": [*images]}
+def forward(training, fit=False, images=(), rate=None):
+    facts = {"training": training, "fit": fit, "images": [*images], "rate": rate}
+    return {"what": "forward", **facts}
 
 
 def update(wrapped=True):
@@ -127,13 +128,14 @@ def test_the_interface_without_callbacks_is_named_at_once(report):
     assert "imported horovod.tensorflow alone, not horovod.tensorflow.k" in judged.seen
 
 
-@pytest.mark.parametrize("found", ["modules", "broadcast"])
+@pytest.mark.parametrize("found", ["modules", "broadcast", "allreduce"])
 def test_who_needs_no_callbacks_may_have_either_interface(report, found):
     names = ["horovod.tensorflow"]
     if found == "modules":
         names.append("horovod.tensorflow.keras")
     fit = {"what": "fit", "modules": names}
-    sent = SENT if found == "broadcast" else []
+    averaged = exchange("allreduce", [1.0], [1.0], elements=1000)
+    sent = {"broadcast": SENT, "allreduce": averaged}.get(found, [])
     devices = [{"what": "devices", "visible": [n], "growth": [n]} for n in (3, 1)]
     report([[STARTED, seen, *sent, fit] for seen in devices])
     assert verdict(report, 1).id == "step-1.right"
@@ -214,6 +216,40 @@ def test_a_local_rank_that_pins_is_not_blamed_for_silence(report):
     assert verdict(report, 2).id == "step-2.silent"
 
 
+@pytest.mark.parametrize(
+    ("names", "caught"),
+    [
+        (("a/events.out.tfevents.1.x", "a/events.out.tfevents.2.y"), "others-write"),
+        (("a/events.out.tfevents.1.x", "b/events.out.tfevents.2.y"), "right"),
+        (("rank.0.csv", "rank.1.csv"), "right"),
+        (("history.csv", "history.csv"), "others-write"),
+    ],
+)
+def test_a_file_or_a_board_has_one_writer(report, names, caught):
+    size = {"what": "output", "sizes": [0, 0]}
+    trains = [size, FIT, forward(True, True), {"what": "fitted"}]
+    report([[*trains, {"what": "left", "files": [name]}] for name in names])
+    (report.folder / "two" / "rank.0.out").write_text(BAR)
+    (report.folder / "two" / "rank.1.out").write_text("")
+    assert verdict(report, 2).id == f"step-2.{caught}"
+
+
+@pytest.mark.parametrize(
+    ("trained", "caught"),
+    [(True, "waits-alone"), (False, "right")],
+)
+def test_rank_0_does_not_wait_for_who_has_ended(report, trained, caught):
+    """In training, which a later step may cure, or after it."""
+    waits = {"what": "enter", "op": "allreduce", "elements": 1, "line": 9}
+    size = {"what": "output", "sizes": [0, 0]}
+    trains = [size, FIT, forward(True, True)]
+    fitted = [{"what": "fitted"}]
+    report([[*trains, *(fitted * trained), waits], [*trains, *fitted]])
+    (report.folder / "two" / "rank.0.out").write_text(BAR)
+    (report.folder / "two" / "rank.1.out").write_text("")
+    assert verdict(report, 2).id == f"step-2.{caught}"
+
+
 # ------------------------------------------------------------ step 3
 
 GRADIENTS = np.array([[1.0, 2.0, 3.0], [3.0, 2.0, -1.0]])
@@ -231,6 +267,24 @@ GRADIENTS = np.array([[1.0, 2.0, 3.0], [3.0, 2.0, -1.0]])
 def test_which_optimizer_trained_decides_what_is_said(report, wrapped, reduced, caught):
     events = [{"what": "wrapped", "line": 3}, forward(True), *reduced, update(wrapped)]
     report([events] * 2, local=GRADIENTS, applied=GRADIENTS)
+    assert verdict(report, 3).id == f"step-3.{caught}"
+
+
+@pytest.mark.parametrize(
+    ("value", "times", "caught"),
+    [
+        (2.5, 1, "right"),
+        (1.5, 1, "loss-divided"),  # (2 + 0.5) / 2, and 2 / 2 + 0.5
+        (1.25, 1, "loss-divided"),
+        (1.25, 2, "right"),
+        (2.5, 2, "sum"),
+    ],
+)
+def test_the_mean_of_divided_losses_is_divided_twice(report, value, times, caught):
+    loss = {"what": "loss", "value": value, "cross_entropy": 2.0, "penalty": 0.5}
+    events = [forward(True), loss | {"line": 5}, update()]
+    mean = GRADIENTS.mean(axis=0)
+    report([events] * 2, local=GRADIENTS, applied=[times * mean] * 2)
     assert verdict(report, 3).id == f"step-3.{caught}"
 
 
@@ -474,7 +528,8 @@ def counted(images):
 
 
 @pytest.mark.parametrize(
-    ("images", "caught"), [(48, "right"), (24, "rate-of-one"), (60, "right")]
+    ("images", "caught"),
+    [(48, "right"), (24, "rate-of-one"), (96, "rate-times-n"), (60, "right")],
 )
 def test_a_rate_is_that_of_all_workers(report, images, caught):
     fit = {"what": "fit", "line": 4, "steps_per_epoch": 3, "validation_steps": 4}
@@ -486,7 +541,7 @@ def test_a_rate_is_that_of_all_workers(report, images, caught):
     report(ranks, "pair")
     judged = verdict(report, 5)
     assert judged.id == f"step-5.{caught}"
-    assert judged.line == (17 if caught == "rate-of-one" else None)
+    assert judged.line == (None if caught == "right" else 17)
 
 
 def test_fewer_epochs_on_more_workers_are_named(report):

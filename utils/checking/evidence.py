@@ -133,7 +133,13 @@ _HOROVOD: Schema = _OF_EVERY_PROGRAM | {
     },
     "fitted": {},
     "output": {"sizes": _list(_whole)},
-    "forward": {"training": _flag, "fit": _flag, "images": _list(_whole)},
+    "forward": {
+        "training": _flag,
+        "fit": _flag,
+        "images": _list(_whole),
+        "rate": _optional(_metric),
+    },
+    "loss": {"value": _metric, "cross_entropy": _metric, "penalty": _metric},
     "update": {"wrapped": _flag, "optimizer": _text},
     "callback": {
         "name": _text,

@@ -66,10 +66,10 @@ class World:
     programs with tf.distribute; reference: it runs the course's program for one device,
     with which the other is compared. machines: each worker is on a machine of its own,
     with one GPU and a disk (see observers/scaled.py).
-    lives: it may be started again (see observers/survive.py): `after` the world so
-    called, with what that has left on the disks; cut: the newest file of that is half
-    of what it was; options: what it is given besides. failing: the update in which
-    rank 0 dies; here, all share a disk. graphs: rank 0 builds in the end what would
+    after: it begins with what the world so called has left on the disks. lives: it may
+    be started again (see observers/survive.py); cut: the newest file there is half of
+    what it was; options: what it is given besides. failing: the update in which rank 0
+    dies; here, all share a disk. graphs: rank 0 builds in the end what would
     have been compiled (see observers/graphs.py). Not `observed`, the program does what
     it does for a learner: it is compiled, and nothing but its end is known.
     shards: the images of the check lie in files of so many each, on the disk of each
@@ -134,10 +134,12 @@ def _machines(size: int, **facts) -> World:
 
 
 _FOUR_EPOCHS = ("--epochs", "4")
+LOGS = ("--log-dir", "logs")
 # What a program may look at, and then do something else.
 OTHER_OPTIONS = (
-    *("--seed", "1", "--epochs", "3"),
-    *("--target-accuracy", "0", "--patience", "2"),
+    *LOGS,
+    *("--seed", "1", "--epochs", "4"),
+    *("--target-accuracy", "0", "--patience", "3", "--tensorboard"),
 )
 
 FILES = (10, 10, 10, 10)  # images in each
@@ -148,9 +150,9 @@ _DONE = ("--epochs-done", str(REST_OF_FILES[0]), "--steps-done", str(REST_OF_FIL
 # Two workers of a machine with four GPUs, on which others work, too; and machines
 # without a GPU.
 WORLDS = {
-    "two": World(2, local_ranks=(3, 1), gpus=4, apart=True, graphs=True),
-    # There, no machine has a GPU.
-    "other options": World(2, apart=True, options=OTHER_OPTIONS),
+    "two": World(2, local_ranks=(3, 1), gpus=4, apart=True, graphs=True, options=LOGS),
+    # There, no machine has a GPU, and the disk that all share has what rank 0 left.
+    "other options": World(2, apart=True, after="two", options=OTHER_OPTIONS),
     # Two machines with a worker each, or one with three or one; for so many epochs that
     # whoever draws at random from all images draws nearly every one; three also with a
     # seed, with which all may draw alike.
@@ -204,6 +206,7 @@ START = 60.0  # seconds to import TensorFlow
 OUTPUT = 1_000_000  # bytes that a worker may print
 PATIENT = Path(sys.prefix, "lib", "patient.so")  # see utils/setup/patient.cpp
 
+RANK_0_HOME = "rank.0.home"
 JAX = "jax"
 CHOICES_OF_JAX = ("KERAS_BACKEND", "XLA_FLAGS", "JAX_NUM_CPU_DEVICES", "JAX_PLATFORMS")
 
@@ -561,7 +564,9 @@ def _work(running: _Running, environment: dict[str, str]) -> int:
     if world.apart:
         os.environ["COURSE_RUN"] = str(home)
     if world.after:
-        shutil.copytree(running.earlier / home.name, home)
+        left = running.earlier / (RANK_0_HOME if world.apart else home.name)
+        if left.exists():  # or it didn't come so far
+            shutil.copytree(left, home)
     if world.cut:
         observe_survive.cut_newest(home)
     home.mkdir(exist_ok=True)

@@ -154,7 +154,10 @@ def _takes_the_keras_interface(world: Observed) -> None:
     rank = world.ranks[0]
     names = {name for fit in rank.all("fit") for name in fit["modules"]}
     alone = "horovod.tensorflow" in names and _KERAS not in names
-    found_a_way = any(e["op"] == "broadcast" for e in rank.all("enter"))
+    found_a_way = any(
+        e["op"] == "broadcast" or ("reduce" in e["op"] and e["elements"] > SMALL)
+        for e in rank.all("enter")
+    )
     failed = any(
         "'horovod.tensorflow' has no attribute" in failure["error"]
         for _, failure in world.failures()
@@ -280,12 +283,36 @@ def speaks_with_one_voice(worlds: dict[str, Observed]) -> None:
         )
         raise Problem("others-speak", f"Rank {others[0]} {words}.", line)
     _raise_written_twice(world)
+    _raise_waits_alone(world)
+
+
+def _raise_waits_alone(world: Observed) -> None:
+    """Raise the Problem of a rank that, after its training, waits for ranks that have
+    come to their end."""
+    for rank in world.ranks:
+        others = [r for r in world.ranks if r is not rank]
+        after = list(itertools.dropwhile(_not_fitted, rank.events))
+        last = next((e for e in reversed(after) if e["what"] in ("enter", "leave")), {})
+        if last.get("what") == "enter" and all(r.all("ended") for r in others):
+            raise Problem(
+                "waits-alone",
+                f"When the training was done, rank {rank.number} called "
+                f"{last['op']}{in_line(last['line'])}, and waits for ever: the others "
+                "have come to their end without it.",
+                last["line"],
+            )
+
+
+def _not_fitted(event: dict) -> bool:
+    return event["what"] != "fitted"
 
 
 def _raise_written_twice(world: Observed) -> None:
-    """Raise the Problem of a file that several ranks write."""
+    """Raise the Problem of a file that several ranks write. TensorBoard takes all its
+    files of a folder for those of one run, whatever they are called."""
     written = [
-        {name for e in r.all("left") for name in e["files"]} for r in world.ranks
+        {_OF_TENSORBOARD.sub(r"\1", name) for e in r.all("left") for name in e["files"]}
+        for r in world.ranks
     ]
     for number, names in enumerate(written[1:], 1):
         for name in sorted(names & written[0]):
@@ -363,6 +390,7 @@ def _lines(text: str) -> list[str]:
     return kept
 
 
+_OF_TENSORBOARD = re.compile(r"(events\.out\.tfevents)\.[^/]*$")
 _WARNING = re.compile(r"\S+\.py:\d+: \w*Warning: ")
 _OF_LIBRARIES = re.compile(
     r"WARNING:tensorflow:|WARNING: All log messages|NOTICE: "
@@ -448,6 +476,7 @@ def averages_gradients(worlds: dict[str, Observed]) -> None:
                 wrapped[-1] if wrapped else line,
             )
         _raise_not_always(world, line)
+        _raise_divided_too(world)
         return
     if all(
         _same(gradient, computed)
@@ -474,6 +503,9 @@ def averages_gradients(worlds: dict[str, Observed]) -> None:
     factors = [float(g @ mean / (mean @ mean)) for g in applied]
     if all(_same(g, f * mean) for g, f in zip(applied, factors, strict=True)):
         if np.allclose(factors, world.size, rtol=CLOSE):
+            if all(_divided_loss(rank, world.size) for rank in world.ranks):
+                _raise_not_always(world, line, world.size)
+                return
             raise Problem(
                 "sum", "All ranks used the sum of the gradients, not the mean.", made
             )
@@ -486,15 +518,44 @@ def averages_gradients(worlds: dict[str, Observed]) -> None:
     raise Problem("differs", "The ranks used different gradients.", made)
 
 
-def _raise_not_always(world: Observed, line: int | None) -> None:
-    """Raise the Problem of gradients that are averaged in the first batch alone."""
+def _raise_divided_too(world: Observed) -> None:
+    """Raise the Problem of gradients that are averaged, of a loss that each rank has
+    divided by their number before."""
+    losses = [_divided_loss(rank, world.size) for rank in world.ranks]
+    if all(losses):
+        loss = losses[0]
+        raise Problem(
+            "loss-divided",
+            f"Rank 0's loss in the first batch was {loss['value']:.3f}, with a mean "
+            f"cross-entropy of {loss['cross_entropy']:.3f} over its images: it was "
+            f"divided by {world.size}, and then the gradients were averaged as well. "
+            "So the update is that much too small.",
+            loss["line"],
+        )
+
+
+def _divided_loss(rank: Rank, size: int) -> dict | None:
+    """The loss of the first batch, if that is the cross-entropy divided by so many,
+    with or without the penalty for large weights."""
+    for loss in rank.all("loss")[:1]:
+        entropy, penalty = loss["cross_entropy"], loss["penalty"]
+        divided = entropy / size + penalty, (entropy + penalty) / size
+        if any(np.isclose(loss["value"], value, rtol=1e-3) for value in divided):
+            return loss
+    return None
+
+
+def _raise_not_always(world: Observed, line: int | None, factor: int = 1) -> None:
+    """Raise the Problem of gradients that are averaged in the first batch alone.
+
+    factor: so many times the mean is what the ranks should use."""
     for update in range(1, UPDATES):
         try:
             local = world.arrays(numbered("local", update))
             applied = world.arrays(numbered("applied", update))
         except Missing:
             return
-        mean = local.mean(axis=0)
+        mean = factor * local.mean(axis=0)
         if not all(_same(gradient, mean) for gradient in applied):
             raise Problem(
                 "not-always",
@@ -732,7 +793,7 @@ def shares_the_epoch(worlds: dict[str, Observed]) -> None:
     for ranks in done.values():
         _raise_badly_validated(ranks, problem)
     for world in used:
-        _raise_rate_of_one(world, first[world.size])
+        _raise_other_rate(world, first[world.size])
 
 
 @dataclass(frozen=True)
@@ -943,9 +1004,10 @@ def _raise_badly_validated(
     size, count = len(ranks), -(-lab.TRAIN_IMAGES // 6)
     first = [epochs[0] for epochs in ranks]
     in_first = sum(len(step) for epoch in first for step in epoch.validated)
-    # Each rank may be off by a batch.
+    # Each rank may be off by a batch; and the last one of a shard is small.
     far = abs(in_first - 3 * count) > size * lab.VAL_BATCH_SIZE
-    if in_first and far and not _each_once(first):
+    as_said = max(map(len, itertools.chain(*validated))) == lab.VAL_BATCH_SIZE
+    if in_first and far and not as_said and not _each_once(first):
         raise problem(
             "validation-images",
             f"On {_workers(size)} an epoch was validated on {in_first} images, where "
@@ -974,8 +1036,9 @@ def _each_once(epochs: list[Epoch]) -> bool:
     return sorted(images) == list(range(-(-lab.TRAIN_IMAGES // 6)))
 
 
-def _raise_rate_of_one(world: Observed, epochs: list[Epoch]) -> None:
-    """Raise the Problem of a stopwatch that counts the images of one worker."""
+def _raise_other_rate(world: Observed, epochs: list[Epoch]) -> None:
+    """Raise the Problem of a stopwatch that counts the images of one worker, or those
+    of all once for each."""
     trained = _images(epochs)
     if world.size == 1 or not trained:
         return
@@ -983,14 +1046,18 @@ def _raise_rate_of_one(world: Observed, epochs: list[Epoch]) -> None:
         after = callback["after"]
         if {"images_per_second", "seconds"} <= set(after):
             counted = after["images_per_second"] * after["seconds"]
-            if _near(counted, trained / world.size):
-                raise Problem(
-                    "rate-of-one",
-                    f"On {_workers(world.size)} images_per_second counts "
-                    f"{counted:.0f} images in an epoch, which are those of one worker; "
-                    f"all of them trained on {trained}.",
-                    callback["made"],
-                )
+            for name, images, words in (
+                ("rate-of-one", trained / world.size, "those of one worker"),
+                ("rate-times-n", trained * world.size, f"{world.size} times as many"),
+            ):
+                if _near(counted, images):
+                    raise Problem(
+                        name,
+                        f"On {_workers(world.size)} images_per_second counts "
+                        f"{counted:.0f} images in an epoch, {words}; all of them "
+                        f"trained on {trained}.",
+                        callback["made"],
+                    )
             return
 
 
@@ -1049,6 +1116,7 @@ def averages_metrics(worlds: dict[str, Observed]) -> None:
     if OTHER in worlds:
         _raise_decided_alone(worlds[OTHER])
         _raise_stopped_alone(worlds[OTHER])
+        _raise_rates_apart(worlds[OTHER])
         last = _last_epoch(worlds[OTHER])
         if last:
             try:
@@ -1198,6 +1266,21 @@ def _raise_stopped_alone(world: Observed) -> None:
             f"{others}, which then waits for ever.",
             callback["made"],
         )
+
+
+def _raise_rates_apart(world: Observed) -> None:
+    """Raise the Problem of ranks that train with different learning rates."""
+    trained = [[e for e in r.all("forward") if e["training"]] for r in world.ranks]
+    for step, events in enumerate(zip(*trained, strict=False), 1):
+        rates = [event["rate"] for event in events]
+        if None not in rates and not np.allclose(rates, rates[0], rtol=NEAR, atol=0):
+            other = next(n for n, rate in enumerate(rates) if rate != rates[0])
+            raise Problem(
+                "rates-apart",
+                f"In training step {step}, rank 0's learning rate was {rates[0]:g} and "
+                f"that of rank {other} {rates[other]:g}: somebody has set it by what "
+                "only one rank has, and the weights of all drift apart.",
+            )
 
 
 def _not_own(event: dict) -> bool:

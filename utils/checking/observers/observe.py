@@ -419,6 +419,11 @@ class Observer(Reporter):
         self._trainable: list = []  # all such variables, of whatever model
         self._made: dict[int, object] | None = None  # see _note_made
         self._known: dict[bool, object] = {}  # moments: for training, for validation
+        self._guess = None  # the last for training: a model, images, its answer
+        self._evaluations = 0
+        self._computed: dict = {}  # the metrics of the last one that was computed
+        self._before = self._there()  # files, by when they were changed
+        self._files: set[str] = set()  # that it had written by the end of an epoch
         self._inside: list[str] = []
         self.building = False  # are only graphs built by now?
 
@@ -641,6 +646,8 @@ class Observer(Reporter):
             with self.inside("forward"):
                 result = original(model, *args, **kwargs)
             self._after_forward(model, training, inputs)
+            if training and self._gradients < UPDATES:
+                self._guess = model, self._numbers(inputs, training), result
             return result
 
         return observed
@@ -655,10 +662,36 @@ class Observer(Reporter):
             if self._forwards and of_next and len(flat) > 1:
                 name = numbered("local", self._gradients)
                 self._gradients += 1
+                self._report_loss(target)
                 self.keep(name, [g for g in flat if g is not None])
             return result
 
         return observed
+
+    def _report_loss(self, target) -> None:
+        """Report the loss whose gradient is taken, beside the mean cross-entropy over
+        the batch and the penalty for large weights, where its images are known."""
+        import numpy as np
+        import tensorflow as tf
+
+        from utils.training import data
+
+        model, images, answer = self._guess or (None, [UNKNOWN], None)
+        classes = len(data.CLASSES)
+        if UNKNOWN in images or np.shape(answer) != (len(images), classes):
+            return
+        labels = data.load("auto").y_train[images]
+        chances = np.asarray(answer, np.float64)
+        if not np.allclose(chances.sum(axis=1), 1, atol=1e-3):  # logits
+            chances = np.exp(chances - chances.max(axis=1, keepdims=True))
+            chances /= chances.sum(axis=1, keepdims=True)
+        right = chances[range(len(labels)), labels.astype(int)]
+        self.event(
+            "loss",
+            value=float(sum(np.sum(part) for part in tf.nest.flatten(target))),
+            cross_entropy=float(-np.log(right + 1e-7).mean()),
+            penalty=float(sum(np.sum(part) for part in model.losses)),
+        )
 
     def _update(self, original, position: int = 0):
         """position: of the pairs of gradients and variables among the arguments."""
@@ -812,6 +845,7 @@ class Observer(Reporter):
             training=training,
             fit="fit" in self._inside,
             images=self._numbers(inputs, training),
+            rate=self._rate() if training else None,
         )
         if self._updates and not self._resumed:
             self._resumed = True
@@ -829,6 +863,13 @@ class Observer(Reporter):
             made = self._made or {}
             weights = model.trainable_weights
             self.keep("made", [made.get(id(w.handle), w.numpy()) for w in weights])
+
+    def _rate(self) -> float | None:
+        """The learning rate, once it is known who updates, where it is a number."""
+        try:
+            return float(getattr(self._optimizer, "learning_rate", None))
+        except (TypeError, ValueError):
+            return None
 
     def _weights(self) -> list:
         return [w.numpy() for w in self._model.trainable_weights]
@@ -888,6 +929,7 @@ class Observer(Reporter):
                         callback.on_epoch_end(epoch, watched)
                     watched.done()
                     report(callback, before, watched.plain(), watched.read)
+                self._note_files()
 
             return observed
 
@@ -926,14 +968,28 @@ class Observer(Reporter):
 
     def _metrics(self, original):
         """What an evaluation computes, a little apart on each rank: so few images may
-        give all of them the same accuracy by chance."""
+        give all of them the same accuracy by chance. And it gets better from one to the
+        next, but not for rank 0: who decides by those of its rank is apart then."""
 
         def observed(model, logs):
             metrics = original(model, logs)
             if "evaluate" not in self._inside:
                 return metrics
-            shift = self.metrics_apart * self.rank
-            metrics = {name: value + shift for name, value in metrics.items()}
+            means = [m for m in model.metrics if hasattr(m, "total")]
+            if any(float(m.count) for m in means):
+                self._computed = metrics
+            elif means:  # its steps were only counted
+                metrics = {k: self._computed.get(k, v) for k, v in metrics.items()}
+            self._evaluations += 1
+            shift = self.metrics_apart * self.rank * self._evaluations
+            metrics = {
+                name: value - shift if "loss" in name else value + shift
+                for name, value in metrics.items()
+            }
+            for metric in means:  # where callbacks may look as well
+                if metric.name in metrics:
+                    metric.total.assign(metrics[metric.name])
+                    metric.count.assign(1)
             known = _numbers_in({f"val_{k}": v for k, v in metrics.items()})
             fit, own = "fit" in self._inside, "epoch end" in self._inside
             self.event("evaluated", fit=fit, own=own, metrics=known)
@@ -957,10 +1013,23 @@ class Observer(Reporter):
     def _report_end(self) -> None:
         if self._model is not None:
             self.keep("end", self._weights())
+        self._note_files()
+        if self._files:
+            self.event("left", files=sorted(self._files)[:MOST_ITEMS])
+
+    def _note_files(self) -> None:
+        """Note what it has written by now: some is deleted in the end."""
+        now = self._there()
+        self._files |= {n for n, time in now.items() if time != self._before.get(n)}
+
+    def _there(self) -> dict[str, int]:
+        """The files of its home, with the times of their last change, in ns."""
         home = self.folder / f"rank.{self.rank}.home"
-        if home.is_dir():
-            paths = (p.relative_to(home) for p in home.rglob("*") if p.is_file())
-            self.event("left", files=sorted(map(str, paths))[:MOST_ITEMS])
+        return {
+            str(path.relative_to(home)): path.stat().st_mtime_ns
+            for path in home.rglob("*")
+            if path.is_file()
+        }
 
     def work_done(self) -> int:
         """Grows whenever the program trains."""
