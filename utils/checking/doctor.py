@@ -147,7 +147,7 @@ def _lines_of_machine() -> list[Line]:
 
 def _core_line() -> Line:
     cores, quota = machine.cores(), _cgroup("cpu.max", "cpu/cpu.cfs_quota_us")
-    found = f"{cores}, one worker each"
+    found = str(cores)
     if quota and quota < cores:
         found, cores = f"{cores}, of which this container may use {quota:g}", quota
     if cores >= 2:
@@ -155,7 +155,7 @@ def _core_line() -> Line:
     return Line(
         "cores",
         "Processor cores",
-        found if quota else "1",
+        found,
         LIMITED,
         "everything runs, but two workers take turns: no speed-up; give the virtual "
         "machine or container a second core",
