@@ -1,11 +1,10 @@
 """Train with servers that hold the weights, and workers that go at their own pace.
 
-    python solutions/servers_solution.py --epochs 3
     course run --tasks chief=1,worker=2,ps=2 solutions/servers_solution.py
 
-One process; and a chief, two workers and two servers (ps), each with a TF_CONFIG. All
-of them run this program, and the chief alone gets to its end. Servers never end by
-themselves: `course run` ends them with the chief.
+A chief, two workers and two servers (ps), each with a TF_CONFIG. All of them run this
+program, and the chief alone gets to its end. Servers never end by themselves: `course
+run` ends them with the chief. (Until step 1, it runs alone, in one process.)
 """
 
 import argparse
@@ -18,7 +17,7 @@ import tensorflow as tf
 from utils import data
 
 parser = argparse.ArgumentParser(
-    description="Train on Fashion-MNIST, alone or with parameter servers.",
+    description="Train on Fashion-MNIST with parameter servers.",
     formatter_class=argparse.ArgumentDefaultsHelpFormatter,
 )
 option = parser.add_argument
