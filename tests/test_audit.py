@@ -41,6 +41,7 @@ SEEN = {
     "summed": "start gradients end different everything pass",
     "torch_like": "start gradients end different everything pass",
     "own_step": "start gradients end different pass",
+    "own_passes": "start gradients end different everything order pass rate",
     "own_callbacks": "start gradients end different validation metrics files",
     "epochs_shared": "start gradients end different everything pass files rate",
     "two_inputs": "start gradients end different pass rate",

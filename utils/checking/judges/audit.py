@@ -412,12 +412,14 @@ def _gradients_of(many: Watched, one: Watched | None, group: int) -> Answer:
 
 def _factor(own, used, mean, calls: int) -> str | None:
     """How what is used came about from everybody's own; None if that isn't clear."""
-    size = len(own)
-    for passes in {1, calls}:
-        for name, factor in (("mean", 1), ("sum", size), ("less", 1 / size)):
+    size, all_passes = len(own), sorted({1, calls})
+    # Of as many passes as workers, the mean looks like what is divided once more.
+    for name, factor in (("mean", 1), ("sum", size), ("less", 1 / size)):
+        for passes in all_passes:
             target = mean * factor / passes
             if all(_distance(u, target) < LIKE for u in used):
                 return name
+    for passes in all_passes:
         pairs = zip(own, used, strict=True)
         if all(_distance(u, o / passes) < LIKE / 2 for o, u in pairs):
             return "own"
