@@ -456,8 +456,17 @@ ALL_ATTACKS = [
     # ---------------------------------------------- other worlds, and the machine
     Attack(
         "looks for the other worlds",
+        # One of them begins with what another one has left, and can't change that.
         PATHS + "place = RUN.parents[1]\n"
-        "assert os.listdir(place.parent) == [place.name], os.listdir(place.parent)",
+        "others = {*os.listdir(place.parent)} - {place.name}\n"
+        "known = {'two'} if place.name == 'other-options' else set()\n"
+        "assert others <= known, others\n"
+        "for other in others:\n"
+        "    try:\n"
+        "        next((place.parent / other).rglob('*.jsonl')).open('a')\n"
+        "    except OSError:\n"
+        "        continue\n"
+        "    raise SystemExit('an earlier report can be changed')",
         OK,
         "",
         exercise=FULL,

@@ -9,7 +9,7 @@ from utils.figures import speed as scaling_plots
 from utils.measure import timeline
 from utils.running import launch
 
-# Three tensors of known sizes, five times; no training. The inputs are variables, as
+# Three tensors of known sizes, twenty times; no training. The inputs are variables, as
 # TensorFlow would all-reduce constants once and keep the result.
 PROGRAM = """\
 import tensorflow as tf
@@ -22,7 +22,7 @@ tensors = [tf.Variable(tf.ones([n])) for n in (10, 1000, 100000)]
 def step():
     return [hvd.allreduce(t, name=f"t{t.shape[0]}") for t in tensors]
 
-for _ in range(5):
+for _ in range(20):
     step()
 """
 SIZES = {"t10": 40, "t1000": 4_000, "t100000": 400_000}  # bytes
@@ -58,7 +58,9 @@ def test_a_file_of_horovods_tells_what_travelled(files, name):
     trace = timeline.read(files[name])
     assert trace.gradients == SIZES
     assert trace.bytes_per_step == sum(SIZES.values())
-    assert 3 <= len(trace.steps) <= 4  # after the first; the last may be lost
+    # After the first. What happens in the last milliseconds may be lost, and steps are
+    # as short as that here.
+    assert 10 <= len(trace.steps) <= 19
     all_reduces = trace.spans[trace.spans["name"] == "ALLREDUCE"]
     assert (all_reduces["bytes"] == all_reduces["tensor"].map(SIZES)).all()
     assert (trace.spans["end"] >= trace.spans["start"]).all()
@@ -96,7 +98,7 @@ def test_the_phases_of_a_step_add_up_to_it(files):
 @pytest.mark.slow
 def test_who_came_last_is_known_where_the_cache_is_off(files):
     last = timeline.read(files["alone"]).last()
-    assert 9 <= last["times"].sum() <= 12
+    assert 30 <= last["times"].sum() <= 57  # of three tensors in as many steps
     assert set(last.index) <= {"rank 0", "rank 1", "together"}
 
 
