@@ -564,9 +564,8 @@ def _work(running: _Running, environment: dict[str, str]) -> int:
     if world.apart:
         os.environ["COURSE_RUN"] = str(home)
     if world.after:
-        left = running.earlier / (RANK_0_HOME if world.apart else home.name)
-        if left.exists():  # or it didn't come so far
-            shutil.copytree(left, home)
+        left = RANK_0_HOME if world.apart else home.name
+        shutil.copytree(running.earlier / left, home)
     if world.cut:
         observe_survive.cut_newest(home)
     home.mkdir(exist_ok=True)

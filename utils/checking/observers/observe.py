@@ -645,9 +645,9 @@ class Observer(Reporter):
             training = bool(kwargs.get("training", len(args) > 1 and args[1]))
             with self.inside("forward"):
                 result = original(model, *args, **kwargs)
-            self._after_forward(model, training, inputs)
-            if training and self._gradients < UPDATES:
-                self._guess = model, self._numbers(inputs, training), result
+            images = self._after_forward(model, training, inputs)
+            if training:
+                self._guess = model, images, result
             return result
 
         return observed
@@ -837,14 +837,16 @@ class Observer(Reporter):
         near = apart.min(axis=1) < ALIKE * (1 + np.abs(found).max(axis=-1))
         return np.where(near, nearest, UNKNOWN).tolist()[:MOST_ITEMS]
 
-    def _after_forward(self, model, training: bool, inputs) -> None:
+    def _after_forward(self, model, training: bool, inputs) -> list[int]:
+        """Report a batch; returns the numbers of its images."""
+        images = self._numbers(inputs, training)
         if training:
             self._begins()
         self.event(
             "forward",
             training=training,
             fit="fit" in self._inside,
-            images=self._numbers(inputs, training),
+            images=images,
             rate=self._rate() if training else None,
         )
         if self._updates and not self._resumed:
@@ -852,7 +854,7 @@ class Observer(Reporter):
             self.keep("second", self._weights())
             self.keep("state", self._state())
         if not training:
-            return
+            return images
         self._forwards += 1
         # Of several before the first update, the last one is what begins the training;
         # who only counts makes none.
@@ -863,6 +865,7 @@ class Observer(Reporter):
             made = self._made or {}
             weights = model.trainable_weights
             self.keep("made", [made.get(id(w.handle), w.numpy()) for w in weights])
+        return images
 
     def _rate(self) -> float | None:
         """The learning rate, once it is known who updates, where it is a number."""
