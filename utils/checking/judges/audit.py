@@ -342,7 +342,7 @@ def _gradients_of(many: Watched, one: Watched | None, group: int) -> Answer:
     seen = []  # of each update: the factor of what was applied
     reduced: list[float] = []
     where = None
-    differing = 0
+    differing = alike = 0
     for update in sorted(set.intersection(*(set(found) for found in locals_))):
         if not all(update in found for found in applied):
             continue
@@ -360,15 +360,22 @@ def _gradients_of(many: Watched, one: Watched | None, group: int) -> Answer:
             continue  # equal gradients are their own mean
         differing += 1
         reduced.append(applied[0][update][-1]["reduced"])
-        factor = _factor(own, used, mean, calls)
+        factor = _factor(own, used, mean, calls, many.kind != "Horovod")
         if factor is not None:
             seen.append(factor)
+        elif all(_distance(_unit(u), _unit(mean)) < LIKE for u in used):
+            alike += 1
     where = where or many.fit_line
     weights = _weights(many, group)
     if not differing:
         if not any(applied) and _spread_apart(many, group):
             return _by_weights(weights, where)
         return CANT, "The gradients of all are equal, averaged or not."
+    if not seen and alike == differing:
+        return RIGHT, (
+            f"What is applied has the direction of the mean over all {size} "
+            f"{many.word}s, and another length, as what is clipped has."
+        )
     if not seen:
         return _by_weights(weights, where)
     kinds = set(seen)
@@ -391,6 +398,13 @@ def _gradients_of(many: Watched, one: Watched | None, group: int) -> Answer:
             f"The gradients are averaged, and divided by {size} once more.",
             where,
         )
+    if kind == "summed again":
+        return (
+            WRONG,
+            f"The gradients are summed over all {size} {many.word}s twice, by the "
+            "program and by the strategy.",
+            where,
+        )
     if kind == "some":
         return CANT, "The gradients are averaged in groups, or in another way."
     if times > 1:
@@ -410,11 +424,17 @@ def _gradients_of(many: Watched, one: Watched | None, group: int) -> Answer:
     )
 
 
-def _factor(own, used, mean, calls: int) -> str | None:
-    """How what is used came about from everybody's own; None if that isn't clear."""
+def _factor(own, used, mean, calls: int, strategy: bool) -> str | None:
+    """How what is used came about from everybody's own; None if that isn't clear.
+
+    strategy: it is one of tf.distribute, whose optimizers sum by themselves.
+    """
     size, all_passes = len(own), sorted({1, calls})
     # Of as many passes as workers, the mean looks like what is divided once more.
-    for name, factor in (("mean", 1), ("sum", size), ("less", 1 / size)):
+    factors = {"mean": 1, "sum": size, "less": 1 / size}
+    if strategy:
+        factors["summed again"] = size**2
+    for name, factor in factors.items():
         for passes in all_passes:
             target = mean * factor / passes
             if all(_distance(u, target) < LIKE for u in used):
@@ -435,9 +455,9 @@ def _by_weights(weights: dict[int, float], where: str | None) -> Answer:
     if not later:
         return CANT, "No optimizer's updates were seen."
     if max(later) <= EQUAL:
-        return RIGHT, (
-            "The gradients differ, and the weights stay equal: they are combined. By "
-            "which factor can't be seen."
+        return CANT, (
+            "The gradients differ, and the weights stay equal: they are combined, but "
+            "by which factor?"
         )
     if min(weights.values()) > EQUAL:
         return CANT, "The weights are never equal, so it can't be told from them."
@@ -1012,6 +1032,12 @@ def _distance(a, b) -> float:
     a, b = np.asarray(a), np.asarray(b)
     scale = max(float(np.linalg.norm(a)), float(np.linalg.norm(b)))
     return float(np.linalg.norm(a - b)) / scale if scale else 0.0
+
+
+def _unit(sketch) -> np.ndarray:
+    """Of length 1, in the same direction."""
+    length = float(np.linalg.norm(sketch))
+    return np.asarray(sketch) / length if length else np.asarray(sketch)
 
 
 def _spread(sketches) -> float:

@@ -53,6 +53,7 @@ class Reporter:
         self._lock = threading.Lock()
         self._beaten = 0.0
         self.folder = str(folder)
+        self.running: str | None = None  # the line of the last strategy.run
         self.beat_path = folder / f"rank.{rank}.beat"
 
     def event(self, what: str, **facts) -> None:
@@ -74,14 +75,15 @@ class Reporter:
             os.close(number)
 
     def where(self) -> str | None:
-        """The innermost line of the program that is being executed, as FILE:LINE."""
+        """The innermost line of the program that is being executed, as FILE:LINE; of a
+        replica, whose thread has none, the line that started it."""
         frame = sys._getframe(1)
         while frame is not None:
             name = frame.f_code.co_filename
             if name.startswith(self.home) and not any(part in name for part in BELOW):
                 return f"{os.path.relpath(name, self.home)}:{frame.f_lineno}"
             frame = frame.f_back
-        return None
+        return self.running
 
 
 def _plain(value):
@@ -507,6 +509,13 @@ class Auditor(Reporter):
 
             return observed
 
+        def run(original):
+            def observed(strategy, *args, **kwargs):
+                self.running = self.where()
+                return original(strategy, *args, **kwargs)
+
+            return observed
+
         def write(original):
             def observed(file, name, mode="r", *args, **kwargs):
                 if set(mode) & set("wa+"):
@@ -525,6 +534,7 @@ class Auditor(Reporter):
         _replace(tf.GradientTape, "gradient", gradient)
         _replace(polymorphic_function.Function, "__init__", function)
         _replace(distribute_lib.StrategyBase, "__init__", strategy)
+        _replace(distribute_lib.StrategyBase, "run", run)
         _replace(file_io.FileIO, "__init__", write)
         _replace(tf.train.Checkpoint, "save", self.saves("written"))
         _replace(tf.train.Checkpoint, "write", self.saves("written"))
