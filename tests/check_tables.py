@@ -168,10 +168,8 @@ TABLES = {
             exercises.find("fashion_mnist"),
             "programs",
             at_least=(6, 12),
-            right_in=("two", "other options"),
-            stages_in=(
-                *("two", "other options", "three", "one", "given", "crowded", "hosts"),
-            ),
+            right_in=("two", "other options", "opposite"),
+            stages_in=exercises.find("fashion_mnist").worlds(range(1, 7)),
         ),
         Tables(
             exercises.find("scaled"),

@@ -78,6 +78,7 @@ class World:
     cluster: how many tasks of which type the workers are, each told by a TF_CONFIG and
     in a folder of its own (see observers/tasks.py).
     wires: the clocks show made-up seconds (see observers/wires.py).
+    opposite: in validation, rank 0 is always wrong and the others always right.
     host_devices: for programs with JAX, how many devices they are to make of the
     processor; the environment beside the course's runs them (see observers/devices.py).
     """
@@ -103,6 +104,7 @@ class World:
     zero: bool = False
     cluster: tuple[tuple[str, int], ...] = ()
     wires: bool = False
+    opposite: bool = False
     host_devices: int = 0
 
     @property
@@ -142,6 +144,8 @@ OTHER_OPTIONS = (
     *("--target-accuracy", "0", "--patience", "3", "--tensorboard"),
 )
 
+AT_THE_TARGET = ("--target-accuracy", "0.25", "--patience", "1", "--epochs", "3")
+
 FILES = (10, 10, 10, 10)  # images in each
 REST_OF_FILES = 1, 1  # epochs and steps that are done before
 EPOCHS_OF_REST = 3
@@ -153,6 +157,8 @@ WORLDS = {
     "two": World(2, local_ranks=(3, 1), gpus=4, apart=True, graphs=True, options=LOGS),
     # There, no machine has a GPU, and the disk that all share has what rank 0 left.
     "other options": World(2, apart=True, after="two", options=OTHER_OPTIONS),
+    # Where the mean of all is above the target, and rank 0's own is not.
+    "opposite": World(2, apart=True, opposite=True, options=AT_THE_TARGET),
     # Two machines with a worker each, or one with three or one; for so many epochs that
     # whoever draws at random from all images draws nearly every one; three also with a
     # seed, with which all may draw alike.
@@ -597,7 +603,8 @@ def _work(running: _Running, environment: dict[str, str]) -> int:
         observer = observe_scaled.ScaledObserver(*common, local_rank, world.gpus)
     else:
         observer = observe.Observer(
-            *common, local_rank, world.gpus, world.count_only, world.devices_only
+            *(*common, local_rank, world.gpus),
+            *(world.count_only, world.devices_only, world.opposite),
         )
     observer.event("started", pid=os.getpid())
     graphs = None

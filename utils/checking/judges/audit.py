@@ -580,6 +580,14 @@ def different(many: Watched, one: Watched | None) -> Answer:
         return CANT, f"{same} of {len(pairs)} batches are the same on all."
     if not shared[0]:
         return RIGHT, "No sample is trained on by two of them in the same step."
+    parts = [set(w.passes[0]) for w in workers if w.passes]
+    if many.kind == "TF_CONFIG" and len(parts) == len(workers):
+        twice = len(set.intersection(*parts))
+        return CANT, (
+            f"The batches differ, but {twice} samples of the first epoch are trained "
+            f"on by all {many.word}s: does each shuffle in an order of its own, before "
+            "a part is taken of that?"
+        )
     return RIGHT, (
         f"The batches differ; in {shared[0]} of {shared[1]} steps, all {many.word}s "
         "have a sample in common."

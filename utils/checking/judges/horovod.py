@@ -36,7 +36,7 @@ _PROGRESS = re.compile(
 )
 
 
-OTHER = "other options"
+OTHER, OPPOSITE = "other options", "opposite"
 
 
 def whatever_the_options(judge: Judge) -> Judge:
@@ -707,7 +707,7 @@ def shares_the_epoch(worlds: dict[str, Observed]) -> None:
         for world in sorted(
             worlds.values(), key=lambda w: lab.WORLDS[w.name].count_only
         )
-        if not lab.WORLDS[world.name].devices_only
+        if not lab.WORLDS[world.name].devices_only and world.name != OPPOSITE
     }
     used = list(by_size.values())
     done: dict[int, list[list[Epoch]]] = {}  # by size of the world and rank
@@ -1071,11 +1071,11 @@ def _compare(
 ) -> None:
     """Compare the steps that each rank did, by number of workers, with total // N.
 
-    Rounding to the nearest whole number, as Python's round() does, is as good.
+    Rounding to the nearest whole number, up from the middle or not, is as good.
     special: faults that have names of their own, as what they would give. right: the
     numbers of workers that did what can be done instead, in whatever steps.
     """
-    allowed = {n: {total // n, round(total / n)} for n in counts}
+    allowed = {n: {total // n, (2 * total + n) // (2 * n)} for n in counts}
     allowed |= {n: set(counts[n]) for n in right or ()}
     if all(set(done) <= allowed[n] for n, done in counts.items()):
         return
@@ -1124,6 +1124,8 @@ def averages_metrics(worlds: dict[str, Observed]) -> None:
             except Problem as problem:
                 problem.seen = f"In the first epoch it was right. Later, {problem.seen}"
                 raise
+    if OPPOSITE in worlds:
+        _raise_went_on_alone(worlds[OPPOSITE])
 
 
 def _last_epoch(world: Observed) -> Observed | None:
@@ -1265,6 +1267,18 @@ def _raise_stopped_alone(world: Observed) -> None:
             f"{callback['name']} ended the training of rank {rank}, not that of rank "
             f"{others}, which then waits for ever.",
             callback["made"],
+        )
+
+
+def _raise_went_on_alone(world: Observed) -> None:
+    """Raise the Problem of ranks that decide to stop by what each has validated."""
+    trained = [sum(e["training"] for e in r.all("forward")) for r in world.ranks]
+    if world.outcome == lab.DEADLOCK and max(trained) > min(trained):
+        raise Problem(
+            "went-on-alone",
+            "Where rank 0 is right on none of its validation images, and rank 1 on all "
+            "of them, one of them stopped training and the other went on, and then "
+            "waits for ever: they decide by what each has validated, not by the mean.",
         )
 
 
