@@ -248,6 +248,32 @@ def test_who_shares_a_gpu_is_told(first, second, verdict):
 
 
 @pytest.mark.parametrize(
+    ("own_step", "alone", "verdict"),
+    [
+        (False, 1.0, "right"),  # Keras divides its own loss
+        (True, 2.0, "right"),  # a train_step has divided it by two
+        (True, 1.0, "wrong"),
+        (True, 1.4, "can't be seen"),
+    ],
+)
+def test_a_strategy_s_sum_is_of_a_loss_that_somebody_divides(own_step, alone, verdict):
+    """alone: the loss on one worker, where it is 1 on each of two."""
+
+    def trains(own: list[float], loss: float) -> list[dict]:
+        common = {"group": 0, "update": 1, "replica": 0, "where": None}
+        local = {"what": "local", "loss": loss, "sketch": own, "weights": [1.0, 1.0]}
+        applied = {"what": "applied", "rate": 0.1, "reduced": 1.0, "sketch": [1.0, 1.0]}
+        fit = {"what": "fit", "own_step": own_step, "where": None}
+        return [fit, local | common, applied | common]
+
+    many = of_reports(
+        trains([1.0, 0.0], 1.0), trains([0.0, 1.0], 1.0), kind=audit.TASKS
+    )
+    one = of_reports(trains([1.0, 1.0], alone), kind=audit.TASKS)
+    assert judge.gradients(many, one)[0] == verdict
+
+
+@pytest.mark.parametrize(
     ("second", "asks", "verdict"),
     [(0.5, False, "right"), (0.6, False, "wrong"), (0.6, True, "right")],
 )

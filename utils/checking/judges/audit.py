@@ -311,6 +311,14 @@ def end(many: Watched, one: Watched | None) -> Answer:
         if not last:
             return CANT, "They did not come to their ends."
         spread, when = last[max(last)], f"before update {max(last)}, the last one seen"
+    frozen = [e["frozen"] for e in ends if e.get("frozen")]
+    if len(frozen) == len(many.processes) and _spread(frozen) > APART:
+        return (
+            WRONG,
+            f"The weights that nobody trains are {_percent(_spread(frozen))} apart in "
+            "the end.",
+            many.fit_line,
+        )
     if spread <= EQUAL:
         return RIGHT, f"The weights are equal {when}."
     if spread < APART:
@@ -480,7 +488,8 @@ def _summed(many: Watched, one: Watched | None, where: str | None) -> Answer:
             f"What is applied is the sum over all {size} {many.word}s, of a loss that "
             f"each divides by {size}."
         )
-    if many.kind != "Horovod" and many.all("fit"):
+    fits = many.all("fit") if many.kind != "Horovod" else []
+    if fits and not any(event["own_step"] for event in fits):
         return RIGHT, (
             f"What is applied is the sum over all {size} {many.word}s, of a loss that "
             "Keras divides."

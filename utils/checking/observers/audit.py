@@ -374,6 +374,7 @@ class Auditor(Reporter):
                         "fit",
                         where=self.where(),
                         samples=len(data) if hasattr(data, "shape") else None,
+                        own_step=not _is_keras_own(type(model).train_step),
                         epochs=kwargs.get("epochs", 1),
                     )
                 self._activity.append(name)
@@ -662,6 +663,7 @@ class Auditor(Reporter):
             facts["weights"] = [self._end_sketch(group) for group in self._variables]
             facts["copies"] = [_apart(group) for group in self._variables]
             facts["statistics"] = self._statistics()
+            facts["frozen"] = self._frozen()
             facts["rate"] = [_rate_now(o) for o in self._optimizers]
             facts |= self._devices(tf)
             facts |= self._randomness(tf)
@@ -677,6 +679,19 @@ class Auditor(Reporter):
             for v in getattr(model, "non_trainable_variables", []):
                 if "moving_" in v.name:
                     values.append(_first(getattr(v, "value", v)))
+        values = [v() if callable(v) and not hasattr(v, "numpy") else v for v in values]
+        return self.sketch([v.numpy() for v in values]) if values else None
+
+    def _frozen(self) -> list | None:
+        """Of the weights that could be trained and are not."""
+        trained = {_identity(v) for group in self._variables for v in group}
+        found = {
+            _identity(v): v
+            for model in self._models
+            for v in getattr(model, "variables", [])
+            if v.trainable and _identity(v) not in trained
+        }
+        values = [_first(getattr(v, "value", v)) for v in found.values()]
         values = [v() if callable(v) and not hasattr(v, "numpy") else v for v in values]
         return self.sketch([v.numpy() for v in values]) if values else None
 
@@ -740,6 +755,11 @@ def _replace(owner, name: str, make) -> None:
     observed = make(getattr(owner, name))
     observed.autograph_info__ = {}  # or AutoGraph would rewrite it, and all it calls
     setattr(owner, name, observed)
+
+
+def _is_keras_own(method) -> bool:
+    """And not of a class of the program's."""
+    return getattr(method, "__module__", "").startswith(("tf_keras.", "keras."))
 
 
 def _first(variable):
