@@ -789,6 +789,8 @@ def shares_the_epoch(worlds: dict[str, Observed]) -> None:
         },
         problem,
         {n for n, ranks in first.items() if _each_once(ranks)},
+        # By now its training is known to be rounded to the nearest, if not down.
+        any(max(did) > total // n for n, did in trained.items()),
     )
     for ranks in done.values():
         _raise_badly_validated(ranks, problem)
@@ -1068,14 +1070,18 @@ def _compare(
     special: dict[str, tuple[Callable[[int], int], str]],
     problem: Callable[[str, str], Problem],
     right: Iterable[int] | None = None,
+    up_from_half: bool = False,
 ) -> None:
     """Compare the steps that each rank did, by number of workers, with total // N.
 
-    Rounding to the nearest whole number, up from the middle or not, is as good.
+    Rounding to the nearest whole number, as Python's round() does, is as good.
     special: faults that have names of their own, as what they would give. right: the
     numbers of workers that did what can be done instead, in whatever steps.
+    up_from_half: this program rounds a half up.
     """
-    allowed = {n: {total // n, (2 * total + n) // (2 * n)} for n in counts}
+    allowed = {n: {total // n, round(total / n)} for n in counts}
+    if up_from_half:
+        allowed = {n: {*allowed[n], (2 * total + n) // (2 * n)} for n in counts}
     allowed |= {n: set(counts[n]) for n in right or ()}
     if all(set(done) <= allowed[n] for n, done in counts.items()):
         return
