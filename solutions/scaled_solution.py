@@ -106,7 +106,8 @@ def learning_rate(update):
     # elsewhere: grow evenly from the base rate to the full one, in as many epochs as
     # --warmup-epochs says, of `steps` updates each; 0 epochs are no warm-up.
     # was: return full_lr
-    part = min(1.0, update / max(1, args.warmup_epochs * steps))
+    warmup = args.warmup_epochs * steps
+    part = min(1.0, update / warmup) if warmup else 1.0
     return args.base_lr + part * (full_lr - args.base_lr)
 
 

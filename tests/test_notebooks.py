@@ -81,6 +81,27 @@ def stdout_of(result) -> list[str]:
     ]
 
 
+@pytest.mark.parametrize(("stillborn", "started"), [(0, 1), (1, 2), (9, 3)])
+def test_a_kernel_whose_ports_were_taken_is_started_anew(
+    stillborn, started, tmp_path, monkeypatch
+):
+    """With a stand-in for papermill, whose first kernels don't come to life."""
+    starts = []
+
+    def papermill(command, folder, environment, time_limit, follow) -> int:
+        starts.append(command)
+        dies = len(starts) <= stillborn
+        follow(f"RuntimeError: {notebooks.STILLBORN} to kernel_info" if dies else "")
+        return int(dies)
+
+    (tmp_path / "notebooks").mkdir()
+    path = write(tmp_path, "01_first", "1 + 1")
+    monkeypatch.setattr(notebooks, "_supervised", papermill)
+    _, findings = notebooks._papermill(path, {}, 60.0, print)
+    assert len(starts) == started
+    assert bool(findings) == (stillborn == 9)
+
+
 def test_a_notebook_runs_in_a_scratch_copy(tiny_course, monkeypatch):
     real_data = tiny_course / "elsewhere"
     real_data.mkdir()

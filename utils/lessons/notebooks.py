@@ -27,6 +27,11 @@ from utils.training import fetch
 NBVAL_CELL_SECONDS = 120  # nbval waits so long for a dead kernel; its default is 2,000
 TIME_LIMIT = 900.0  # seconds for one notebook
 
+# Jupyter chooses a kernel's ports before it starts it: where another program takes one
+# meanwhile, the kernel ends, before the notebook begins. Then it is started anew.
+STILLBORN = "Kernel died before replying"
+STARTS = 3
+
 OnCell = Callable[[int], None]  # is told the number of each cell as it begins
 
 
@@ -266,7 +271,11 @@ def _papermill(
     command = [sys.executable, "-m", "papermill", notebook.name, f"../{output.name}"]
     command += ["--kernel", "python3", "--no-progress-bar"]
     command += ["--engine", "learner"]
-    status = _supervised(command, notebook.parent, environment, time_limit, follow)
+    for _ in range(STARTS):
+        last_lines.clear()
+        status = _supervised(command, notebook.parent, environment, time_limit, follow)
+        if not any(STILLBORN in line for line in last_lines):
+            break
     executed = notebook_rules.read(output if output.exists() else notebook)
     findings = []
     if status == supervise.TIMED_OUT:
