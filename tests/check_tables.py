@@ -158,6 +158,9 @@ SERVERS = ("servers",)
 DEVICES = ("devices",)
 # Two workers show all but a number that happens to be two.
 TWO_MACHINES = ("two machines",)
+SIX_STEPS = exercises.find("fashion_mnist").worlds(
+    exercises.find("fashion_mnist").steps
+)
 LIVES = exercises.find("survive").worlds(exercises.find("survive").steps)
 FILES = exercises.find("from_files").worlds(exercises.find("from_files").steps)
 PARTS = ("parts",)
@@ -169,7 +172,7 @@ TABLES = {
             "programs",
             at_least=(6, 12),
             right_in=("two", "other options", "opposite"),
-            stages_in=exercises.find("fashion_mnist").worlds(range(1, 7)),
+            stages_in=SIX_STEPS,
         ),
         Tables(
             exercises.find("scaled"),

@@ -43,7 +43,9 @@ def folder(tmp_path):
 
 def scratch_files():
     """What a run keeps outside its folder while it lasts, of runs that have ended."""
-    paths = set(Path("/dev/shm").glob("vader_segment*")) - mapped_files()
+    paths = set(Path("/dev/shm").glob("vader_segment*"))
+    if paths:  # all processes are asked
+        paths -= mapped_files()
     for parent in {tempfile.gettempdir(), "/dev/shm"}:
         paths |= {
             path

@@ -271,11 +271,7 @@ def _papermill(
     command = [sys.executable, "-m", "papermill", notebook.name, f"../{output.name}"]
     command += ["--kernel", "python3", "--no-progress-bar"]
     command += ["--engine", "learner"]
-    for _ in range(STARTS):
-        last_lines.clear()
-        status = _supervised(command, notebook.parent, environment, time_limit, follow)
-        if not any(STILLBORN in line for line in last_lines):
-            break
+    status = _supervised(command, notebook.parent, environment, time_limit, follow)
     executed = notebook_rules.read(output if output.exists() else notebook)
     findings = []
     if status == supervise.TIMED_OUT:
@@ -328,17 +324,25 @@ def _supervised(
     follow: Callable[[str], None],
 ) -> int:
     """Run `command` in `folder`, show each line of its output to `follow`; return its
-    exit status. Whatever happens, none of its processes is left."""
-    with supervise.owned(
-        command,
-        time_limit,
-        cwd=folder,
-        env=environment,
-        **supervise.READ_LINES,
-    ) as process:
-        for line in process.stdout:
-            follow(line)
-        process.wait()
+    exit status. Whatever happens, none of its processes is left.
+
+    It is run anew where its kernel did not come to life.
+    """
+    for _ in range(STARTS):
+        stillborn = False
+        with supervise.owned(
+            command,
+            time_limit,
+            cwd=folder,
+            env=environment,
+            **supervise.READ_LINES,
+        ) as process:
+            for line in process.stdout:
+                stillborn |= STILLBORN in line
+                follow(line)
+            process.wait()
+        if not stillborn:
+            break
     if process.returncode == supervise.STOPPED:  # by another thread's interrupt
         raise KeyboardInterrupt
     return process.returncode

@@ -312,11 +312,10 @@ def end(many: Watched, one: Watched | None) -> Answer:
             return CANT, "They did not come to their ends."
         spread, when = last[max(last)], f"before update {max(last)}, the last one seen"
     frozen = [e["frozen"] for e in ends if e.get("frozen")]
-    if len(frozen) == len(many.processes) and _spread(frozen) > APART:
+    if len(frozen) == len(many.processes) and (rest := _spread(frozen)) > APART:
         return (
             WRONG,
-            f"The weights that nobody trains are {_percent(_spread(frozen))} apart in "
-            "the end.",
+            f"The weights that nobody trains are {_percent(rest)} apart in the end.",
             many.fit_line,
         )
     if spread <= EQUAL:

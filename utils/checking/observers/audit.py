@@ -674,13 +674,14 @@ class Auditor(Reporter):
 
     def _statistics(self) -> list | None:
         """Of batch normalisation: running means and variances, of all models."""
-        values = []
-        for model in self._models:
-            for v in getattr(model, "non_trainable_variables", []):
-                if "moving_" in v.name:
-                    values.append(_first(getattr(v, "value", v)))
-        values = [v() if callable(v) and not hasattr(v, "numpy") else v for v in values]
-        return self.sketch([v.numpy() for v in values]) if values else None
+        return self._sketch_of(
+            [
+                v
+                for model in self._models
+                for v in getattr(model, "non_trainable_variables", [])
+                if "moving_" in v.name
+            ]
+        )
 
     def _frozen(self) -> list | None:
         """Of the weights that could be trained and are not."""
@@ -691,7 +692,11 @@ class Auditor(Reporter):
             for v in getattr(model, "variables", [])
             if v.trainable and _identity(v) not in trained
         }
-        values = [_first(getattr(v, "value", v)) for v in found.values()]
+        return self._sketch_of(found.values())
+
+    def _sketch_of(self, variables) -> list | None:
+        """Of Keras 2's or 3's; None if there are none."""
+        values = [_first(getattr(v, "value", v)) for v in variables]
         values = [v() if callable(v) and not hasattr(v, "numpy") else v for v in values]
         return self.sketch([v.numpy() for v in values]) if values else None
 
