@@ -29,6 +29,7 @@ LOOK_UP = {
     "exercises/glossary": "Glossary",
     "exercises/clinic": "Troubleshooting",
     "exercises/clusters": "Which cluster for whom",
+    "exercises/gpus": "Where to get a GPU",
 }
 REFERENCE = {
     "reference/course": "The command course",

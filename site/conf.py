@@ -1,5 +1,7 @@
 """How Sphinx builds the pages that build.py has put together."""
 
+import os
+
 project = "Distributed training, step by step"
 html_title = project
 language = "en"
@@ -32,3 +34,30 @@ html_use_index = False
 html_show_sphinx = False
 html_show_copyright = False
 html_last_updated_fmt = ""
+
+# Buttons that open a lesson's hosted copy, where it is known whose site this is: in a
+# workflow on GitHub. The workflow `site` publishes the copies to that branch.
+REPOSITORY = os.environ.get("GITHUB_REPOSITORY")
+HOSTED = "hosted"
+if REPOSITORY:
+    html_theme_options |= {
+        "repository_url": f"https://github.com/{REPOSITORY}",
+        "repository_branch": HOSTED,
+        "launch_buttons": {"colab_url": "https://colab.research.google.com"},
+    }
+
+
+def add_kaggle(app, pagename, templatename, context, doctree):
+    """Add a button for Kaggle, which the theme doesn't know, beside that for Colab."""
+    raw = f"https://raw.githubusercontent.com/{REPOSITORY}/{HOSTED}/{pagename}.ipynb"
+    for group in context["header_buttons"]:
+        if group["label"] == "launch-buttons":
+            kaggle = {"type": "link", "text": "Kaggle", "icon": "fab fa-kaggle"}
+            kaggle["tooltip"] = "Launch on Kaggle"
+            kaggle["url"] = f"https://www.kaggle.com/kernels/welcome?src={raw}"
+            group["buttons"].append(kaggle)
+
+
+def setup(app):
+    # Later than the theme's own buttons, whose priorities are up to 501.
+    app.connect("html-page-context", add_kaggle, priority=502)

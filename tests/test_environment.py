@@ -190,6 +190,28 @@ def test_conda_brings_a_python_of_the_course_s(setup):
     assert first.partition("=")[2] in setup.prerequisites.PYTHONS
 
 
+def test_conda_names_the_course_s_packages_as_they_are_locked(tmp_path, monkeypatch):
+    from utils.base import conda
+
+    written = (ROOT / "environment.yml").read_text()
+    *_, packages = yaml.safe_load(written)["dependencies"]
+    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    required = [Requirement(line) for line in lines if line[0] != "#"]
+    # pip would build Horovod unpatched; conda itself brings the other two.
+    wanted = {canonicalize_name(r.name) for r in required} - {"horovod", "pip", "uv"}
+    pins = {str(pin) for pin in locked("requirements") if pin.name in wanted}
+    assert sorted(str(Requirement(line)) for line in packages["pip"]) == sorted(pins)
+    assert {Requirement(pin).name for pin in pins} == wanted
+
+    # What `make lock` calls writes exactly that, whatever stood there before.
+    stale = re.sub(r"(?m)^    - .*==.*\n", "    - numpy==1.0\n", written, count=3)
+    assert stale != written
+    monkeypatch.setattr(conda, "FILE", tmp_path / "environment.yml")
+    conda.FILE.write_text(stale)
+    conda.main()
+    assert conda.FILE.read_text() == written, "type `make lock`"
+
+
 # The work itself, with stand-ins for uv and Python: its order, what is asked for
 
 FAKE_UV = """\

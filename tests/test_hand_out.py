@@ -10,7 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from utils import cli
 from utils.base import course
 from utils.grading import hand_out
 from utils.lessons import markup, notebook_rules, outline
@@ -190,3 +192,42 @@ def test_each_exercise_has_a_lesson_that_shows_it_or_waits_for_the_last():
     numbers = [lesson.number for lesson in outline.read().notebooks.values()]
     assert {*hand_out.SHOWN_BY.values(), *hand_out.LIBRARY.values()} <= set(numbers)
     assert all((course.PACKAGE_ROOT / path).exists() for path in hand_out.LIBRARY)
+
+
+@pytest.fixture
+def wheels(tmp_path, monkeypatch) -> list[str]:
+    """What `make wheel` left for two Pythons, and something that is no wheel."""
+    monkeypatch.setattr(hand_out, "WHEELS", tmp_path / "wheels")
+    hand_out.WHEELS.mkdir()
+    for name in ("horovod-1-cp311.whl", "horovod-1-cp312.whl", "log"):
+        (hand_out.WHEELS / name).write_text(f"the content of {name}")
+    return ["horovod-1-cp311.whl", "horovod-1-cp312.whl"]
+
+
+def test_wheels_are_handed_out_where_they_are_asked_for(wheels, tmp_path):
+    made = hand_out.hand_out(tmp_path / "class", wheels=True)
+    assert made.wheels == wheels
+    there = {path.name: path.read_text() for path in (made.folder / "wheels").iterdir()}
+    assert there == {name: f"the content of {name}" for name in wheels}
+    assert ", ".join(wheels) in str(made)
+
+    without = hand_out.hand_out(tmp_path / "other")
+    assert without.wheels == []
+    assert not (without.folder / "wheels").exists()
+    assert "Horovod" not in str(without)
+
+
+def test_wheels_that_nobody_has_built_are_missed(wheels, tmp_path):
+    for name in wheels:
+        (hand_out.WHEELS / name).unlink()
+    with pytest.raises(course.CourseError, match="`make wheel` makes one"):
+        hand_out.hand_out(tmp_path / "class", wheels=True)
+    assert not (tmp_path / "class").exists()
+
+
+def test_the_command_hands_out_wheels(wheels, tmp_path):
+    folder = tmp_path / "class"
+    done = CliRunner().invoke(cli.app, ["class", str(folder), "--wheels"])
+    assert done.exit_code == 0, done.output
+    assert all(name in done.output for name in wheels)
+    assert len(list((folder / "wheels").glob("*.whl"))) == len(wheels)

@@ -217,7 +217,7 @@ def test_a_breach_in_a_source_is_reported(tmp_path, change, words):
 
 
 def test_the_notebook_that_keeps_its_outputs_must_have_them_folded(tmp_path):
-    name = f"{notebook_rules.KEEPS_OUTPUTS}_count.ipynb"
+    name = f"{notebook_rules.KEEPS_OUTPUTS[0]}_count.ipynb"
     notebook = a_copy()
     breaches = lint(written(tmp_path, notebook, name))
     assert [breach.partition(" (")[0] for breach in breaches] == [

@@ -387,11 +387,33 @@ def hand_out(
     until: Annotated[
         str, typer.Option(help="The number of the last lesson in it.")
     ] = "08",
+    wheels: Annotated[
+        bool,
+        typer.Option(
+            "--wheels",
+            help="With the Horovod that `make wheel` has built: learners build none.",
+        ),
+    ] = False,
 ) -> None:
     """Make a folder for a class, without the answers; checks and hints work in it."""
     from utils.grading.hand_out import hand_out
 
-    print(hand_out(out, until))
+    print(hand_out(out, until, wheels))
+
+
+@app.command()
+def hosted(
+    out: Annotated[Path, typer.Option(help="The folder for the copies.")],
+    repository: Annotated[
+        str, typer.Option(help="OWNER/NAME on GitHub, where they get the course.")
+    ],
+) -> None:
+    """Write copies of the notebooks that set the course up on Colab and Kaggle."""
+    from utils.base.course import shown
+    from utils.lessons import hosted
+
+    paths = hosted.write(out, repository)
+    print(f"{len(paths)} notebooks are in {shown(out)}.")
 
 
 @app.command()

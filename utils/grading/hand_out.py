@@ -32,7 +32,10 @@ ALWAYS = (
     "requirements-torch.txt requirements-torch.lock "
     "Containerfile Dockerfile .dockerignore .devcontainer"
 ).split()
-PAGES = ("glossary.md", "clinic.md", "clusters.md")
+PAGES = ("glossary.md", "clinic.md", "clusters.md", "gpus.md")
+
+# Where `make wheel` leaves Horovod, built for one system and one Python each.
+WHEELS = course.PACKAGE_ROOT / "wheels"
 
 # What of the library has answers in it, and the lesson that needs it.
 LIBRARY = {"utils/measure/programs": "09", "utils/checking/clinic.toml": "12"}
@@ -44,12 +47,14 @@ OWN_WAYS = ("waves_distributed.py",)
 @dataclass(frozen=True)
 class HandOut:
     """A folder for a class. lessons: the names of the notebooks in it. kept_back: the
-    exercises whose answers are not; shown: those whose answers are."""
+    exercises whose answers are not; shown: those whose answers are. wheels: the names
+    of the files in it from which Horovod is installed without being built."""
 
     folder: Path
     lessons: list[str]
     kept_back: list[str]
     shown: list[str]
+    wheels: list[str]
 
     def __str__(self) -> str:
         lines = [
@@ -62,15 +67,22 @@ class HandOut:
                 "Answers that are in it, as lessons show them: "
                 f"{', '.join(self.shown)}."
             )
+        if self.wheels:
+            lines.append(
+                f"Horovod is in it, built already: {', '.join(self.wheels)}. Where one "
+                "fits, `make setup` takes it and needs no compiler."
+            )
         return "\n".join(lines)
 
 
-def hand_out(out: Path, until: str = "08") -> HandOut:
+def hand_out(out: Path, until: str = "08", wheels: bool = False) -> HandOut:
     """Write the folder `out` for a class: the lessons up to number `until`, with their
-    exercises as they begin, and without the answers that no such lesson shows.
+    exercises as they begin, and without the answers that no such lesson shows; with
+    `wheels`, also what `make wheel` has built.
 
     Raises CourseError for a folder with something in it, for a number that no lesson
-    has, and for one up to which there is nothing to keep back.
+    has, for one up to which there is nothing to keep back, and for wheels that are
+    wanted where none has been built.
     """
     root = course.PACKAGE_ROOT
     lessons = [
@@ -93,6 +105,11 @@ def hand_out(out: Path, until: str = "08") -> HandOut:
         raise course.CourseError(
             "this folder was handed out to a class: make others from the course itself."
         )
+    built = sorted(WHEELS.glob("*.whl")) if wheels else []
+    if wheels and not built:
+        raise course.CourseError(
+            f"{course.shown(WHEELS)} has no wheel to hand out: `make wheel` makes one."
+        )
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise course.CourseError(
             f"{course.shown(out)} is there already. Name a folder that is new or empty."
@@ -113,7 +130,10 @@ def hand_out(out: Path, until: str = "08") -> HandOut:
     in_out = out / outline.FILE.relative_to(course.PACKAGE_ROOT)
     _write(in_out, outline.only(names, (*kept_back, *shown)))
     _write(out / "README.md", _readme(lessons))
-    return HandOut(out, names, kept_back, shown)
+    for wheel in built:
+        (out / WHEELS.name).mkdir(exist_ok=True)
+        shutil.copy2(wheel, out / WHEELS.name)
+    return HandOut(out, names, kept_back, shown, [wheel.name for wheel in built])
 
 
 def exercise_of(lesson: outline.Notebook) -> str | None:
@@ -209,5 +229,6 @@ shows and checks. In a terminal, `. .venv/bin/activate` first; then `course doct
 {rows}
 
 What a word means: [Glossary](exercises/glossary.md). What to do when a training goes
-wrong: [Troubleshooting](exercises/clinic.md).
+wrong: [Troubleshooting](exercises/clinic.md). For an hour of training on a
+GPU: [Where to get a GPU](exercises/gpus.md).
 """

@@ -24,7 +24,10 @@ from utils.base import course, files, profiles, supervise
 from utils.lessons import markup, notebook_rules, outline, work
 from utils.training import fetch
 
-NBVAL_CELL_SECONDS = 120  # nbval waits so long for a dead kernel; its default is 2,000
+# For a cell whose outputs are compared, on a busy machine. nbval waits so long for a
+# dead kernel, too; its default is 2,000.
+NBVAL_CELL_SECONDS = 300
+DIFFERENT_LINES = 4  # of a cell's output that are quoted
 TIME_LIMIT = 900.0  # seconds for one notebook
 
 # Jupyter chooses a kernel's ports before it starts it: where another program takes one
@@ -224,7 +227,7 @@ def _execute(
         run = _compare if keeps_outputs else _papermill
         started = time.monotonic()
         executed, findings = run(
-            scratch / "notebooks" / notebook.name,
+            scratch / notebook.parent.name / notebook.name,
             _environment(scratch, profile),
             time_limit,
             on_cell,
@@ -303,17 +306,32 @@ def _compare(
     # summary, which pytest gives in full where CI is set, would say all of it twice.
     command += ["-p", "no:randomly", "-p", "no:cacheprovider", "-rN"]
     status = _supervised(command, notebook.parent, environment, time_limit, follow)
-    findings = [
-        f"nbval: code {line[0].lower()}{line[1:]}: if the new output is right, store "
-        "it: jupyter nbconvert --execute --inplace NOTEBOOK"
-        for line in lines
-        if re.match(r"Cell \d+: ", line)
-    ]
+    findings = _what_differs(lines)
     if status == supervise.TIMED_OUT:
         findings.append(f"nbval was stopped after its time limit of {time_limit:g} s")
     elif status and not findings:
         findings.append(f"nbval failed with status {status}: {' '.join(lines[-3:])}")
     return notebook_rules.read(notebook), findings
+
+
+def _what_differs(lines: Iterable[str]) -> list[str]:
+    """A finding for each cell that nbval says has failed, with some lines that differ.
+
+    pytest marks those of the new output with -, of the one that is stored with +.
+    """
+    cells: list[list[str]] = []
+    for line in lines:
+        marked = re.match(r"([-+]) (.+)", line)
+        if re.match(r"Cell \d+: ", line):
+            cells.append([f"code {line[0].lower()}{line[1:]}"])
+        elif cells and marked and len(cells[-1]) <= DIFFERENT_LINES:
+            whose = "now" if marked[1] == "-" else "stored"
+            cells[-1].append(f"{whose} {marked[2][:80]!r}")
+    return [
+        f"nbval: {', '.join(cell)}: if the new output is right, store it: "
+        "jupyter nbconvert --execute --inplace NOTEBOOK"
+        for cell in cells
+    ]
 
 
 def _supervised(

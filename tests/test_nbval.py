@@ -1,0 +1,90 @@
+"""The programs after each step, in a notebook that keeps its outputs: nbval compares.
+
+Lesson 02, the other notebook that nbval compares, is run by test_notebooks.py.
+"""
+
+import pytest
+from nbformat.v4 import new_code_cell, writes_json
+
+from utils.base import course, profiles
+from utils.checking import exercises
+from utils.lessons import markup, notebook_rules, notebooks, outline
+
+ROOT = course.PACKAGE_ROOT
+AFTER_EACH_STEP = ROOT / "solutions" / "after_each_step.ipynb"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(notebooks.TIME_LIMIT + 60)
+def test_each_step_changes_what_the_notebook_shows():
+    result = notebooks.prove(AFTER_EACH_STEP, profiles.in_force().name)
+    assert result.findings == ()
+
+
+def test_the_notebook_is_whole_and_knows_every_step():
+    notebook = notebook_rules.read(AFTER_EACH_STEP)
+    rules = (
+        notebook_rules.is_valid,
+        notebook_rules.kernel_is_python3,
+        notebook_rules.every_cell_ran_in_order,
+        notebook_rules.no_absolute_path,
+    )
+    assert [breach for rule in rules for breach in rule(notebook)] == []
+    titles = [
+        lesson.title
+        for name, lesson in outline.read().notebooks.items()
+        if notebooks.step_of(ROOT / "notebooks" / f"{name}.ipynb")
+    ]
+    sources = [cell.source for cell in notebook.cells]
+    headings = [source.splitlines()[0].removeprefix("## ") for source in sources]
+    assert [heading for heading in headings if heading.startswith("Step ")] == titles
+    steps = exercises.find("fashion_mnist").steps
+    assert len(titles) == len(steps)
+    assert all(f"after_step({step})" in sources for step in steps)
+
+
+def test_no_other_notebooks_keep_their_outputs():
+    keeping = [
+        path.name
+        for folder in ("notebooks", "solutions")
+        for path in sorted((ROOT / folder).rglob("*.ipynb"))
+        if ".ipynb_checkpoints" not in path.parts
+        if any(cell.get("outputs") for cell in notebook_rules.read(path).cells)
+    ]
+    assert len(keeping) == len(notebook_rules.KEEPS_OUTPUTS)
+    assert all(name.startswith(notebook_rules.KEEPS_OUTPUTS) for name in keeping)
+
+
+@pytest.mark.slow
+def test_a_changed_program_and_a_changed_verdict_are_noticed(tmp_path, monkeypatch):
+    """In a course that has just the program after step 1, with step 1 undone; and with
+    a judge that finds step 2 right, whatever it sees."""
+    for folder in ("notebooks", "exercises", "solutions"):
+        (tmp_path / folder).mkdir()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notebooks" / "00_some.ipynb").touch()
+    source = (ROOT / "solutions" / "fashion_mnist_solution.py").read_text()
+    solutions = tmp_path / "solutions"
+    (solutions / "fashion_mnist_solution.py").write_text(source)
+    program = solutions / "fashion_mnist_after_step_01.py"
+    program.write_text(markup.render(source, 0).replace("TODO: ", ""))
+
+    notebook = notebook_rules.read(AFTER_EACH_STEP)
+    lenient = new_code_cell("exercise.judges[2] = lambda observed: None", id="lenient")
+    shown = [
+        cell
+        for _, cell in notebook_rules.cells_of(notebook, "code")
+        if cell.id == "after-step-1" or not cell.outputs
+    ]
+    judged = notebook.cells[-1]
+    notebook.cells = [*shown, lenient, judged]
+    for count, cell in enumerate(notebook.cells, 1):
+        cell.execution_count = count
+    path = solutions / AFTER_EACH_STEP.name
+    path.write_text(writes_json(notebook))
+
+    program_seen, verdicts_seen = notebooks.prove(path, "ci").findings
+    assert f"code cell {len(shown) - 1}: Cell outputs differ" in program_seen
+    assert "Horovod was never started" in program_seen
+    assert f"code cell {len(shown) + 1}: Cell outputs differ" in verdicts_seen
+    assert "after step 1: wrong right wrong" in verdicts_seen
