@@ -78,7 +78,8 @@ or set it up without them, on cores, and later with them (GPU=1):
 
 # A compiler's own words for what is wrong, or CMake's.
 FIRST_ERROR = re.compile(
-    r"^\S+?[:(]\d+[:)].*?\berror: .*|^\S*error: .*|^CMake Error.*(?:\n .*|\n$)*", re.M
+    r"^ *\S+?[:(]\d+[:)].*?\berror: .*|^ *\S*error: .*|^ *CMake Error.*(?:\n .*|\n$)*",
+    re.M,
 )
 
 LAUNCHER = """\
@@ -265,7 +266,7 @@ def add_horovod(home):
             raise SetupError(
                 f"{error}\n\n{shown(found)} does not work on this system. Move it\n"
                 "away, and run the same command again: Horovod will be built here."
-            )
+            ) from None
 
 
 def wheels_folder():
@@ -284,11 +285,12 @@ def fitting_wheel(home):
 
 
 def horovod_version(home):
-    """Horovod's version, and the TensorFlow's that it is built against."""
-    (horovod,) = re.findall(r"^horovod==(\S+)", LOCK.read_text(), re.M)
-    (tensorflow,) = home.site.glob("tensorflow-*.dist-info")
-    against = tensorflow.name[len("tensorflow-") : -len(".dist-info")]
-    return f"{horovod}+tf{against}{'.nccl' if home.gpu == '1' else ''}"
+    """Horovod's version, and behind the + what it is built against."""
+    locked = dict(
+        re.findall(r"^(horovod|tensorflow)==([\w.]+)", LOCK.read_text(), re.M)
+    )
+    nccl = ".nccl" if home.gpu == "1" else ""
+    return f"{locked['horovod']}+tf{locked['tensorflow']}{nccl}"
 
 
 def build_horovod(home):
@@ -297,16 +299,7 @@ def build_horovod(home):
     problems = compiler_problems(home)
     if problems:
         raise SetupError(problems)
-    pip = (home.python, "-m", "pip", "download", "--no-input", "--no-deps")
-    source = ("--no-binary=:all:", "--no-build-isolation", "--dest", home.scratch)
-    listed = home.listed("horovod")
-    home.run(*pip, *source, "--require-hashes", "-r", listed, minutes=30)
-    (archive,) = home.scratch.glob("horovod-*.tar.gz")
-    shutil.unpack_archive(str(archive), str(home.scratch))
-    folder = home.scratch / archive.name[: -len(".tar.gz")]
-    # In a folder that the course's repository ignores, git would do nothing, silently.
-    apply = ("git", "-C", folder, "apply", "--verbose", PATCH)
-    home.run(*apply, minutes=1, GIT_CEILING_DIRECTORIES=str(home.scratch))
+    folder = patched_source(home)
     # What stands behind the + of its version.
     local = horovod_version(home).partition("+")[2]
     (folder / "setup.cfg").write_text(f"[egg_info]\ntag_build = +{local}\n")
@@ -317,6 +310,21 @@ def build_horovod(home):
     temporary = {"TMPDIR": str(home.scratch)}  # /tmp is too small in places
     home.run(*wheel, *into, minutes=90, **temporary, **build_variables(home))
     return next(built.glob("*.whl"))
+
+
+def patched_source(home):
+    """The folder of Horovod's source release, with our patch, in `home.scratch`."""
+    pip = (home.python, "-m", "pip", "download", "--no-input", "--no-deps")
+    source = ("--no-binary=:all:", "--no-build-isolation", "--dest", home.scratch)
+    listed = home.listed("horovod")
+    home.run(*pip, *source, "--require-hashes", "-r", listed, minutes=30)
+    (archive,) = home.scratch.glob("horovod-*.tar.gz")
+    shutil.unpack_archive(str(archive), str(home.scratch))
+    folder = home.scratch / archive.name[: -len(".tar.gz")]
+    # In a folder that the course's repository ignores, git would do nothing, silently.
+    apply = ("git", "-C", folder, "apply", "--verbose", PATCH)
+    home.run(*apply, minutes=1, GIT_CEILING_DIRECTORIES=str(home.scratch))
+    return folder
 
 
 def build_variables(home):
@@ -379,8 +387,14 @@ def install_course(home):
         replace(home.bin / name, launcher, mode=0o755)
     replace(home.site / "course_quiet_import.py", QUIET_IMPORT.read_text())
     replace(home.site / "course.pth", START_UP)
-    compiler = (os.environ.get("CXX", "c++"), "-O2", "-shared", "-fPIC")
-    home.run(*compiler, "-o", home.prefix / "lib" / "patient.so", PATIENT, minutes=1)
+    if prerequisites.compiler_problem():
+        print(
+            "without a C++ compiler, checks take a fifth longer;", end=" ", flush=True
+        )
+    else:
+        compiler = (os.environ.get("CXX", "c++"), "-O2", "-shared", "-fPIC")
+        library = home.prefix / "lib" / "patient.so"
+        home.run(*compiler, "-o", library, PATIENT, minutes=1)
     set_up_jupyterlab(home)
 
 
@@ -450,10 +464,7 @@ def set_up(home):
         home.log.write_text("")
         print(f"Setting up {shown(home.prefix)}; details in {shown(home.log)}")
         if home.detected:
-            driver = ".".join(map(str, prerequisites.driver()))
-            print(
-                f"for the GPUs of this machine (driver {driver}; GPU=0: without them)"
-            )
+            print("for the NVIDIA GPUs of this machine (with GPU=0: without them)")
         while done != keys:
             title, action, _ = STAGES[len(done)]
             home.write_stamp(done)
@@ -602,7 +613,7 @@ def explain(status, output, log):
             "Try another one that is installed here, such as the next older one:\n"
             "    CXX=g++-12 make setup\n"
             "or put a wheel of Horovod into the folder wheels (INSTALL.md says how).\n"
-            f"Either way, please open an issue with {log}: the course should build here."
+            f"Either way, please open an issue with {log}."
         )
     return text
 

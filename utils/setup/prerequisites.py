@@ -104,7 +104,7 @@ LEAST_DRIVER = (525, 60)
 
 
 def driver():
-    """The version of NVIDIA's driver, such as (550, 54, 14); () without one or a GPU."""
+    """The version of NVIDIA's driver, such as (550, 54, 14); () without a GPU."""
     query = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
     found = re.match(r"[\d.]+", (quietly(*query) or "").strip())
     return tuple(int(part) for part in found.group().split(".")) if found else ()
@@ -113,9 +113,10 @@ def driver():
 def driver_problem():
     if driver() >= LEAST_DRIVER:
         return None
+    have, least = (".".join(map(str, v)) for v in (driver(), LEAST_DRIVER))
     return (
-        f"NVIDIA's driver {'.'.join(map(str, driver()))} is too old for CUDA 12: it takes\n"
-        f"{'.'.join(map(str, LEAST_DRIVER))} or newer, from your system's packages or NVIDIA."
+        f"The driver of this machine's GPUs, {have}, is too old for CUDA 12, which\n"
+        f"takes {least} or newer: update it as you installed it, and restart."
     )
 
 
@@ -157,17 +158,14 @@ def cuda_problem():
     if cuda and host_compiler(cuda):
         return None
     if cuda:
-        version = re.search(
-            r"release ([\d.]+)", quietly(cuda + "/bin/nvcc", "--version")
-        )
         return (
-            f"nvcc {version.group(1)}, CUDA's compiler, takes none of the C++ compilers\n"
-            f"here; this is too new for it: {compiler()}\n"
+            f"{cuda}/bin/nvcc, CUDA's compiler, takes none of the C++ compilers here;\n"
+            f"this one is too new for it: {compiler()}\n"
             "Add an older one:"
         ) + get_for_cuda("g++-12", "gcc-toolset-12-gcc-c++", "gxx=12")
     return (
-        "For GPUs, Horovod is built with nvcc of NVIDIA's CUDA toolkit 12, as TensorFlow\n"
-        "was. It is not here, or HOROVOD_CUDA_HOME=/path has to name its folder. Get it:"
+        "For GPUs, Horovod is built with nvcc of NVIDIA's CUDA toolkit 12, as\n"
+        "TensorFlow was. It is not here (HOROVOD_CUDA_HOME=/path names it). Get it:"
     ) + get_for_cuda(*TOOLKITS)
 
 
@@ -223,12 +221,13 @@ def python_problem():
     subject = f"PYTHON={named} is not" if named else "Missing:"
     problem = f"{subject} a Python from {PYTHONS[-1]} to {PYTHONS[0]}."
     major, minor = sys.version_info[:2]
-    if f"{major}.{minor}" not in PYTHONS:
-        problem += f"\nTensorFlow 2.21 has no package for Python {major}.{minor}."
+    too_new = (major, minor) > tuple(map(int, PYTHONS[0].split(".")))
+    if too_new:
+        problem += f"\nTensorFlow 2.21 has no package for Python {major}.{minor} yet."
     return (
         remedy(
             problem,
-            "install python3.13 python3.13-venv",
+            f"install python{'3.13 python3.13-venv' if too_new else '3'}",
             "install python3.12",
             "brew install python@3.12",
         )
