@@ -178,7 +178,8 @@ class Home:
         if status != 0:
             with self.log.open(errors="replace") as log:
                 log.seek(start)
-                raise SetupError(explain(status, log.read(), shown(self.log)))
+                compiler = prerequisites.compiler(variables.get("CXX"))
+                raise SetupError(explain(status, log.read(), shown(self.log), compiler))
 
     def environment(self, variables):
         """The caller's environment variables, with what the set-up needs."""
@@ -589,7 +590,7 @@ def conda_home():
     )
 
 
-def explain(status, output, log):
+def explain(status, output, log, compiler):
     """Why a command failed: the end of its output, and a remedy where one is known."""
     end = "\n".join("    " + line for line in output.strip().splitlines()[-12:])
     text = f"The set-up failed ({status}). The end of {log}:\n{end}"
@@ -609,7 +610,7 @@ def explain(status, output, log):
         return (
             f"Horovod could not be built. The first error in {log}:\n"
             f"    {wrong.group().strip()}\n"
-            f"The compiler: {prerequisites.compiler()}\n"
+            f"The compiler: {compiler}\n"
             "Try another one that is installed here, such as the next older one:\n"
             "    CXX=g++-12 make setup\n"
             "or put a wheel of Horovod into the folder wheels (INSTALL.md says how).\n"

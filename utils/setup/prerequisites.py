@@ -63,10 +63,12 @@ def platform_problem(system, machine, libc):
     return None
 
 
-def compiler():
-    """The first line of what $CXX, or the system's compiler, says of itself."""
-    said = quietly("/bin/sh", "-c", "${CXX:-c++} --version") or "unknown"
-    return said.splitlines()[0]
+def compiler(command=None):
+    """The first line of what a compiler, $CXX or the system's, says of itself."""
+    command = command or os.environ.get("CXX") or "c++"
+    return (quietly("/bin/sh", "-c", command + " --version") or "unknown").split("\n")[
+        0
+    ]
 
 
 def compiler_problem():
