@@ -10,10 +10,18 @@ NO_PYTHON = Python is missing. Debian, Ubuntu: sudo apt install python3 python3-
 BIN := $(CURDIR)/.venv/bin
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help setup lab course site screenshots test quick bench gpu soak spark jax torch xprof cluster browser peers image lock
+# Adds packages to a Debian or Ubuntu as root; elsewhere says what is left out.
+add = if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+        apt-get update --quiet=2 && DEBIAN_FRONTEND=noninteractive timeout 300 \
+            apt-get install --quiet=2 --yes $(1); \
+    else \
+        false; \
+    fi || echo "$(2) not added: that takes Debian or Ubuntu, and root."
+
+.PHONY: help setup lab course site screenshots test quick bench gpu soak wheel spark jax torch xprof cluster browser headers systems gpu-build peers image lock
 
 help:
-	@awk -F ': .*## ' '/^[a-z]+: .*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F ': .*## ' '/^[a-z-]+: .*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
 setup: ## set up the course's environment in .venv (once; the others do it, too)
 	@$(or $(PYTHON3),$(error $(NO_PYTHON))) utils/setup/install.py
@@ -46,6 +54,9 @@ gpu: setup jax xprof ## where there are GPUs: tests, notebooks, speeds, and a re
 soak: setup ## run, interrupt and kill at random for 20 minutes; is anything left?
 	@$(BIN)/python tests/soak.py --minutes 20
 
+wheel: setup ## keep the Horovod that was built, for other machines: wheels/
+	@$(or $(PYTHON3),$(error $(NO_PYTHON))) utils/setup/install.py wheel
+
 spark: ## add Spark for notebook 18 (400 MB; needs Java 17 or 21)
 	@$(or $(PYTHON3),$(error $(NO_PYTHON))) utils/setup/install.py spark
 
@@ -62,24 +73,26 @@ xprof: ## add TensorBoard's profiler for notebook 20, in .venv-xprof (140 MB)
 # What can't be added is missed by nobody but notebook 18, which says so, as do tests.
 # Not each of these systems has AWS's command line.
 cluster: ## add Slurm, sshd and aws for notebook 18 (Debian, Ubuntu; as root)
-	@if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
-	    apt-get update --quiet=2 && \
-	    DEBIAN_FRONTEND=noninteractive timeout 300 apt-get install --quiet=2 --yes \
-	        slurm-wlm munge libpmix-dev openssh-server \
-	        $$(apt-cache --names-only search '^awscli$$' | cut --delimiter ' ' --fields 1); \
-	else \
-	    false; \
-	fi || echo "Slurm and sshd were not added: that takes Debian or Ubuntu, and root."
+	@$(call add,slurm-wlm munge libpmix-dev openssh-server \
+	    $$(apt-cache --names-only search '^awscli$$' | cut --delimiter ' ' --fields 1),\
+	    Slurm and sshd were)
 
 # A look at the site is skipped where it can't be added.
 browser: ## add Chromium, in which tests look at the site (Debian; as root)
-	@if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
-	    apt-get update --quiet=2 && \
-	    DEBIAN_FRONTEND=noninteractive timeout 300 apt-get install --quiet=2 --yes \
-	        --no-install-recommends chromium fonts-dejavu-core; \
-	else \
-	    false; \
-	fi || echo "Chromium was not added: that takes Debian, and root."
+	@$(call add,--no-install-recommends chromium fonts-dejavu-core,Chromium was)
+
+# Systems other than this one, made of Debian's packages: tests/systems.py.
+headers: setup ## let the newest g++ that Debian has read Horovod's headers (as root)
+	@$(call add,mmdebstrap,mmdebstrap was)
+	@$(PYTHON3) tests/systems.py headers
+
+systems: ## set up in a Debian 13 and testing, with each compiler (as root; two hours)
+	@$(call add,mmdebstrap,mmdebstrap was)
+	@$(PYTHON3) tests/systems.py systems
+
+gpu-build: ## build Horovod for GPUs where there is none, and look at it (as root; 30 min)
+	@$(call add,mmdebstrap,mmdebstrap was)
+	@$(PYTHON3) tests/systems.py gpu-build
 
 # Horovod's own tests, which its source release leaves out: the folder `test` of its
 # repository at v0.28.1. Two workers share each test; the elastic ones start their own.
@@ -118,3 +131,4 @@ lock: setup ## bring the lock files up to date with requirements*.txt (for maint
 	@for extra in spark jax torch xprof; do \
 	    $(UV) requirements-$$extra.txt --constraints requirements.lock \
 	        --output-file requirements-$$extra.lock || exit; done
+	@$(BIN)/python -m utils.base.conda

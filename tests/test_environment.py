@@ -122,6 +122,24 @@ def test_each_launch_adds_up_over_its_processes(launch, user, setup, tmp_path):
 
 
 @pytest.mark.slow
+def test_mpirun_starts_workers_without_ssh(tmp_path):
+    """As in many containers, where Open MPI on its own would refuse to start any."""
+    for name in ("sh", "env", "echo"):
+        (tmp_path / name).symlink_to(shutil.which(name))
+    run = [BIN / "mpirun", "-np", "2", "--oversubscribe", "sh", "-c", "echo here"]
+    variables = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
+    options = {"capture_output": True, "text": True, "timeout": 60}
+    answer = subprocess.run(run, env=variables, **options)
+    assert answer.stdout.split() == ["here", "here"], answer.stderr
+    # And so it is: the launcher itself still refuses.
+    run[0] = BIN / "orterun"
+    variables |= {"OPAL_PREFIX": sys.prefix, "OMPI_ALLOW_RUN_AS_ROOT": "1"}
+    variables["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
+    answer = subprocess.run(run, env=variables, **options)
+    assert "plm_rsh_agent" in answer.stderr
+
+
+@pytest.mark.slow
 def test_a_notebook_finds_mpirun_wherever_jupyter_was_started():
     answer = subprocess.run(
         [BIN / "jupyter", "run", "--kernel", "python3"],
@@ -224,10 +242,7 @@ venv*)
     echo "venv $4" >> journal
     mkdir -p $last/bin $last/lib/python3.12/site-packages
     cp fake_python $last/bin/python; cp fake_python $last/bin/orterun ;;
-*horovod-0.28.1*)
-    echo build >> journal; echo "$*" > build; env >> build
-    cat $TMPDIR/horovod-0.28.1/horovod/tensorflow/*/*.py > built
-    [ ! -e script ] || . ./script; echo built >> journal ;;
+*horovod-0.28.1*) echo horovod >> journal ;;
 *--editable*) echo course >> journal ;;
 *) echo "$2" >> journal; echo "$*" > packages; cat $TMPDIR/*.txt >> packages || true ;;
 esac
@@ -238,10 +253,17 @@ case "$*" in
 *"pip download"*)
     folder=$(expr "$*" : '.*--dest \\([^ ]*\\)')
     tar -czf $folder/horovod-0.28.1.tar.gz horovod-0.28.1 ;;
-*first_sum*) echo sum >> journal ;;
+*"pip wheel"*)
+    echo build >> journal; echo "$*" > build; env >> build
+    cat $TMPDIR/horovod-0.28.1/horovod/tensorflow/*/*.py > built
+    [ ! -e script ] || . ./script; echo built >> journal
+    folder=$(expr "$*" : '.*--wheel-dir \\([^ ]*\\)'); mkdir $folder
+    local=$(sed -n 's/tag_build = //p' $TMPDIR/horovod-0.28.1/setup.cfg)
+    touch $folder/horovod-0.28.1$local-cp312-cp312-linux_$(uname -m).whl ;;
+*first_sum*) echo sum >> journal; [ ! -e wrong_sum ] ;;
 esac
 """
-ALL = ["venv 3.12", "sync", "build", "built", "course", "sum"]
+ALL = ["venv 3.12", "sync", "build", "built", "horovod", "course", "sum"]
 
 
 def heed_signals():
@@ -317,7 +339,7 @@ def test_a_first_call_does_all_and_a_second_one_nothing(work):
     assert everything - pins == left_out | {"uv", "horovod"}
 
     build = (work.folder / "build").read_text()
-    assert "--no-cache" in build
+    assert "--no-cache-dir" in build
     assert "HOROVOD_WITH_MPI=1" in build
     assert "HOROVOD_WITH_GLOO=1" in build
     assert "HOROVOD_WITH_TENSORFLOW=1" in build
@@ -346,7 +368,9 @@ def test_gpus_are_remembered_until_they_are_unwanted(work):
     build = (work.folder / "build").read_text()
     assert "HOROVOD_GPU_OPERATIONS=NCCL" in build
     assert f"HOROVOD_NCCL_LIB={nccl}" in build
-    assert f"-Wl,-rpath,{nccl}" in build
+    assert "-Wl,-rpath,$ORIGIN/../../nvidia/nccl/lib" in build
+    for name in ("CXX", "CUDAHOSTCXX"):
+        assert f"{name}={shutil.which('c++')}\n" in build
     assert f"PATH={toolkit}/bin:" in build
     assert os.readlink(nccl / "libnccl.so") == "libnccl.so.2"
     work.journal()
@@ -550,6 +574,109 @@ def test_two_at_once_do_the_work_once_also_after_a_kill(work, killed):
     assert work.journal() == [*ALL[:4], *again, *ALL[4:]]
 
 
+def test_a_wheel_saves_the_compiler_where_it_fits(work):
+    assert "wheels/horovod-0.28.1+tf2.21.0-cp312" in work.finish("wheel")
+    (wheel,) = (work.folder / "wheels").iterdir()
+    work.journal()
+    from_wheel = [*ALL[:2], "horovod", "sum", *ALL[5:]]
+
+    shutil.rmtree(work.prefix)
+    told = work.finish(CXX="false")
+    assert f"found: wheels/{wheel.name}," in told
+    assert "without a C++ compiler, checks take a fifth longer" in told
+    assert work.journal() == from_wheel
+    assert "Horovod was not built here" in work.finish("wheel", status=1)
+
+    shutil.rmtree(work.prefix)
+    shared = wheel.parent.rename(work.folder / "elsewhere")
+    work.finish(COURSE_WHEELS=str(shared))
+    assert work.journal() == from_wheel
+
+    for other in ("tf2.20.0-cp312-cp312", "tf2.21.0-cp311-cp311"):
+        shutil.rmtree(work.prefix)
+        (name,) = shared.iterdir()
+        name.rename(name.with_name(f"horovod-0.28.1+{other}-linux_x86_64.whl"))
+        work.finish(COURSE_WHEELS=str(shared))
+        assert work.journal() == ALL
+        shutil.rmtree(work.prefix)
+        told = work.finish(COURSE_WHEELS=str(shared), CXX="false", status=1)
+        assert "working C++ compiler" in told
+        assert "build" not in work.journal()
+
+
+def test_a_wheel_that_does_not_work_here_is_named(work):
+    work.finish("wheel")
+    work.journal()
+    shutil.rmtree(work.prefix)
+    (work.folder / "wrong_sum").touch()
+    told = work.finish(status=1)
+    assert re.search(r"wheels/horovod-\S+\.whl does not work on this system", told)
+    assert work.journal() == [*ALL[:2], "horovod", "sum"]
+
+
+def nvidia(work, driver):
+    """A machine with a GPU, as far as nvidia-smi says."""
+    program = work.folder / "bin" / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\necho {driver}; echo {driver}\n")
+    program.chmod(0o755)
+
+
+def test_a_gpu_is_set_up_for_or_what_is_missing_is_named(work):
+    nvidia(work, "470.57.02")
+    path = f"{work.folder}/bin:/usr/bin:/bin"
+    told = work.finish(status=1, HOROVOD_CUDA_HOME="/nowhere", PATH=path)
+    assert "470.57.2, is too old for CUDA 12" in told
+    assert re.search(r"\n    (sudo )?(apt|dnf) install|micromamba create", told)
+    assert "GPU=0 make lab" in told
+    assert work.journal() == []
+
+    nvidia(work, "550.54.14")
+    toolkit = work.folder / "cuda" / "bin"
+    toolkit.mkdir(parents=True)
+    nvcc = toolkit / "nvcc"
+    nvcc.write_text("#!/bin/sh\necho release 12.4; [ $1 = --version ]\n")
+    nvcc.chmod(0o755)
+    cuda = {"HOROVOD_CUDA_HOME": str(toolkit.parent), "PATH": path}
+    told = work.finish(status=1, **cuda)
+    assert "takes none of the C++ compilers here" in told
+    assert "GPU=0 make lab" in told
+    assert work.journal() == []
+
+    nvcc.write_text("#!/bin/sh\necho release 12.4\n")
+    nccl = work.prefix / "lib/python3.12/site-packages/nvidia/nccl/lib"
+    uv = work.folder / "bin" / "uv"
+    uv.write_text(uv.read_text().replace('echo "$2"', f'mkdir -p {nccl}; echo "$2"'))
+    assert "for the NVIDIA GPUs of this machine" in work.finish(**cuda)
+    assert "HOROVOD_GPU_OPERATIONS=NCCL" in (work.folder / "build").read_text()
+    assert work.journal() == ALL
+    assert work.finish(**cuda) == ".venv is ready.\n"
+
+    shutil.rmtree(work.prefix)
+    work.finish(GPU="0", **cuda)
+    assert "HOROVOD_GPU" not in (work.folder / "build").read_text()
+    assert work.finish(**cuda) == ".venv is ready.\n"
+
+
+@pytest.mark.parametrize("administrator", [True, False])
+@pytest.mark.parametrize("manager", ["apt", "dnf"])
+def test_cuda_s_compiler_is_got_by_one_command(
+    setup, monkeypatch, administrator, manager
+):
+    told = (setup.prerequisites.TOOLKITS, {"dnf", "sudo"} if administrator else {"dnf"})
+    toolkits, there = told
+    if manager == "apt":
+        there -= {"dnf"}
+    monkeypatch.setattr(shutil, "which", lambda name: name if name in there else None)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    said = setup.prerequisites.get_for_cuda(*toolkits)
+    if administrator:
+        assert f"\n    sudo {manager} install " in said
+    else:
+        assert "\n    micromamba create --prefix ~/cuda" in said
+        assert "cuda-nvcc=12" in said
+    assert len(re.findall(r"^    ", said, re.M)) == 1
+
+
 def test_the_newest_python_is_taken_unless_one_is_named(work):
     assert work.finish(PYTHON="3.11")
     assert work.journal()[0] == "venv 3.11"
@@ -559,8 +686,18 @@ def test_the_newest_python_is_taken_unless_one_is_named(work):
     assert "Missing: a Python from 3.10 to 3.13" in message
     assert "COURSE_YES=1" in message
     assert_names_the_commands(message)
+    assert "no package for" not in message
     work.finish(COURSE_YES="1")
     assert work.journal()[:2] == ["fetch 3.13", "venv 3.13"]
+
+
+def test_a_python_that_is_too_new_is_named_with_the_way_on(setup, monkeypatch):
+    monkeypatch.setattr(sys, "version_info", (3, 14, 1))
+    told = setup.prerequisites.python_problem()
+    assert "TensorFlow 2.21 has no package for Python 3.14 yet." in told
+    assert "sudo apt install python3.13 python3.13-venv" in told
+    assert "make setup COURSE_YES=1" in told
+    assert_names_the_commands(told)
 
 
 # What people are told
@@ -576,15 +713,16 @@ def test_the_newest_python_is_taken_unless_one_is_named(work):
         ([], {"PYTHON": "/old/python"}, "PYTHON=/old/python is not a Python from 3.10"),
         (["conda"], {}, "conda activate"),
         (["conda"], {"CONDA_PREFIX": "/somewhere/else"}, "conda activate"),
-        (["--fast"], {}, "install.py [spark|jax|torch|xprof]"),
-        (["spark", "jax"], {}, "install.py [spark|jax|torch|xprof]"),
+        ([], {"COURSE_WHEELS": "/nowhere"}, "COURSE_WHEELS=/nowhere is not a folder"),
+        (["--fast"], {}, "install.py [spark|jax|torch|xprof|wheel]"),
+        (["spark", "jax"], {}, "install.py [spark|jax|torch|xprof|wheel]"),
     ],
 )
 def test_what_cannot_work_is_refused(work, arguments, variables, told):
     message = work.finish(*arguments, status=1, **variables)
     assert told in message
     assert "Traceback" not in message
-    if "Debian" in message:
+    if "Debian, Ubuntu:" in message:
         assert_names_the_commands(message)
     assert work.journal() == []
 
@@ -648,9 +786,31 @@ def test_when_the_disk_fills_up_or_the_network_goes_on_the_way(setup):
         ("error sending request for url (...)", "index can't be reached"),
         ("WARNING: Retrying (Retry(total=4", "index can't be reached"),
     ):
-        message = setup.install.explain(1, output, "the log")
+        message = setup.install.explain(1, output, "the log", "g++ 12")
         assert output in message
         assert remedy in message
+
+
+COMPILERS = {
+    "g++": "horovod/common/common.h:343:18: error: 'logic_error' is no member of 'std'",
+    "clang": "/x/horovod/common/common.h:9:2: fatal error: 'y.h' file not found",
+    "nvcc": "/usr/include/crt/host_config.h(143): error: unsupported GNU version!",
+    "cmake": "CMake Error at CMakeLists.txt:160 (enable_language):\n  No CUDA toolset",
+}
+
+
+@pytest.mark.parametrize("error", COMPILERS.values(), ids=COMPILERS)
+def test_when_horovod_can_t_be_built_the_compiler_s_own_words_are_shown(setup, error):
+    later = "next.h:1:1: error: a later one\n" + "a line of CMake\n" * 50
+    output = f"Building wheels for collected packages: horovod\nnote: fine\n  {error}\n"
+    compiler = setup.prerequisites.compiler()
+    told = setup.install.explain(1, output + later, ".venv/.setup/log", compiler)
+    assert f"The first error in .venv/.setup/log:\n    {error.strip()}\n" in told
+    assert "a later one" not in told
+    cxx = os.environ.get("CXX", "c++")
+    version = subprocess.check_output([cxx, "--version"], text=True)
+    assert f"The compiler: {version.splitlines()[0]}\n" in told
+    assert "CXX=g++-12 make setup" in told
 
 
 @pytest.mark.parametrize(
@@ -680,7 +840,7 @@ def test_bare_make_lists_the_commands():
         ["make"], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
     targets = re.search(r"\.PHONY: help (.*)", (ROOT / "Makefile").read_text())[1]
-    commands = re.findall(r"^make (\w+) +\S", answer.stdout, re.MULTILINE)
+    commands = re.findall(r"^make ([\w-]+) +\S", answer.stdout, re.MULTILINE)
     assert commands == targets.split()
 
 
@@ -695,7 +855,7 @@ def test_make_without_any_python(course, tmp_path):
         assert command in answer.stderr
 
 
-CI_RUNS = ("spark", "cluster", "browser", "course", "site", "test")
+CI_RUNS = ("spark", "cluster", "browser", "course", "site", "headers", "test")
 
 
 @pytest.mark.parametrize("failing", [*CI_RUNS, None])

@@ -1,14 +1,16 @@
 """Sets up everything the course needs, once. Every `make` target calls this first.
 
-    python3 utils/setup/install.py [spark|jax|torch|xprof]
+    python3 utils/setup/install.py [spark|jax|torch|xprof|wheel]
     python utils/setup/install.py conda [spark|jax|torch|xprof]
 
 The first one sets up `.venv`, the second one completes the active conda environment.
 `spark` adds Spark to it; each of the others makes an environment beside it: `jax` makes
-`.venv-jax`.
+`.venv-jax`. `wheel` keeps what was built of Horovod for other machines.
 
 Environment variables: PYTHON=path (the Python to build on), GPU=1 (with CUDA and NCCL;
-GPU=0 goes back), COURSE_YES=1 (answer every question with yes).
+GPU=0 without; by default with, where there is a GPU of NVIDIA's), COURSE_WHEELS=folder
+(where a built Horovod is looked for, by default `wheels`), COURSE_YES=1 (answer every
+question with yes).
 
 uv makes the environment and fills it from requirements.lock. What it can't know is
 here: Horovod's patch and build, Open MPI's launcher, the kernel, a first sum.
@@ -50,6 +52,7 @@ INTERRUPTS = {
     if hasattr(signal, name)
 }
 PATCH = Path(__file__).with_name("horovod.patch")
+WHEELS = ROOT / "wheels"
 FIRST_SUM = Path(__file__).with_name("first_sum.py")
 QUIET_IMPORT = Path(__file__).with_name("quiet_import.py")
 PATIENT = Path(__file__).with_name("patient.cpp")
@@ -59,10 +62,25 @@ LAB_SERVER = Path(__file__).with_name("jupyterlab") / "server.json"
 
 # The environment takes 3 GB, and building Horovod 1 GB more for a while.
 NEEDED_GB = 5
+NEEDED_WITH_CUDA_GB = 9
 NEEDED_TO_GO_ON_GB = 1.5
+
+# What stands where nobody has said whether to set up for GPUs.
+DETECT = "detect"
 
 # Variables of the caller's that would lead uv, pip, Open MPI or the build astray.
 STRAY = "PIP_PREFIX PIP_TARGET PYTHONHOME PYTHONPATH __PYVENV_LAUNCHER__".split()
+
+WITHOUT_GPUS = """\
+This sets the course up with GPUs. Get what is missing and run the same command again;
+or set it up without them, on cores, and later with them (GPU=1):
+    GPU=0 make lab"""
+
+# A compiler's own words for what is wrong, or CMake's.
+FIRST_ERROR = re.compile(
+    r"^ *\S+?[:(]\d+[:)].*?\berror: .*|^ *\S*error: .*|^ *CMake Error.*(?:\n .*|\n$)*",
+    re.M,
+)
 
 LAUNCHER = """\
 #!/bin/sh
@@ -71,6 +89,8 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OPAL_PREFIX={pr
 # TensorFlow shows all libraries its own hwloc. Open MPI, loaded before it, would take
 # functions of that when it ends, and crash, unless it has found all of its own by then.
 # This is for the workers alone: with it, Slurm's programs can't load their plugins.
+# Without ssh, Open MPI would not even start workers on this machine.
+command -v ssh > /dev/null || [ -n "$OMPI_MCA_plm" ] || export OMPI_MCA_plm=^rsh
 exec {prefix}/bin/orterun -x LD_BIND_NOW=1 "$@"
 """
 
@@ -103,8 +123,11 @@ class Home:
         self.scratch = self.state / "scratch"  # empty at the start of every stage
         self.claim = None  # the open lock file, while this process is at work
         self.gpu = os.environ.get("GPU") or self.stamp()[1]
-        if self.gpu not in ("0", "1"):
+        if self.gpu not in ("0", "1", DETECT):
             raise SetupError(f"GPU={self.gpu} is neither GPU=1 nor GPU=0.")
+        self.detected = self.gpu == DETECT and bool(prerequisites.driver())
+        if self.gpu == DETECT:
+            self.gpu = "1" if self.detected else "0"
 
     @property
     def site(self):
@@ -112,7 +135,7 @@ class Home:
 
     def stamp(self):
         path = self.state / "stamp"
-        return path.read_text().split("\n") if path.exists() else ["", "0"]
+        return path.read_text().split("\n") if path.exists() else ["", DETECT]
 
     def done(self):
         """The keys of the finished stages; none when their Python is gone."""
@@ -155,7 +178,8 @@ class Home:
         if status != 0:
             with self.log.open(errors="replace") as log:
                 log.seek(start)
-                raise SetupError(explain(status, log.read(), shown(self.log)))
+                compiler = prerequisites.compiler(variables.get("CXX"))
+                raise SetupError(explain(status, log.read(), shown(self.log), compiler))
 
     def environment(self, variables):
         """The caller's environment variables, with what the set-up needs."""
@@ -229,9 +253,68 @@ def find_python(home):
     return PYTHONS[0]
 
 
+def add_horovod(home):
+    """Horovod, from a wheel that fits if there is one, else built from its source."""
+    found = fitting_wheel(home)
+    if found:
+        print(f"found: {shown(found)},", end=" ", flush=True)
+    anew = ("install", "--no-deps", "--no-cache", "--reinstall")
+    home.uv_pip(*anew, found or build_horovod(home), minutes=10)
+    if found:
+        try:
+            home.run(home.python, FIRST_SUM, minutes=5)
+        except SetupError as error:
+            raise SetupError(
+                f"{error}\n\n{shown(found)} does not work on this system. Move it\n"
+                "away, and run the same command again: Horovod will be built here."
+            ) from None
+
+
+def wheels_folder():
+    return Path(os.environ.get("COURSE_WHEELS") or WHEELS)
+
+
+def fitting_wheel(home):
+    """The wheel of Horovod for this environment's Python and TensorFlow, and for GPUs
+    or not; None without one. The first sum shows whether it works here."""
+    version = horovod_version(home).replace("+", r"\+")
+    tag = home.site.parent.name.replace("python", "cp").replace(".", "")
+    machine = "arm64" if sys.platform == "darwin" else platform.machine()
+    name = re.compile(rf"horovod-{version}-{tag}-{tag}-\w+_{machine}\.whl")
+    there = sorted(wheels_folder().glob("*.whl"))
+    return next((path for path in there if name.fullmatch(path.name)), None)
+
+
+def horovod_version(home):
+    """Horovod's version, and behind the + what it is built against."""
+    locked = dict(
+        re.findall(r"^(horovod|tensorflow)==([\w.]+)", LOCK.read_text(), re.M)
+    )
+    nccl = ".nccl" if home.gpu == "1" else ""
+    return f"{locked['horovod']}+tf{locked['tensorflow']}{nccl}"
+
+
 def build_horovod(home):
-    """Horovod from its source release, patched, against the TensorFlow just installed.
-    It is never kept for a later build, which may be for another TensorFlow."""
+    """A wheel of Horovod from its source release, patched, against the TensorFlow just
+    installed. It stays beside the log, where `wheel` finds it."""
+    problems = compiler_problems(home)
+    if problems:
+        raise SetupError(problems)
+    folder = patched_source(home)
+    # What stands behind the + of its version.
+    local = horovod_version(home).partition("+")[2]
+    (folder / "setup.cfg").write_text(f"[egg_info]\ntag_build = +{local}\n")
+    built = home.state / "built"
+    remove(built)
+    wheel = (home.python, "-m", "pip", "wheel", "--no-input", "--no-deps", folder)
+    into = ("--no-build-isolation", "--no-cache-dir", "--wheel-dir", built)
+    temporary = {"TMPDIR": str(home.scratch)}  # /tmp is too small in places
+    home.run(*wheel, *into, minutes=90, **temporary, **build_variables(home))
+    return next(built.glob("*.whl"))
+
+
+def patched_source(home):
+    """The folder of Horovod's source release, with our patch, in `home.scratch`."""
     pip = (home.python, "-m", "pip", "download", "--no-input", "--no-deps")
     source = ("--no-binary=:all:", "--no-build-isolation", "--dest", home.scratch)
     listed = home.listed("horovod")
@@ -242,8 +325,7 @@ def build_horovod(home):
     # In a folder that the course's repository ignores, git would do nothing, silently.
     apply = ("git", "-C", folder, "apply", "--verbose", PATCH)
     home.run(*apply, minutes=1, GIT_CEILING_DIRECTORIES=str(home.scratch))
-    anew = ("install", "--no-deps", "--no-cache", "--reinstall", folder)
-    home.uv_pip(*anew, minutes=90, **build_variables(home))
+    return folder
 
 
 def build_variables(home):
@@ -255,15 +337,26 @@ def build_variables(home):
     variables = {"MAKEFLAGS": f"-j{jobs}", "HOROVOD_WITHOUT_PYTORCH": "1"}
     for part in ("TENSORFLOW", "MPI", "GLOO"):
         variables[f"HOROVOD_WITH_{part}"] = "1"
+    # Old code, of which today's compilers think little.
+    variables["CXXFLAGS"] = f"{os.environ.get('CXXFLAGS', '')} -w"
+    libraries = ["../../../..", "../../tensorflow"]
     if home.gpu == "1":
         cuda = prerequisites.cuda_home()
         variables["HOROVOD_GPU_OPERATIONS"] = "NCCL"
         variables["HOROVOD_CUDA_HOME"] = cuda
+        # Horovod takes the C++ compiler for the code around kernels, too.
+        compiler = prerequisites.host_compiler(cuda)
+        variables["CXX"] = variables["CUDAHOSTCXX"] = compiler
         # Horovod asks the first nvcc on PATH for what it can compile.
         path = home.environment({})["PATH"]
         variables["PATH"] = f"{cuda}/bin{os.pathsep}{path}"
         if "HOROVOD_NCCL_HOME" not in os.environ:
+            libraries.append("../../nvidia/nccl/lib")
             variables.update(packaged_nccl(home.site / "nvidia" / "nccl"))
+    # As seen from Horovod's own library, so that a wheel works in any environment.
+    origin = "@loader_path" if sys.platform == "darwin" else "$ORIGIN"
+    paths = " ".join(f"-Wl,-rpath,{origin}/{folder}" for folder in libraries)
+    variables["LDFLAGS"] = f"{os.environ.get('LDFLAGS', '')} {paths}"
     return variables
 
 
@@ -277,7 +370,6 @@ def packaged_nccl(folder):
         "HOROVOD_NCCL_INCLUDE": str(folder / "include"),
         "HOROVOD_NCCL_LIB": str(library),
         "HOROVOD_NCCL_LINK": "SHARED",
-        "LDFLAGS": f"{os.environ.get('LDFLAGS', '')} -Wl,-rpath,{library}",
     }
 
 
@@ -296,8 +388,14 @@ def install_course(home):
         replace(home.bin / name, launcher, mode=0o755)
     replace(home.site / "course_quiet_import.py", QUIET_IMPORT.read_text())
     replace(home.site / "course.pth", START_UP)
-    compiler = (os.environ.get("CXX", "c++"), "-O2", "-shared", "-fPIC")
-    home.run(*compiler, "-o", home.prefix / "lib" / "patient.so", PATIENT, minutes=1)
+    if prerequisites.compiler_problem():
+        print(
+            "without a C++ compiler, checks take a fifth longer;", end=" ", flush=True
+        )
+    else:
+        compiler = (os.environ.get("CXX", "c++"), "-O2", "-shared", "-fPIC")
+        library = home.prefix / "lib" / "patient.so"
+        home.run(*compiler, "-o", library, PATIENT, minutes=1)
     set_up_jupyterlab(home)
 
 
@@ -337,7 +435,7 @@ def check_all_reduce(home):
 # when it or one before it changes.
 STAGES = (
     ("700 MB of Python packages", install_packages, [LOCK]),
-    ("Horovod, built from source in 3 to 10 minutes", build_horovod, [PATCH]),
+    ("Horovod, built from source in 2 to 10 minutes", add_horovod, [PATCH]),
     (
         "the course and its Jupyter kernel",
         install_course,
@@ -366,6 +464,8 @@ def set_up(home):
             return  # another process did it meanwhile
         home.log.write_text("")
         print(f"Setting up {shown(home.prefix)}; details in {shown(home.log)}")
+        if home.detected:
+            print("for the NVIDIA GPUs of this machine (with GPU=0: without them)")
         while done != keys:
             title, action, _ = STAGES[len(done)]
             home.write_stamp(done)
@@ -389,6 +489,19 @@ def add_spark(home):
         home.scratch.mkdir(exist_ok=True)
         home.uv_pip("install", *exact, minutes=60)
         remove(home.scratch)
+
+
+def keep_wheel(home):
+    """Copy the wheel of what was built to where other set-ups look for one."""
+    built = next((home.state / "built").glob("*.whl"), None)
+    if built is None:
+        raise SetupError(
+            f"Horovod was not built here, but taken from {shown(wheels_folder())}. To\n"
+            f"build it: move that folder away, rm -r {shown(home.prefix)}, make wheel"
+        )
+    WHEELS.mkdir(exist_ok=True)
+    shutil.copy2(str(built), str(WHEELS))
+    print(f"{shown(WHEELS / built.name)} is for {home.site.parent.name}.", flush=True)
 
 
 def add_beside(home, name):
@@ -439,15 +552,29 @@ def check_machine(home):
             f"{shown(home.prefix)} was made by something else. Delete it, or move it\n"
             f"away, and run the same command again:\n    rm -r {shown(home.prefix)}"
         )
-    needed_gb = NEEDED_TO_GO_ON_GB if home.done() else NEEDED_GB
+    if "COURSE_WHEELS" in os.environ and not wheels_folder().is_dir():
+        raise SetupError(f"COURSE_WHEELS={wheels_folder()} is not a folder.")
+    needed_gb = NEEDED_WITH_CUDA_GB if home.gpu == "1" else NEEDED_GB
+    if home.done():
+        needed_gb = NEEDED_TO_GO_ON_GB
     problems = [
-        prerequisites.compiler_problem(),
+        # Whether one of these fits is known as soon as there is a Python.
+        None if any(wheels_folder().glob("*.whl")) else compiler_problems(home),
         prerequisites.disk_problem(home.prefix, needed_gb),
         prerequisites.uv_problem(),
-        prerequisites.cuda_problem() if home.gpu == "1" else None,
+        prerequisites.driver_problem() if home.detected else None,
     ]
     if any(problems):
+        problems.append(WITHOUT_GPUS if home.gpu == "1" else None)
         raise SetupError("\n\n".join(filter(None, problems)))
+
+
+def compiler_problems(home):
+    """What is missing to build Horovod here; None when nothing is."""
+    problems = [prerequisites.compiler_problem()]
+    if home.gpu == "1":
+        problems.append(prerequisites.cuda_problem())
+    return "\n\n".join(filter(None, problems)) or None
 
 
 def conda_home():
@@ -463,7 +590,7 @@ def conda_home():
     )
 
 
-def explain(status, output, log):
+def explain(status, output, log, compiler):
     """Why a command failed: the end of its output, and a remedy where one is known."""
     end = "\n".join("    " + line for line in output.strip().splitlines()[-12:])
     text = f"The set-up failed ({status}). The end of {log}:\n{end}"
@@ -477,6 +604,17 @@ def explain(status, output, log):
             "700 MB; after that the course needs no network. Connect, or name your\n"
             "network's proxy, and run the same command again:\n"
             "    Debian, Ubuntu, Fedora, macOS:  export https_proxy=http://HOST:PORT"
+        )
+    wrong = FIRST_ERROR.search(output)
+    if wrong and "Building wheel" in output:
+        return (
+            f"Horovod could not be built. The first error in {log}:\n"
+            f"    {wrong.group().strip()}\n"
+            f"The compiler: {compiler}\n"
+            "Try another one that is installed here, such as the next older one:\n"
+            "    CXX=g++-12 make setup\n"
+            "or put a wheel of Horovod into the folder wheels (INSTALL.md says how).\n"
+            f"Either way, please open an issue with {log}."
         )
     return text
 
@@ -533,13 +671,15 @@ def main():
     wishes = sys.argv[1:]
     in_conda = wishes[:1] == ["conda"]
     added = wishes[1:] if in_conda else wishes
-    if added not in ([], ["spark"], *([name] for name in BESIDE)):
+    if added not in ([], ["spark"], ["wheel"], *([name] for name in BESIDE)):
         raise SetupError(__doc__)
     home = conda_home() if in_conda else Home(ROOT / ".venv")
     set_up(home)
     for name in added:
         if name == "spark":
             add_spark(home)
+        elif name == "wheel":
+            keep_wheel(home)
         else:
             add_beside(home, name)
     print(f"{shown(home.prefix)} is ready.", flush=True)

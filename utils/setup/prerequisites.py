@@ -7,9 +7,11 @@ import contextlib
 import glob
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
 
 PYTHONS = ("3.13", "3.12", "3.11", "3.10")  # that TensorFlow has; most wanted first
 
@@ -61,6 +63,14 @@ def platform_problem(system, machine, libc):
     return None
 
 
+def compiler(command=None):
+    """The first line of what a compiler, $CXX or the system's, says of itself."""
+    command = command or os.environ.get("CXX") or "c++"
+    return (quietly("/bin/sh", "-c", command + " --version") or "unknown").split("\n")[
+        0
+    ]
+
+
 def compiler_problem():
     """Compiles a small program with $CXX or the system's compiler."""
     check = "command -v make && command -v git && "
@@ -91,6 +101,27 @@ def uv_problem():
     )
 
 
+# The first driver for Linux that runs what a CUDA 12 has compiled.
+LEAST_DRIVER = (525, 60)
+
+
+def driver():
+    """The version of NVIDIA's driver, such as (550, 54, 14); () without a GPU."""
+    query = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    found = re.match(r"[\d.]+", (quietly(*query) or "").strip())
+    return tuple(int(part) for part in found.group().split(".")) if found else ()
+
+
+def driver_problem():
+    if driver() >= LEAST_DRIVER:
+        return None
+    have, least = (".".join(map(str, v)) for v in (driver(), LEAST_DRIVER))
+    return (
+        f"The driver of this machine's GPUs, {have}, is too old for CUDA 12, which\n"
+        f"takes {least} or newer: update it as you installed it, and restart."
+    )
+
+
 def cuda_home():
     """The folder of CUDA's toolkit 12, which TensorFlow was built with; None without
     one. Where a newer one comes first, this may be beside it."""
@@ -98,20 +129,73 @@ def cuda_home():
     found = [os.path.dirname(os.path.dirname(nvcc)), *glob.glob("/usr/local/cuda*")]
     named = os.environ.get("HOROVOD_CUDA_HOME")
     for folder in [named] if named else found:
-        if "release 12." in (quietly(f"{folder}/bin/nvcc", "--version") or ""):
+        if "release 12." in (quietly(folder + "/bin/nvcc", "--version") or ""):
             return folder
     return None
 
 
+def host_compiler(cuda):
+    """The compiler that this toolkit's nvcc takes for the code around its kernels; None
+    if it takes none of those here. Each toolkit refuses compilers newer than itself.
+
+    CUDAHOSTCXX and CXX name one; else it is the system's, or the newest g++ that works.
+    """
+    named = os.environ.get("CUDAHOSTCXX") or os.environ.get("CXX")
+    others = [f"g++-{number}" for number in range(15, 10, -1)]
+    with tempfile.TemporaryDirectory() as folder:
+        program = os.path.join(folder, "program.cu")
+        with open(program, "w") as file:
+            file.write("#include <vector>\n__global__ void kernel() {}\n")
+        for candidate in [named] if named else ["c++", *others]:
+            path = shutil.which(candidate)
+            compile_it = ("-ccbin", path, "-c", program, "-o", program + ".o")
+            if path and quietly(cuda + "/bin/nvcc", *compile_it) is not None:
+                return path
+    return None
+
+
 def cuda_problem():
-    if cuda_home():
+    """Why Horovod can't be built for GPUs here, and the command that changes it."""
+    cuda = cuda_home()
+    if cuda and host_compiler(cuda):
         return None
-    return remedy(
-        "GPU=1 needs nvcc of NVIDIA's CUDA toolkit 12, as TensorFlow is built so;\n"
-        "HOROVOD_CUDA_HOME=/path names another place. With NVIDIA's package source:",
-        "install cuda-toolkit-12-9",
-        "install cuda-toolkit-12-9",
-        "has no CUDA; leave GPU=1 out",
+    if cuda:
+        return (
+            f"{cuda}/bin/nvcc, CUDA's compiler, takes none of the C++ compilers here;\n"
+            f"this one is too new for it: {compiler()}\n"
+            "Add an older one:"
+        ) + get_for_cuda("g++-12", "gcc-toolset-12-gcc-c++", "gxx=12")
+    return (
+        "For GPUs, Horovod is built with nvcc of NVIDIA's CUDA toolkit 12, as\n"
+        "TensorFlow was. It is not here (HOROVOD_CUDA_HOME=/path names it). Get it:"
+    ) + get_for_cuda(*TOOLKITS)
+
+
+# Debian's and Ubuntu's own; NVIDIA's for Fedora and its kin; conda-forge's.
+TOOLKITS = (
+    "nvidia-cuda-toolkit g++-13",
+    "cuda-toolkit-12-9",
+    "cuda-nvcc=12 cuda-cudart-dev=12 cuda-version=12",
+)
+
+
+def get_for_cuda(apt, dnf, conda):
+    """The one command for this system and this user that gets such packages."""
+    if os.geteuid() != 0 and not shutil.which("sudo"):
+        return (
+            f"\n    micromamba create --prefix ~/cuda --channel conda-forge {conda}\n"
+            "(which needs no root), and name that folder: HOROVOD_CUDA_HOME=~/cuda"
+        )
+    sudo = "" if os.geteuid() == 0 else "sudo "
+    if shutil.which("dnf"):
+        return (
+            f"\n    {sudo}dnf install {dnf}\n"
+            "(from NVIDIA's package source for your system, if dnf doesn't know it)"
+        )
+    return (
+        f"\n    {sudo}apt install {apt}\n"
+        "(Debian has it in its part non-free; before Debian 13 and Ubuntu 24.04, take\n"
+        "cuda-toolkit-12-9 from NVIDIA's package source for your system)"
     )
 
 
@@ -134,13 +218,18 @@ def disk_full(folder, needed_gb, free_gb):
 
 
 def python_problem():
-    """For when none is found."""
+    """For when none is found, or only one that is newer than TensorFlow's packages."""
     named = os.environ.get("PYTHON")
     subject = f"PYTHON={named} is not" if named else "Missing:"
+    problem = f"{subject} a Python from {PYTHONS[-1]} to {PYTHONS[0]}."
+    major, minor = sys.version_info[:2]
+    too_new = (major, minor) > tuple(map(int, PYTHONS[0].split(".")))
+    if too_new:
+        problem += f"\nTensorFlow 2.21 has no package for Python {major}.{minor} yet."
     return (
         remedy(
-            f"{subject} a Python from {PYTHONS[-1]} to {PYTHONS[0]}.",
-            "install python3",
+            problem,
+            f"install python{'3.13 python3.13-venv' if too_new else '3'}",
             "install python3.12",
             "brew install python@3.12",
         )
