@@ -37,6 +37,7 @@ INSIDE = """
 root=$1; shift
 mount -t proc proc "$root/proc"
 mount --rbind /dev "$root/dev"
+mount --rbind /sys "$root/sys"
 for shared in $1; do
     from=${shared%%=*} to=$root${shared#*=}
     if [ -d "$from" ]; then mkdir -p "$to"; else touch "$to"; fi
