@@ -36,7 +36,15 @@ PASSED_ON = re.compile(r"PIP_|UV_|SSL_|https?_proxy|no_proxy|CI$", re.I)
 INSIDE = """
 root=$1; shift
 mount -t proc proc "$root/proc"
-mount --rbind /dev "$root/dev"
+# Devices of its own: what packages make there is gone with the system.
+mount -t tmpfs devices "$root/dev"
+mkdir "$root/dev/shm"
+mount -t tmpfs memory "$root/dev/shm"
+ln -s /proc/self/fd "$root/dev/fd"
+for device in null zero full random urandom tty; do
+    touch "$root/dev/$device"
+    mount --bind "/dev/$device" "$root/dev/$device"
+done
 mount --rbind /sys "$root/sys"
 for shared in $1; do
     from=${shared%%=*} to=$root${shared#*=}

@@ -94,10 +94,10 @@ command -v ssh > /dev/null || [ -n "$OMPI_MCA_plm" ] || export OMPI_MCA_plm=^rsh
 exec {prefix}/bin/orterun -x LD_BIND_NOW=1 "$@"
 """
 
-# What every Python of the environment does when it starts: it finds Open MPI (for ssh,
-# see above), is quiet about missing GPUs, and has TensorFlow's faster convolutions, which
-# are left off on processors that don't report certain instructions, as many virtual
-# machines don't.
+# What every Python of the environment does when it starts: it finds Open MPI (without
+# ssh, see above), is quiet about missing GPUs, and has TensorFlow's faster convolutions,
+# which are left off on processors that don't report certain instructions, as many
+# virtual machines don't.
 START_UP = """\
 import os, sys; os.environ["OPAL_PREFIX"] = sys.prefix; \
 any(os.path.exists(folder + "/ssh") for folder in os.get_exec_path()) or \
