@@ -95,9 +95,9 @@ exec {prefix}/bin/orterun -x LD_BIND_NOW=1 "$@"
 """
 
 # What every Python of the environment does when it starts: it finds Open MPI (without
-# ssh, see above), is quiet about missing GPUs, and has TensorFlow's faster convolutions,
-# which are left off on processors that don't report certain instructions, as many
-# virtual machines don't.
+# ssh, see above), is quiet about missing GPUs, and has TensorFlow's faster
+# convolutions, which are left off on processors that don't report certain
+# instructions, as many virtual machines don't.
 START_UP = """\
 import os, sys; os.environ["OPAL_PREFIX"] = sys.prefix; \
 any(os.path.exists(folder + "/ssh") for folder in os.get_exec_path()) or \
