@@ -6,6 +6,7 @@ from utils.checking import doctor, gpu
 from utils.checking.doctor import LIMITED, MISSING, OK
 
 A100 = "0, NVIDIA A100-SXM4-40GB, 8.0, 550.54.15, 40960, 423"
+V100 = "0, Tesla V100-SXM2-16GB, 7.0, 550.54.15, 40960, 423"
 H100 = "1, NVIDIA H100 80GB HBM3, 9.0, 560.35.03, 81559, 1"
 B200 = "0, NVIDIA B200, 10.0, 570.86.10, 183359, 0"
 T4 = "0, Tesla T4, 7.5, 525.60.13, 15360, 15000"
@@ -87,6 +88,8 @@ def test_versions_that_libraries_tell_as_a_number():
         (K80, {}, "driver 470.57.2 is too old", ""),
         (T4, {}, "", "GPU 0 has less than 4 GiB free"),
         (A100, {"cudnn": 8902}, "built for cuDNN 9, and there is 8.9.2", ""),
+        (V100, {"cudnn": 91000}, "", ""),
+        (V100, {"cudnn": 91100}, "cuDNN 9.11.0 has no kernels for compute cap", ""),
         (A100, {"cudnn": 0}, "there is none that loads", ""),
         (A100, {"built_cudnn": "8"}, "built for cuDNN 8, and there is 9.3.0", ""),
         (A100, {"built_cudnn": "9.3", "cudnn": 90100}, "cuDNN 9.3, and there is", ""),
@@ -135,6 +138,15 @@ def test_the_doctor_s_lines(installed, answer, changes, states, words):
     assert [line.state for line in lines] == states
     assert words in " ".join(line.found for line in lines)
     assert [bool(line.fix) for line in lines] == [state != OK for state in states]
+
+
+def test_a_missing_driver_is_said_where_gpus_were_set_up_for(monkeypatch):
+    monkeypatch.setattr(doctor.machine, "has_cudnn", lambda: True)
+    (line,) = doctor._gpu_lines(0, [], {})
+    assert line.state == LIMITED
+    assert "none seen, though cuDNN" in line.found
+    assert "525.60 or newer" in line.fix
+    assert "GPU=0" in line.fix
 
 
 def test_a_convolution_that_does_not_end_may_still_be_compiling():

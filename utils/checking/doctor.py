@@ -364,6 +364,13 @@ def _gpu_lines(installed: int, gpus: list[gpu.Gpu], facts: dict) -> list[Line]:
     """installed: how many GPUs; gpus: what is known of them; facts: of `_gpu_facts`."""
     if not installed:
         found = "none, and none needed: a core stands in for each"
+        if machine.has_cudnn() and not gpus:
+            found = "none seen, though cuDNN, which only GPUs need, is installed"
+            fix = (
+                "`nvidia-smi` lists the GPUs that NVIDIA's driver sees; install driver "
+                "525.60 or newer, or go back to cores with `make setup GPU=0`"
+            )
+            return [Line("gpus", "GPUs", found, LIMITED, fix)]
         return [Line("gpus", "GPUs", found)]
     visible = facts.get("gpus", 0)
     if visible < installed:

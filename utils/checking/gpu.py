@@ -32,6 +32,8 @@ DRIVERS = {
     (12, 9): (575, 51),
     (13, 0): (580, 65),
 }
+# The first cuDNN for CUDA 12 whose libraries begin at compute capability 7.5 (Turing).
+CUDNN_WITHOUT_VOLTA = (9, 11, 0)
 LEAST_MEMORY = 4_000  # MiB that the gpu profile's WRN-16-10 takes with batches of 64
 
 
@@ -160,6 +162,13 @@ def problems(gpus: Sequence[Gpu], facts: Mapping) -> tuple[list[str], list[str]]
                     "on GPUs as new as that, this compiling was seen to fail, with "
                     f"CUDA_ERROR_INVALID_PTX (tensorflow#101746); {ON_CORES}"
                 )
+        library = of_library(facts.get("cudnn") or 0)
+        if library >= CUDNN_WITHOUT_VOLTA and gpu.capability < (7, 5):
+            forbids.append(
+                f"cuDNN {'.'.join(map(str, library))} has no kernels for compute "
+                f"capability {capability}, only from 7.5 on: it takes a newer GPU; "
+                f"{ON_CORES}"
+            )
         driver = least_driver(cuda, how == "compiled") if cuda else ()
         if gpu.driver < driver:
             forbids.append(

@@ -86,7 +86,10 @@ def set_up():
                 os.killpg(make.pid, signal.SIGTERM)
             raise
     if make.returncode:
-        raise HostError("The set-up failed; above is why. Then run this cell again.")
+        raise HostError(
+            "The set-up failed; above is why. Then run this cell again. (What stands "
+            "there before `make` goes into a cell of its own: %env GPU=0)"
+        )
 
 
 def refuse_early_imports(prefix):
