@@ -1,30 +1,26 @@
 """Train a WideResNet on Fashion-MNIST: on one device, or on many with Horovod.
 
-    python solutions/fashion_mnist_solution.py --epochs 3
     mpirun -np 2 python solutions/fashion_mnist_solution.py --epochs 3
-    course run -np 2 solutions/fashion_mnist_solution.py -- --epochs 3
 
-One worker; two workers; two workers with the `mpirun` flags that suit this machine,
-with progress shown and the log kept. Have GPUs? Start a worker for each, no more.
+This trains with two workers, and without `mpirun -np 2` with one.
 """
 
 import argparse
 import os
 import time
-from pathlib import Path
 
-os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
+os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2, because Horovod knows no Keras 3
 
 import tensorflow as tf
 
 # Step 1: Import Horovod's Keras interface under its usual name, hvd.
 import horovod.tensorflow.keras as hvd
 
-from utils import data, logs
+from utils import data
 
-# Step 1: Start Horovod. Then give each worker a GPU of its own: the only one that
-# it sees, if a scheduler has chosen, else the one numbered like its local rank; with
-# memory growth on. Without GPUs there is nothing to pin.
+# Step 1: Start Horovod. Then give each worker one GPU: the only one that it can see, if
+# a scheduler has hidden the others, and else the one whose number is its local rank.
+# Let its memory grow as needed. Without GPUs there is nothing to pin.
 hvd.init()
 gpus = tf.config.list_physical_devices("GPU")
 if gpus:
@@ -32,135 +28,111 @@ if gpus:
     tf.config.set_visible_devices(gpu, "GPU")
     tf.config.experimental.set_memory_growth(gpu, True)
 
+# Step 2: Only rank 0 writes files, and only rank 0 speaks.
+# was: is_root = True
+# was: verbose = 1
+is_root = hvd.rank() == 0
+verbose = 1 if is_root else 0
+
 on_gpu = bool(tf.config.list_physical_devices("GPU"))
-parser = argparse.ArgumentParser(
-    description="Train a WideResNet on Fashion-MNIST.",
-    formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-)
-option = parser.add_argument
-option("--log-dir", help="folder for history.csv; a new one below logs/ if not given")
-option("--batch-size", type=int, default=64, help="training images per worker and step")
-option("--val-batch-size", type=int, default=200, help="validation images likewise")
-option("--epochs", type=int, default=40, help="train at most so many epochs")
-option("--base-lr", type=float, default=0.02, help="learning rate of the first epochs")
-option("--wd", type=float, default=5e-6, help="L2 weight decay")
-option("--target-accuracy", type=float, default=0.85, help="validation accuracy to ...")
-option("--patience", type=int, default=2, help="... exceed in so many epochs running")
-option("--depth", type=int, default=16, choices=range(4, 41, 6), help="d of WRN-d-k")
-option("--width", type=int, default=10 if on_gpu else 1, help="k of WRN-d-k")
-option("--train-images", type=int, help="take so many, and a sixth to validate on")
-option("--data", choices=["auto", "real", "sample"], default="auto", help="data set")
-option("--seed", type=int, help="make weights and batches repeatable")
-option("--tensorboard", action="store_true", help="write TensorBoard logs as well")
+# `course run` has a folder ready for the logs; otherwise make one named by the time.
+log_dir = os.getenv("COURSE_RUN", time.strftime("logs/%Y-%m-%d_%H-%M-%S"))
+parser = argparse.ArgumentParser(description="Train a WideResNet on Fashion-MNIST.")
+add = parser.add_argument
+add("--log-dir", default=log_dir, help="Write history.csv to this folder.")
+add("--batch-size", type=int, default=64, help="Train each worker on such batches.")
+add("--val-batch-size", type=int, default=200, help="Validate on such batches.")
+add("--epochs", type=int, default=40, help="Train for at most this many epochs.")
+add("--base-lr", type=float, default=0.02, help="Start with this learning rate.")
+add("--wd", type=float, default=5e-6, help="Use this L2 weight decay.")
+add("--target-accuracy", type=float, default=0.85, help="Stop above this accuracy.")
+add("--patience", type=int, default=2, help="Stop after as many such epochs in a row.")
+add("--width", type=int, default=10 if on_gpu else 1, help="Train WRN-16-WIDTH.")
+add("--train-images", type=int, help="Use only this many of the training images.")
+add("--seed", type=int, help="Draw the same random numbers in every run.")
 args = parser.parse_args()
 
-# Step 2: Only the first worker speaks; N workers printing at once is unreadable.
-# was: verbose = 1
-verbose = 1 if hvd.rank() == 0 else 0
-
-data.seed_worker(args.seed)  # also if given: other random numbers on each worker
-dataset = data.load(args.data, args.train_images)
+data.seed_worker(args.seed)  # different random numbers on each worker, seed or not
+dataset = data.load(train_images=args.train_images)
 data.check_batch_size(dataset, args.batch_size)
-if verbose:
-    print(f"{len(dataset.x_train)} training images from {dataset.name}")
 
-# The input pipeline: numbers of images, in a random order; as soon as all were drawn,
-# in a new one. Whole batches of numbers become batches of images, flipped and shifted
-# at random. Who draws what? Each worker by itself, from all images.
+# Training: shuffle the numbers of all images, anew in each pass, and cut them into
+# batches. Then turn each batch of numbers into images, flipped and shifted at random.
 train = tf.data.Dataset.range(len(dataset.x_train))
 train = train.shuffle(len(dataset.x_train))
-train = train.batch(args.batch_size, drop_remainder=True)
-train = train.repeat()
-train = train.map(data.augmented(dataset))
-train = train.prefetch(2).with_options(data.one_thread())
+train = train.batch(args.batch_size, drop_remainder=True).repeat()
+train = train.map(data.augmented(dataset)).prefetch(2).with_options(data.one_thread())
 
-# Validation: likewise at random, but the images are as they are, and none is left out.
-validation = tf.data.Dataset.range(len(dataset.x_test))
-validation = validation.shuffle(len(dataset.x_test))
-validation = validation.batch(args.val_batch_size)
-validation = validation.repeat()
-validation = validation.map(data.as_they_are(dataset))
-validation = validation.prefetch(2).with_options(data.one_thread())
-
+# Validation: shuffled, too, but neither flipped nor shifted.
+validation = data.validation_batches(dataset, args.val_batch_size, args.seed)
 
 # The network: a wide residual network (Zagoruyko and Komodakis, 2016,
-# arXiv:1605.07146), with max-pooling between its three groups instead of strides.
+# arXiv:1605.07146), simplified: it normalizes after each convolution, not before, and
+# has max-pooling between its three groups instead of strides.
+layers, l2 = tf.keras.layers, tf.keras.regularizers.L2(args.wd)
+
+
 def conv(x, filters, size):
-    return tf.keras.layers.Conv2D(
-        filters,
-        size,
-        padding="same",
-        use_bias=False,
-        kernel_initializer="he_normal",
-        kernel_regularizer=tf.keras.regularizers.L2(args.wd),
-    )(x)
+    options = {"kernel_initializer": "he_normal", "kernel_regularizer": l2}
+    return layers.Conv2D(filters, size, padding="same", use_bias=False, **options)(x)
 
 
 def cbr(x, filters):
-    """Convolution, batch normalisation, ReLU."""
+    """Convolution, batch normalization, ReLU."""
     x = conv(x, filters, 3)
-    # Keras' default momentum, 0.99, would need far more steps than a short run has.
-    x = tf.keras.layers.BatchNormalization(momentum=0.9)(x)
-    return tf.keras.layers.ReLU()(x)
+    x = layers.BatchNormalization(momentum=0.9)(x)  # 0.99 is too slow for short runs
+    return layers.ReLU()(x)
 
 
 def conv_block(x, filters):
-    """Two cbr and a way around them; a 1x1 convolution where the width changes."""
+    """Two cbr, and a way around them: a 1x1 convolution where the width changes."""
     shortcut = x if x.shape[-1] == filters else conv(x, filters, 1)
-    x = cbr(x, filters)
-    x = tf.keras.layers.Dropout(0.01)(x)
-    x = cbr(x, filters)
-    return tf.keras.layers.Add()([x, shortcut])
+    x = layers.Dropout(0.01)(cbr(x, filters))
+    return layers.Add()([cbr(x, filters), shortcut])
 
 
-def wide_resnet(depth, width):
-    image = tf.keras.Input((28, 28, 1))
-    x = cbr(image, 16)
-    for group, filters in enumerate([16 * width, 32 * width, 64 * width]):
-        if group > 0:
-            x = tf.keras.layers.MaxPooling2D(2)(x)
-        for _ in range((depth - 4) // 6):
-            x = conv_block(x, filters)
-    x = tf.keras.layers.GlobalAveragePooling2D()(x)
-    x = tf.keras.layers.Dense(10, activation="softmax")(x)
-    return tf.keras.Model(image, x)
-
+image = tf.keras.Input((28, 28, 1))
+x = cbr(image, 16)
+x = conv_block(conv_block(x, 16 * args.width), 16 * args.width)
+x = layers.MaxPooling2D(2)(x)
+x = conv_block(conv_block(x, 32 * args.width), 32 * args.width)
+x = layers.MaxPooling2D(2)(x)
+x = conv_block(conv_block(x, 64 * args.width), 64 * args.width)
+x = layers.GlobalAveragePooling2D()(x)
+model = tf.keras.Model(image, layers.Dense(10, activation="softmax")(x))
+if verbose:
+    print(f"{len(dataset.x_train)} training images from {dataset.name}")
+    print(f"WRN-16-{args.width} with {model.count_params():,} parameters")
 
 optimizer = tf.keras.optimizers.SGD(args.base_lr, momentum=0.9)
 
 # Step 3: Average the gradients of all workers before each update of the weights.
 optimizer = hvd.DistributedOptimizer(optimizer)
 
-model = wide_resnet(args.depth, args.width)
-model.compile(
-    optimizer=optimizer,
-    loss=tf.keras.losses.CategoricalCrossentropy(),
-    metrics=["accuracy"],
-)
-if verbose:
-    print(f"WRN-{args.depth}-{args.width} with {model.count_params():,} parameters")
+model.compile(optimizer, loss="categorical_crossentropy", metrics=["accuracy"])
+callbacks = []
 
+# Step 4: Start from the same weights: every worker takes those of rank 0.
+callbacks.append(hvd.callbacks.BroadcastGlobalVariablesCallback(0))
+
+workers = 1
 steps = len(dataset.x_train) // args.batch_size
 val_steps = -(-len(dataset.x_test) // args.val_batch_size)  # rounded up
 
-# Step 5: Share the epoch. Each of N workers takes an Nth of the training steps
-# and an Nth of three rounds of validation: with images drawn at random, three
-# rounds rather than one make it likely that every image is looked at.
-# was: workers = 1
-# was: train_steps = steps
-# was: validation_steps = val_steps
+# Step 5: Share the epoch: each of N workers takes an Nth of the training steps. Each
+# takes an Nth of three rounds of validation, because random draws miss many in one.
 workers = hvd.size()
-train_steps = steps // workers
-validation_steps = 3 * val_steps // workers
+steps = steps // workers
+val_steps = 3 * val_steps // workers
+
+# Step 6: Average the metrics of all workers before the callbacks below read them.
+callbacks.append(hvd.callbacks.MetricAverageCallback())
 
 
 class Stopwatch(tf.keras.callbacks.Callback):
-    """Log images per second, and the seconds spent on training so far."""
+    """Log the seconds spent on training so far, and the images per second."""
 
-    def __init__(self, images_per_epoch):
-        super().__init__()
-        self.images_per_epoch = images_per_epoch
-        self.seconds = 0.0
+    seconds = 0.0
 
     def on_epoch_begin(self, epoch, logs=None):
         self.started = time.perf_counter()
@@ -170,23 +142,19 @@ class Stopwatch(tf.keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         self.seconds += self.epoch_seconds
-        logs["images_per_second"] = self.images_per_epoch / self.epoch_seconds
-        logs["seconds"] = self.seconds
+        images = steps * args.batch_size * workers
+        logs.update(seconds=self.seconds, images_per_second=images / self.epoch_seconds)
 
 
 class StopAtAccuracy(tf.keras.callbacks.Callback):
-    """Stop after `patience` epochs running with val_accuracy above `target`."""
+    """Stop when val_accuracy was above the target in `patience` epochs in a row."""
 
-    def __init__(self, target, patience):
-        super().__init__()
-        self.target, self.patience, self.streak = target, patience, 0
+    streak = 0
 
     def on_epoch_end(self, epoch, logs=None):
-        self.streak = self.streak + 1 if logs["val_accuracy"] > self.target else 0
-        if self.streak >= self.patience:
-            self.model.stop_training = True
-            if verbose:
-                print(f"\nAbove {self.target} in {self.streak} epochs running: done.")
+        above = logs["val_accuracy"] > args.target_accuracy
+        self.streak = self.streak + 1 if above else 0
+        self.model.stop_training = self.streak >= args.patience
 
 
 def learning_rate(epoch):
@@ -194,34 +162,24 @@ def learning_rate(epoch):
     return args.base_lr * 0.1 ** sum(epoch >= drop for drop in (15, 25, 35))
 
 
-callbacks = []
-
-# Step 4: Start from the same weights: every worker takes those of rank 0.
-callbacks.append(hvd.callbacks.BroadcastGlobalVariablesCallback(0))
-
-# Step 6: Average the metrics of all workers, before any callback reads them.
-callbacks.append(hvd.callbacks.MetricAverageCallback())
-
-callbacks.append(Stopwatch(train_steps * args.batch_size * workers))
-callbacks.append(StopAtAccuracy(args.target_accuracy, args.patience))
+callbacks.append(Stopwatch())
+callbacks.append(StopAtAccuracy())
 callbacks.append(tf.keras.callbacks.LearningRateScheduler(learning_rate))
-if verbose:
-    history = logs.claim(args.log_dir, "history.csv")
-    callbacks.append(tf.keras.callbacks.CSVLogger(history))
-    if args.tensorboard:
-        callbacks.append(tf.keras.callbacks.TensorBoard(Path(history).parent))
+if is_root:
+    os.makedirs(args.log_dir, exist_ok=True)
+    callbacks.append(tf.keras.callbacks.CSVLogger(f"{args.log_dir}/history.csv"))
 
 model.fit(
     train,
-    steps_per_epoch=train_steps,
+    steps_per_epoch=steps,
     epochs=args.epochs,
     validation_data=validation,
-    validation_steps=validation_steps,
+    validation_steps=val_steps,
     callbacks=callbacks,
     verbose=verbose,
 )
 
-if verbose:
+if is_root:
     test = data.test_batches(dataset, args.val_batch_size)
     loss, accuracy = model.evaluate(test, verbose=0)
     print(f"Test loss {loss:.4f}, test accuracy {accuracy:.4f} ({dataset.name})")

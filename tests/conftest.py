@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"  # for tests that train themselves
 
@@ -20,6 +21,16 @@ PROOFS = {
     "test_check_k_passes_after_step_n": "stages of the programs, by all checks",
     "test_an_attack_is_contained": "attacks contained",
 }
+
+
+LATE = "not begun before CI's deadline (COURSE_DEADLINE)"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    deadline = float(os.environ.get("COURSE_DEADLINE", "inf"))
+    if time.time() > deadline and item.get_closest_marker("slow"):
+        pytest.skip(LATE)
 
 
 @pytest.fixture
@@ -86,6 +97,12 @@ def _long_files_first(items, default):
 
 
 def pytest_terminal_summary(terminalreporter):
+    skipped = terminalreporter.stats.get("skipped", [])
+    if late := sum(LATE in str(report.longrepr) for report in skipped):
+        terminalreporter.write_line(
+            f"{late} slow tests were skipped: they had not begun before CI's deadline. "
+            "`make test` without COURSE_DEADLINE runs them."
+        )
     parts = []
     for test, what in PROOFS.items():
         count = {

@@ -52,7 +52,7 @@ def test_the_doctor_finds_all_that_the_course_needs(in_container):
 
 def test_two_workers_train_in_it(in_container):
     program = "solutions/fashion_mnist_after_step_06.py"
-    options = ("--epochs", "1", "--train-images", "600", "--data", "sample")
+    options = ("--epochs", "1", "--train-images", "600")
     words = ("course", "run", "-np", "2", "--json", program, "--", *options)
     facts = json.loads(in_container(*words))
     assert facts["workers"] == 2, facts

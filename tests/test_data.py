@@ -362,7 +362,7 @@ def test_without_a_network_there_is_a_sample_and_it_is_announced(dead_server, ca
     notice = capfd.readouterr().err.splitlines()[-1]
     assert notice.startswith("NOTICE: this is a sample of Fashion-MNIST, not the whole")
     assert "could not be downloaded" in notice
-    assert "--data real" in notice
+    assert "tried again after 10 minutes" in notice
     assert "COURSE_DATA" in notice
 
 

@@ -141,7 +141,7 @@ LOGS = ("--log-dir", "logs")
 OTHER_OPTIONS = (
     *LOGS,
     *("--seed", "1", "--epochs", "4"),
-    *("--target-accuracy", "0", "--patience", "3", "--tensorboard"),
+    *("--target-accuracy", "0", "--patience", "3"),
 )
 
 AT_THE_TARGET = ("--target-accuracy", "0.25", "--patience", "1", "--epochs", "3")

@@ -204,8 +204,8 @@ def _arrays(choice: str) -> tuple[str, dict[str, np.ndarray]]:
         return "Fashion-MNIST", arrays
     notice(
         f"this is a sample of Fashion-MNIST, not the whole, {why}. For all of it "
-        "connect to the network and use --data real, or set COURSE_DATA to a folder "
-        "that holds its four .gz files."
+        f"connect to the network, where it is tried again after {fetch.REMEMBER // 60} "
+        "minutes, or set COURSE_DATA to a folder that holds its four .gz files."
     )
     return "a sample of Fashion-MNIST", samples.fashion_mnist()
 
