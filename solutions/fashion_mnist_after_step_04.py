@@ -19,9 +19,9 @@ import horovod.tensorflow.keras as hvd
 
 from utils import data
 
-# Step 1: Start Horovod. Then give each worker one GPU: the only one that it can see, if
-# a scheduler has hidden the others, and else the one whose number is its local rank.
-# Let its memory grow as needed. Without GPUs there is nothing to pin.
+# Step 1: Start Horovod. Then give each worker one GPU: the only one that it sees,
+# if a scheduler has hidden the others, and else the one whose number is its local
+# rank. Let its memory grow as needed. Without GPUs there is nothing to pin.
 hvd.init()
 gpus = tf.config.list_physical_devices("GPU")
 if gpus:
@@ -36,7 +36,7 @@ verbose = 1 if is_root else 0
 on_gpu = bool(tf.config.list_physical_devices("GPU"))
 # `course run` has a folder ready for the logs; otherwise make one named by the time.
 log_dir = os.getenv("COURSE_RUN", time.strftime("logs/%Y-%m-%d_%H-%M-%S"))
-parser = argparse.ArgumentParser(description="Train a WideResNet on Fashion-MNIST.")
+parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
 add = parser.add_argument
 add("--log-dir", default=log_dir, help="Write history.csv to this folder.")
 add("--batch-size", type=int, default=64, help="Train each worker on such batches.")
@@ -118,8 +118,8 @@ workers = 1
 steps = len(dataset.x_train) // args.batch_size
 val_steps = -(-len(dataset.x_test) // args.val_batch_size)  # rounded up
 
-# TODO: Step 5: Share the epoch: each of N workers takes an Nth of the training steps. Each
-# takes an Nth of three rounds of validation, because random draws miss many in one.
+# TODO: Step 5: Share the epoch. Each of N workers takes an Nth of the training steps,
+# and an Nth of three rounds of validation, because random draws miss many in one.
 
 # TODO: Step 6: Average the metrics of all workers before the callbacks below read them.
 
