@@ -49,7 +49,7 @@ def course_command(*arguments: str) -> subprocess.CompletedProcess:
     )
 
 
-@pytest.mark.parametrize("step", exercises.find("fashion_mnist").steps)
+@pytest.mark.parametrize("step", exercises.find("fashion_mnist").parts)
 def test_the_exercise_as_shipped_fails_each_check_at_once(copy, step):
     started = time.monotonic()
     (verdict,) = checks.report_on(step).verdicts
@@ -152,8 +152,8 @@ def test_progress_is_kept_and_shown(copy):
     assert record["checks"]["fashion_mnist 2"]["id"] == verdicts[0].id == "step-2.todo"
     answer = course_command("progress")
     assert answer.returncode == 0
-    all_steps = sum(len(exercise.steps) for exercise in exercises.EXERCISES.values())
-    assert answer.stdout.count("not checked yet") == all_steps - 1
+    all_parts = sum(len(exercise.parts) for exercise in exercises.EXERCISES.values())
+    assert answer.stdout.count("not checked yet") == all_parts - 1
     assert "wrong" in answer.stdout
 
 
