@@ -106,6 +106,13 @@ def test_the_hint_is_that_for_the_fault():
     assert " ".join(hint.split()).partition("`")[0] in " ".join(text.split())
 
 
+def test_a_todo_that_is_left_is_a_remark_below_what_is_right():
+    graded = grade(program="x = 1\n# TODO: Step 1: do it\n# TODO: Step 2: do it\n")
+    text = Page(pages(graded)["reports/alice.html"]).text
+    assert "Remark: Line 2 still says TODO: Step 1." in text
+    assert text.count("Remark") == 1  # step 2 is wrong, and says why
+
+
 @pytest.mark.parametrize("status", ["missing", "refused", "grader error"])
 def test_a_report_without_a_run(status):
     graded = grade(

@@ -31,6 +31,7 @@ class Report(Page):
     seconds: float
     hint: str = ""
     diff: str | None = None
+    remark: str = ""
 
     @property
     def ok(self) -> bool:
@@ -54,6 +55,7 @@ class Report(Page):
             "ok": self.ok,
             "verdicts": [verdict.as_json() for verdict in self.verdicts],
             "seconds": round(self.seconds, 1),
+            "remark": self.remark,
         }
 
     def rows(self) -> list[tuple[str, str]]:
@@ -73,6 +75,8 @@ class Report(Page):
                 rows.append(("Evidence", "\n".join(wrong.evidence)))
             if self.hint:
                 rows.append(("Hint", self.hint))
+        if self.remark:
+            rows.append(("Remark", self.remark))
         return rows
 
     @property
@@ -179,8 +183,12 @@ def report_on(
         if set(later) <= work.missing_parts(program).keys():
             with contextlib.suppress(work.KeptBack):
                 diff = work.yours_and_ours(last, program, chosen.name)
-    seconds = time.monotonic() - started
-    return Report(course.shown(program), chosen.name, ordered, seconds, hint, diff)
+    last = chosen.parts.index((wrong or ordered[-1]).part)
+    remark = ""
+    if wrong is None or not wrong.id.endswith((".syntax", ".todo")):
+        remark = work.remark(program.read_text("utf-8"), chosen.parts[: last + 1])
+    shown, seconds = course.shown(program), time.monotonic() - started
+    return Report(shown, chosen.name, ordered, seconds, hint, diff, remark)
 
 
 def stop_at_the_first(verdicts: list[Verdict]) -> list[Verdict]:

@@ -22,7 +22,7 @@ from markupsafe import Markup, escape
 from utils.grading import gradebook
 from utils.grading.gradebook import Grade
 from utils.grading.submissions import REFUSED, visible
-from utils.lessons import hints, markup
+from utils.lessons import hints, markup, work
 from utils.lessons.parts import title
 from utils.lessons.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG
 
@@ -128,6 +128,7 @@ def _facts(grade: Grade, course_text: str) -> dict:
     return {
         "grade": grade,
         "line": lambda n: _line(handed_in, n),
+        "remark": lambda part: work.remark(handed_in or "", (part,)),
         "rows": compare(handed_in, course_text) if comparable else None,
     }
 

@@ -99,6 +99,16 @@ def note(exercise: str, verdicts: list[Verdict]) -> None:
                 record["checks"][_key(exercise, verdict.part)] = facts
 
 
+def found_right(exercise: str) -> set[Part]:
+    """The parts of an exercise that their last checks found right."""
+    checks = load()["checks"]
+    return {
+        part
+        for part in outline.exercise(exercise).parts
+        if checks.get(_key(exercise, part), {}).get("state") == RIGHT
+    }
+
+
 def hints_shown(exercise: str, part: Part) -> int:
     """How many hints for this part were shown, 0 to 3."""
     return int(load()["hints"].get(_key(exercise, part), 0))

@@ -7,9 +7,9 @@ from pathlib import Path
 from utils.base import course, files
 from utils.base.programs import difference, parse_program
 from utils.base.show import Code
-from utils.lessons import markup, outline, parts
+from utils.lessons import markup, outline, parts, progress
 from utils.lessons.hints import call
-from utils.lessons.parts import Part, called
+from utils.lessons.parts import Part, called, title
 
 
 class StepMissing(course.CourseError):
@@ -134,24 +134,40 @@ def todo_lines(text: str) -> dict[Part, list[int]]:
     return {part: lines_of[part] for part in sorted(lines_of, key=parts.number)}
 
 
+def remark(text: str, parts_to_look_at: tuple[Part, ...]) -> str:
+    """A sentence on which of these parts a program still marks as to be done; "" if it
+    marks none."""
+    lines_of = todo_lines(text)
+    left = [
+        f"line {lines_of[part][0]} still says `TODO: {title(part)}`"
+        for part in parts_to_look_at
+        if part in lines_of
+    ]
+    sentence = f"{', '.join(left)}."
+    return sentence[0].upper() + sentence[1:] if left else ""
+
+
 def need_steps(n: int, script: str | os.PathLike | None = None) -> None:
-    """Go on only if no `TODO: Step 1` ... `TODO: Step n` is left in the program.
+    """Go on only if no `TODO: Step 1` ... `TODO: Step n` is left in the program; one of
+    a step that the last check found right doesn't count.
 
     Raises StepMissing, which says what to do, where; CourseError for a program that
     is missing or is not Python.
     """
     path = _exercise(script)
+    right = set() if script else progress.found_right(outline.FIRST)
     for step, lines in missing_parts(path).items():
-        if isinstance(step, int) and step <= n:
+        if isinstance(step, int) and step <= n and step not in right:
             where = f"line{'s' * (len(lines) > 1)} {', '.join(map(str, lines))}"
             raise StepMissing(
                 f"step {step} is still to do: {course.shown(path)} says "
                 f"`TODO: Step {step}` in {where}. Write the code below it, take the "
                 "word TODO away, save the file, and run this cell again. "
-                f"`{call(step, path.stem)}` helps."
+                f"`{call(step, path.stem)}` helps; `check({step})` says whether it is "
+                "right."
             )
     which = "Step 1 is" if n == 1 else f"Steps 1 to {n} are"
-    print(f"{which} marked as done in {course.shown(path)}.")
+    print(f"{which} marked as done, or were found right, in {course.shown(path)}.")
 
 
 def yours_and_ours(
