@@ -52,19 +52,19 @@ def all_reduce(message):
 
 def measured(message):
     """Seconds that an all-reduce of this message takes."""
-    # TODO: Step 1: Warm up. In the first rounds, connections are made and memory is
+    # TODO: Task A: Warm up. In the first rounds, connections are made and memory is
     # found: they don't count.
 
-    # TODO: Step 2: Start together. Who is early would measure how late the others are.
+    # TODO: Task B: Start together. Who is early would measure how late the others are.
     # An all-reduce of one number is a barrier: it ends when all have come.
 
     started = clock()
 
-    # TODO: Step 1: Time many rounds at a time, and divide.
+    # TODO: Task A: Time many rounds at a time, and divide.
     all_reduce(message)
     own = clock() - started
 
-    # TODO: Step 2: The slowest worker counts: a training step waits for it.
+    # TODO: Task B: The slowest worker counts: a training step waits for it.
     return own
 
 
@@ -76,17 +76,17 @@ for count in args.counts:
     message = tf.ones(count, args.dtype)
     seconds = measured(message)
 
-    # TODO: Step 3: Wires carry bytes, not numbers. The bytes of a message over its time
+    # TODO: Task C: Wires carry bytes, not numbers. The bytes of a message over its time
     # are the algorithm bandwidth.
     size = count
     algbw = count / seconds
 
-    # TODO: Step 4: In a ring, a worker sends 2 (n - 1) / n of the bytes. Those that its
+    # TODO: Task D: In a ring, a worker sends 2 (n - 1) / n of the bytes. Those that its
     # wire carries in a second are the bus bandwidth.
     busbw = algbw
 
     row = f"{size:12}{count:11}{args.dtype:>9}{1e6 * seconds:11.1f}"
     row += f"{algbw / 1e9:10.4g}{busbw / 1e9:10.4g}"
 
-    # TODO: Step 4: All know the same, so one of them prints it.
+    # TODO: Task D: All know the same, so one of them prints it.
     print(row, flush=True)

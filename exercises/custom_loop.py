@@ -43,7 +43,7 @@ validation = data.test_batches(dataset, args.val_batch_size)
 steps = len(dataset.x_train) // args.global_batch_size
 print(f"{len(dataset.x_train)} training images from {dataset.name}")
 
-# TODO: Step 1: Mirror the variables: make the model, the optimizer and the metrics in
+# TODO: Task A: Mirror the variables: make the model, the optimizer and the metrics in
 # the scope of a strategy with a replica on each of the devices.
 strategy = tf.distribute.get_strategy()
 model = networks.small_cnn((28, 28, 1))
@@ -52,7 +52,7 @@ optimizer.build(model.trainable_variables)
 val_loss = tf.keras.metrics.CategoricalCrossentropy()
 val_accuracy = tf.keras.metrics.CategoricalAccuracy()
 
-# TODO: Step 2: Deal each global batch out to the replicas.
+# TODO: Task B: Deal each global batch out to the replicas.
 batches = iter(train)
 validation_set = validation
 
@@ -60,7 +60,7 @@ validation_set = validation
 def step_loss(per_image):
     """What a replica minimises: from the losses of its images, float32 (images,)."""
 
-    # TODO: Step 3: Divide by the images of the global batch, not by those of this
+    # TODO: Task C: Divide by the images of the global batch, not by those of this
     # replica: the gradients of the replicas are added up, not averaged.
     return tf.reduce_mean(per_image)
 
@@ -81,7 +81,7 @@ def train_step(batch):
 def train_all(batch):
     """One step on all replicas; returns the loss of the global batch."""
 
-    # TODO: Step 2: Run the step on every replica, and add up what they return.
+    # TODO: Task B: Run the step on every replica, and add up what they return.
     return train_step(batch)
 
 
@@ -113,7 +113,7 @@ def validate():
     for batch in validation_set:
         means.append(validate_batch(batch))
 
-    # TODO: Step 4: Every image counts once. The last batch is smaller, and some replica
+    # TODO: Task D: Every image counts once. The last batch is smaller, and some replica
     # may get nothing of it, so a mean of means is wrong, or not a number. Metrics that
     # were made in the scope add up images over batches and replicas.
     loss, accuracy = tf.reduce_mean(means, axis=0).numpy()

@@ -54,19 +54,19 @@ hvd.allreduce(0.0, name="written")  # ends when all have come
 files = sorted(tf.io.gfile.glob(f"{args.shards}/*.tfrecord"))
 names = tf.data.Dataset.from_tensor_slices(files)
 
-# TODO: Step 1: Take a part of your own, before anything is shuffled. Of the files, so
+# TODO: Task A: Take a part of your own, before anything is shuffled. Of the files, so
 # that each is read by one worker: every Nth, from the one with your rank's number on.
 
 records = names.interleave(tf.data.TFRecordDataset, cycle_length=4)
 
-# TODO: Step 1: With fewer files than workers, somebody would have none. Then everybody
+# TODO: Task A: With fewer files than workers, somebody would have none. Then everybody
 # reads all of them, and they share out the records.
 
 # Keep them in memory as they come: as bytes, and before anything random.
 records = records.cache()
 own_images = int(records.reduce(0, lambda count, _: count + 1))
 
-# TODO: Step 3: Let all take as many steps as those who have the fewest images can. A
+# TODO: Task C: Let all take as many steps as those who have the fewest images can. A
 # step is taken by all or by nobody.
 steps = own_images // args.batch_size
 
@@ -76,7 +76,7 @@ FEATURES = {
 }
 
 
-# TODO: Step 2: Parse and augment a whole batch in one call. A call costs more than the
+# TODO: Task B: Parse and augment a whole batch in one call. A call costs more than the
 # pixels of an image. Each image still has its own flip and shift.
 def to_train_on(record):
     """An image to train on, and its label, of a record."""
@@ -90,16 +90,16 @@ def to_train_on(record):
 
 def rest_of(epoch, done):
     """The batches of an epoch that come after `done` others."""
-    # TODO: Step 4: Let the order come from the seed and the epoch alone, so that it is
+    # TODO: Task D: Let the order come from the seed and the epoch alone, so that it is
     # the same again after a crash.
     order = records.shuffle(own_images)
 
-    # TODO: Step 2: Batches first, then the function.
+    # TODO: Task B: Batches first, then the function.
     batches = order.map(to_train_on).batch(args.batch_size).take(steps)
 
-    # TODO: Step 4: Leave out what was trained on, while it is still bytes.
+    # TODO: Task D: Leave out what was trained on, while it is still bytes.
 
-    # TODO: Step 2: And here the function, now on whole batches.
+    # TODO: Task B: And here the function, now on whole batches.
 
     return batches.prefetch(tf.data.AUTOTUNE)
 
@@ -123,7 +123,7 @@ if verbose:
     callbacks.append(tf.keras.callbacks.CSVLogger(history, append=True))
 
 for epoch in range(args.epochs_done, args.epochs):
-    # TODO: Step 4: Only the epoch that was interrupted has something done.
+    # TODO: Task D: Only the epoch that was interrupted has something done.
     done = 0
 
     model.fit(

@@ -10,7 +10,7 @@ All of them run this program. The trained network is kept once, by the chief.
 import argparse
 import os
 
-# TODO: Step 5: Import `tempfile`, for folders that are gone after use.
+# TODO: Task E: Import `tempfile`, for folders that are gone after use.
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
 
@@ -30,14 +30,14 @@ option("--lr", type=float, default=0.02, help="learning rate")
 option("--train-images", type=int, help="take so many")
 args = parser.parse_args()
 
-# TODO: Step 1: Find the others: TF_CONFIG says where they are. The strategy starts a
+# TODO: Task A: Find the others: TF_CONFIG says where they are. The strategy starts a
 # server for them, so it must be made before TensorFlow computes anything.
 strategy = tf.distribute.get_strategy()
 
 workers = strategy.num_replicas_in_sync
 print(f"{workers} worker(s) in step")
 
-# TODO: Step 3: The strategy splits each batch among all workers. Make it so large that
+# TODO: Task C: The strategy splits each batch among all workers. Make it so large that
 # each of them gets as many images as one worker alone got.
 global_batch = args.batch_size
 
@@ -48,13 +48,13 @@ def prepare(images, labels):
     return data.standardise(images, dataset), tf.one_hot(labels, 10)
 
 
-# TODO: Step 4: Every worker has all images, and takes its part of each batch. So they
+# TODO: Task D: Every worker has all images, and takes its part of each batch. So they
 # need one order, new in each epoch. And name the policy by which they take: DATA.
 train = tf.data.Dataset.from_tensor_slices((dataset.x_train, dataset.y_train))
 train = train.shuffle(len(dataset.x_train))
 train = train.batch(global_batch, drop_remainder=True).map(prepare).prefetch(2)
 
-# TODO: Step 2: Make and compile the model where the strategy sees it, so that all
+# TODO: Task B: Make and compile the model where the strategy sees it, so that all
 # workers begin with the same weights, and add up their gradients.
 model = networks.tiny()
 optimizer = tf.keras.optimizers.SGD(args.lr, momentum=0.9)
@@ -62,7 +62,7 @@ model.compile(optimizer, "categorical_crossentropy", metrics=["accuracy"])
 
 model.fit(train, epochs=args.epochs, verbose=2)
 
-# TODO: Step 5: Keep one copy. All workers must save, as the averages that batch
+# TODO: Task E: Keep one copy. All workers must save, as the averages that batch
 # normalisation has on each are put together. Only the chief, worker 0, keeps its
 # file. (Without a cluster, task_id is None.)
 model.save(args.model)

@@ -37,17 +37,17 @@ args = parser.parse_args()
 
 devices = replica_devices(args.replicas)
 
-# TODO: Step 1: Keep a replica of the model on each of the devices.
+# TODO: Task A: Keep a replica of the model on each of the devices.
 strategy = tf.distribute.get_strategy()
 
 replicas = strategy.num_replicas_in_sync
 print(f"{replicas} replica(s) on {', '.join(devices)}")
 
-# TODO: Step 3: The strategy deals one batch out to all replicas. Make it large enough
+# TODO: Task C: The strategy deals one batch out to all replicas. Make it large enough
 # for each of them to get as many images as one device got.
 global_batch = args.batch_size
 
-# TODO: Step 4: Let the learning rate grow with the batch. A larger batch means fewer
+# TODO: Task D: Let the learning rate grow with the batch. A larger batch means fewer
 # steps, and its gradient is less noisy, so each step may be longer.
 learning_rate = args.base_lr
 
@@ -76,7 +76,7 @@ def network():
     return networks.wide_resnet(args.width)
 
 
-# TODO: Step 2: Make the variables where the strategy sees it: those of the model, of
+# TODO: Task B: Make the variables where the strategy sees it: those of the model, of
 # the optimizer and of the metrics. Each replica then has a copy of each.
 model = network()
 model.compile(

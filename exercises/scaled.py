@@ -57,11 +57,11 @@ steps = len(dataset.x_train) // args.batch_size // workers
 if verbose:
     print(f"{len(dataset.x_train)} training images from {dataset.name}")
 
-# TODO: Step 1: Let the learning rate grow with the batch. N workers leave an Nth of the
+# TODO: Task A: Let the learning rate grow with the batch. N workers leave an Nth of the
 # steps, with N times as many images in each: make each step N times as long.
 full_lr = args.base_lr
 
-# TODO: Step 3: Validate on every image once. Each of N workers takes every Nth image,
+# TODO: Task C: Validate on every image once. Each of N workers takes every Nth image,
 # from the one with the number of its rank on; nothing is drawn at random.
 val_steps = -(-len(dataset.x_val) // args.val_batch_size)  # rounded up
 validation_steps = 3 * val_steps // workers
@@ -98,7 +98,7 @@ class StopAtAccuracy(tf.keras.callbacks.Callback):
 
 def learning_rate(update):
     """The learning rate of an update of the weights; they are numbered from 0."""
-    # TODO: Step 2: Warm up. The gradients of new weights are large and soon point
+    # TODO: Task B: Warm up. The gradients of new weights are large and soon point
     # elsewhere: grow evenly from the base rate to the full one, in as many epochs as
     # --warmup-epochs says, of `steps` updates each; 0 epochs are no warm-up.
     return full_lr
@@ -119,7 +119,7 @@ class NoteLearningRate(tf.keras.callbacks.Callback):
         logs["learning_rate"] = float(self.model.optimizer.learning_rate)
 
 
-# TODO: Step 3: Let a worker's metrics weigh as much as it has images. The mean that
+# TODO: Task C: Let a worker's metrics weigh as much as it has images. The mean that
 # MetricAverageCallback takes is unweighted; of equal numbers it is the same again.
 
 
@@ -129,7 +129,7 @@ callbacks = [
     AverageStatistics(),
 ]
 
-# TODO: Step 3: Do so before anything reads the metrics.
+# TODO: Task C: Do so before anything reads the metrics.
 
 callbacks.append(hvd.callbacks.MetricAverageCallback())
 callbacks.append(Stopwatch(steps * args.batch_size * workers))
@@ -140,7 +140,7 @@ if verbose:
         tf.keras.callbacks.CSVLogger(logs.claim(args.log_dir, "history.csv"))
     )
 
-# TODO: Step 4: Keep weights and optimizer state after each epoch, on rank 0 alone. All
+# TODO: Task D: Keep weights and optimizer state after each epoch, on rank 0 alone. All
 # have the same, and would garble one another's files. The manager writes new files,
 # and calls them the newest only when they are whole. No --checkpoint, nothing kept.
 

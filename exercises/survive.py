@@ -59,12 +59,12 @@ model.compile(
 optimizer.build(model.trainable_variables)  # its state is there before the first batch
 epochs_done = 0
 
-# TODO: Step 1: Say what a checkpoint holds: all that training changes.
+# TODO: Task A: Say what a checkpoint holds: all that training changes.
 
 
 def keep_checkpoint():
     """Keep a checkpoint of the epochs that are done, as one of the newest three."""
-    # TODO: Step 1: Rank 0 alone writes, as all have the same. The manager takes the
+    # TODO: Task A: Rank 0 alone writes, as all have the same. The manager takes the
     # oldest away only when the new one is whole.
     pass
 
@@ -75,14 +75,14 @@ def restore_newest():
     0 without a checkpoint. Where there are some, but none is whole, the program ends:
     to begin anew would write over them.
     """
-    # TODO: Step 2: Try them, the newest first, until one is whole: all of it can be
+    # TODO: Task B: Try them, the newest first, until one is whole: all of it can be
     # read, and fits. Say which one isn't.
     return 0
 
 
-# TODO: Step 2: Go on from there. Rank 0 alone reads.
+# TODO: Task B: Go on from there. Rank 0 alone reads.
 
-# TODO: Step 4: Have a copy of the state in memory, to go back to when a worker dies.
+# TODO: Task D: Have a copy of the state in memory, to go back to when a worker dies.
 state = argparse.Namespace(epoch=epochs_done, images=0)
 
 
@@ -110,7 +110,7 @@ class AverageStatistics(tf.keras.callbacks.Callback):
 
 def train(state):
     """Train from where `state` is to the last epoch."""
-    # TODO: Step 3: Begin where rank 0 is, before the first batch: with its epoch, its
+    # TODO: Task C: Begin where rank 0 is, before the first batch: with its epoch, its
     # weights, and its optimizer's state.
     hvd_tf.broadcast_variables(model.variables, root_rank=0)
 
@@ -123,7 +123,7 @@ def train(state):
         record,
     ]
 
-    # TODO: Step 4: Commit the state to that copy now and then: what was done since the
+    # TODO: Task D: Commit the state to that copy now and then: what was done since the
     # last commit is lost with a worker. Last of all callbacks, as it raises an
     # exception when hosts have come or gone.
 
@@ -147,6 +147,6 @@ def train(state):
         keep_checkpoint()
 
 
-# TODO: Step 4: When a worker has died or come, let Horovod go back to the last commit,
+# TODO: Task D: When a worker has died or come, let Horovod go back to the last commit,
 # give all workers the state of rank 0, and call `train` again.
 train(state)

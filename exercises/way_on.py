@@ -9,15 +9,15 @@ is left to do: to move it to Keras 3 with JAX, for which `make jax` makes .venv-
 import argparse
 import os
 
-# TODO: Step 1: Choose what Keras computes with: JAX. That is read while Keras is
+# TODO: Task A: Choose what Keras computes with: JAX. That is read while Keras is
 # imported.
 os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
 
-# TODO: Step 2: Ask for two devices. There are no workers any more: one process has all
+# TODO: Task B: Ask for two devices. There are no workers any more: one process has all
 # devices of its machine. Without GPUs, XLA, JAX's compiler, makes them of the
 # processor, if a flag says how many before JAX starts.
 
-# TODO: Step 1: Import Keras as a package of its own, and JAX; there is no TensorFlow
+# TODO: Task A: Import Keras as a package of its own, and JAX; there is no TensorFlow
 # here.
 import horovod.tensorflow.keras as hvd
 import tensorflow as tf
@@ -25,7 +25,7 @@ from tensorflow import keras
 
 from utils import data, logs
 
-# TODO: Step 1: Ask JAX who this process is, of how many: on one machine, 0 of 1. Nobody
+# TODO: Task A: Ask JAX who this process is, of how many: on one machine, 0 of 1. Nobody
 # has to be met, and no GPU to be pinned.
 hvd.init()
 gpus = tf.config.list_physical_devices("GPU")
@@ -59,7 +59,7 @@ def own(images, labels):
     return images.astype("float32"), labels[rank:count:size]
 
 
-# TODO: Step 3: Spread batches over all devices, with a copy of each variable on every
+# TODO: Task C: Spread batches over all devices, with a copy of each variable on every
 # one. Keras heeds that where variables are made.
 
 model = keras.Sequential(
@@ -71,12 +71,12 @@ model = keras.Sequential(
     ]
 )
 
-# TODO: Step 4: `fit` takes what all devices of this process train on in a step; and the
+# TODO: Task D: `fit` takes what all devices of this process train on in a step; and the
 # rate grows with the devices, not with the processes.
 batch = args.batch_size
 rate = args.base_lr * size
 
-# TODO: Step 1: Leave the optimizer as it is. What the devices compute is one program,
+# TODO: Task A: Leave the optimizer as it is. What the devices compute is one program,
 # which adds up their gradients.
 optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(rate, momentum=0.9))
 
@@ -86,7 +86,7 @@ model.compile(
     metrics=["accuracy"],
 )
 
-# TODO: Step 1: Leave out what made workers agree: nothing is left to broadcast or to
+# TODO: Task A: Leave out what made workers agree: nothing is left to broadcast or to
 # average.
 callbacks = [
     hvd.callbacks.BroadcastGlobalVariablesCallback(0),

@@ -60,11 +60,11 @@ hvd.broadcast_variables(weights, root_rank=0)
 sizes = [int(tf.size(w)) for w in weights]
 count = sum(sizes)
 
-# TODO: Step 1: Make it divisible. All numbers of the weights, in one row, are to be cut
+# TODO: Task A: Make it divisible. All numbers of the weights, in one row, are to be cut
 # into as many parts as there are workers, of one length: zeros fill up the last.
 filled = count
 
-# TODO: Step 2: Take a part of your own. Which numbers of the row are this worker's?
+# TODO: Task B: Take a part of your own. Which numbers of the row are this worker's?
 begin, length = 0, filled
 
 
@@ -89,13 +89,13 @@ for step, (images, labels) in enumerate(batches.take(args.steps), 1):
         loss = loss_of(labels, guesses)
     gradients = tape.gradient(loss, weights)
 
-    # TODO: Step 3: Reduce-scatter. Nobody needs the mean of all the gradients whole:
+    # TODO: Task C: Reduce-scatter. Nobody needs the mean of all the gradients whole:
     # each worker receives the part that it updates.
     gradient = hvd.allreduce(in_a_row(gradients))[begin : begin + length]
 
     optimizer.apply_gradients([(gradient, own)])
 
-    # TODO: Step 4: All-gather. The other parts' new numbers are with the others.
+    # TODO: Task D: All-gather. The other parts' new numbers are with the others.
     row = tf.concat([row[:begin], own, row[begin + length :]], axis=0)
 
     assign(row)

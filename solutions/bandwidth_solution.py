@@ -52,25 +52,25 @@ def all_reduce(message):
 
 def measured(message):
     """Seconds that an all-reduce of this message takes."""
-    # Step 1: Warm up. In the first rounds, connections are made and memory is
+    # Task A: Warm up. In the first rounds, connections are made and memory is
     # found: they don't count.
     for _ in range(args.warm_up):
         all_reduce(message)
 
-    # Step 2: Start together. Who is early would measure how late the others are.
+    # Task B: Start together. Who is early would measure how late the others are.
     # An all-reduce of one number is a barrier: it ends when all have come.
     hvd.allreduce(tf.zeros(()))
 
     started = clock()
 
-    # Step 1: Time many rounds at a time, and divide.
+    # Task A: Time many rounds at a time, and divide.
     # was: all_reduce(message)
     # was: own = clock() - started
     for _ in range(args.rounds):
         all_reduce(message)
     own = (clock() - started) / args.rounds
 
-    # Step 2: The slowest worker counts: a training step waits for it.
+    # Task B: The slowest worker counts: a training step waits for it.
     # was: return own
     slowest = hvd.allreduce(tf.constant(own, tf.float64), op=hvd.Max)
     return float(slowest)
@@ -84,14 +84,14 @@ for count in args.counts:
     message = tf.ones(count, args.dtype)
     seconds = measured(message)
 
-    # Step 3: Wires carry bytes, not numbers. The bytes of a message over its time
+    # Task C: Wires carry bytes, not numbers. The bytes of a message over its time
     # are the algorithm bandwidth.
     # was: size = count
     # was: algbw = count / seconds
     size = count * message.dtype.size
     algbw = size / seconds
 
-    # Step 4: In a ring, a worker sends 2 (n - 1) / n of the bytes. Those that its
+    # Task D: In a ring, a worker sends 2 (n - 1) / n of the bytes. Those that its
     # wire carries in a second are the bus bandwidth.
     # was: busbw = algbw
     busbw = algbw * 2 * (hvd.size() - 1) / hvd.size()
@@ -99,7 +99,7 @@ for count in args.counts:
     row = f"{size:12}{count:11}{args.dtype:>9}{1e6 * seconds:11.1f}"
     row += f"{algbw / 1e9:10.4g}{busbw / 1e9:10.4g}"
 
-    # Step 4: All know the same, so one of them prints it.
+    # Task D: All know the same, so one of them prints it.
     # was: print(row, flush=True)
     if hvd.rank() == 0:
         print(row, flush=True)

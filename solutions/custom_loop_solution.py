@@ -43,7 +43,7 @@ validation = data.test_batches(dataset, args.val_batch_size)
 steps = len(dataset.x_train) // args.global_batch_size
 print(f"{len(dataset.x_train)} training images from {dataset.name}")
 
-# Step 1: Mirror the variables: make the model, the optimizer and the metrics in
+# Task A: Mirror the variables: make the model, the optimizer and the metrics in
 # the scope of a strategy with a replica on each of the devices.
 # was: strategy = tf.distribute.get_strategy()
 # was: model = networks.small_cnn((28, 28, 1))
@@ -59,7 +59,7 @@ with strategy.scope():
     val_loss = tf.keras.metrics.CategoricalCrossentropy()
     val_accuracy = tf.keras.metrics.CategoricalAccuracy()
 
-# Step 2: Deal each global batch out to the replicas.
+# Task B: Deal each global batch out to the replicas.
 # was: batches = iter(train)
 # was: validation_set = validation
 batches = iter(strategy.experimental_distribute_dataset(train))
@@ -69,7 +69,7 @@ validation_set = strategy.experimental_distribute_dataset(validation)
 def step_loss(per_image):
     """What a replica minimises: from the losses of its images, float32 (images,)."""
 
-    # Step 3: Divide by the images of the global batch, not by those of this
+    # Task C: Divide by the images of the global batch, not by those of this
     # replica: the gradients of the replicas are added up, not averaged.
     # was: return tf.reduce_mean(per_image)
     return tf.nn.compute_average_loss(
@@ -93,7 +93,7 @@ def train_step(batch):
 def train_all(batch):
     """One step on all replicas; returns the loss of the global batch."""
 
-    # Step 2: Run the step on every replica, and add up what they return.
+    # Task B: Run the step on every replica, and add up what they return.
     # was: return train_step(batch)
     losses = strategy.run(train_step, args=(batch,))
     return strategy.reduce(tf.distribute.ReduceOp.SUM, losses, axis=None)
@@ -127,7 +127,7 @@ def validate():
     for batch in validation_set:
         means.append(validate_batch(batch))
 
-    # Step 4: Every image counts once. The last batch is smaller, and some replica
+    # Task D: Every image counts once. The last batch is smaller, and some replica
     # may get nothing of it, so a mean of means is wrong, or not a number. Metrics that
     # were made in the scope add up images over batches and replicas.
     # was: loss, accuracy = tf.reduce_mean(means, axis=0).numpy()

@@ -54,14 +54,14 @@ hvd.allreduce(0.0, name="written")  # ends when all have come
 files = sorted(tf.io.gfile.glob(f"{args.shards}/*.tfrecord"))
 names = tf.data.Dataset.from_tensor_slices(files)
 
-# Step 1: Take a part of your own, before anything is shuffled. Of the files, so
+# Task A: Take a part of your own, before anything is shuffled. Of the files, so
 # that each is read by one worker: every Nth, from the one with your rank's number on.
 if len(files) >= hvd.size():
     names = names.shard(hvd.size(), hvd.rank())
 
 records = names.interleave(tf.data.TFRecordDataset, cycle_length=4)
 
-# Step 1: With fewer files than workers, somebody would have none. Then everybody
+# Task A: With fewer files than workers, somebody would have none. Then everybody
 # reads all of them, and they share out the records.
 if len(files) < hvd.size():
     records = records.shard(hvd.size(), hvd.rank())
@@ -70,7 +70,7 @@ if len(files) < hvd.size():
 records = records.cache()
 own_images = int(records.reduce(0, lambda count, _: count + 1))
 
-# Step 3: Let all take as many steps as those who have the fewest images can. A
+# Task C: Let all take as many steps as those who have the fewest images can. A
 # step is taken by all or by nobody.
 # was: steps = own_images // args.batch_size
 own_steps = tf.constant([own_images // args.batch_size])
@@ -82,7 +82,7 @@ FEATURES = {
 }
 
 
-# Step 2: Parse and augment a whole batch in one call. A call costs more than the
+# Task B: Parse and augment a whole batch in one call. A call costs more than the
 # pixels of an image. Each image still has its own flip and shift.
 # was: def to_train_on(record):
 # was:     """An image to train on, and its label, of a record."""
@@ -105,19 +105,19 @@ def to_train_on(records):
 
 def rest_of(epoch, done):
     """The batches of an epoch that come after `done` others."""
-    # Step 4: Let the order come from the seed and the epoch alone, so that it is
+    # Task D: Let the order come from the seed and the epoch alone, so that it is
     # the same again after a crash.
     # was: order = records.shuffle(own_images)
     order = records.shuffle(own_images, seed=args.seed + epoch)
 
-    # Step 2: Batches first, then the function.
+    # Task B: Batches first, then the function.
     # was: batches = order.map(to_train_on).batch(args.batch_size).take(steps)
     batches = order.batch(args.batch_size).take(steps)
 
-    # Step 4: Leave out what was trained on, while it is still bytes.
+    # Task D: Leave out what was trained on, while it is still bytes.
     batches = batches.skip(done)
 
-    # Step 2: And here the function, now on whole batches.
+    # Task B: And here the function, now on whole batches.
     batches = batches.map(to_train_on)
 
     return batches.prefetch(tf.data.AUTOTUNE)
@@ -142,7 +142,7 @@ if verbose:
     callbacks.append(tf.keras.callbacks.CSVLogger(history, append=True))
 
 for epoch in range(args.epochs_done, args.epochs):
-    # Step 4: Only the epoch that was interrupted has something done.
+    # Task D: Only the epoch that was interrupted has something done.
     # was: done = 0
     done = args.steps_done if epoch == args.epochs_done else 0
 

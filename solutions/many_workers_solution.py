@@ -10,7 +10,7 @@ All of them run this program. The trained network is kept once, by the chief.
 import argparse
 import os
 
-# Step 5: Import `tempfile`, for folders that are gone after use.
+# Task E: Import `tempfile`, for folders that are gone after use.
 import tempfile
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
@@ -31,7 +31,7 @@ option("--lr", type=float, default=0.02, help="learning rate")
 option("--train-images", type=int, help="take so many")
 args = parser.parse_args()
 
-# Step 1: Find the others: TF_CONFIG says where they are. The strategy starts a
+# Task A: Find the others: TF_CONFIG says where they are. The strategy starts a
 # server for them, so it must be made before TensorFlow computes anything.
 # was: strategy = tf.distribute.get_strategy()
 resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
@@ -40,7 +40,7 @@ strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver)
 workers = strategy.num_replicas_in_sync
 print(f"{workers} worker(s) in step")
 
-# Step 3: The strategy splits each batch among all workers. Make it so large that
+# Task C: The strategy splits each batch among all workers. Make it so large that
 # each of them gets as many images as one worker alone got.
 # was: global_batch = args.batch_size
 global_batch = args.batch_size * workers
@@ -52,7 +52,7 @@ def prepare(images, labels):
     return data.standardise(images, dataset), tf.one_hot(labels, 10)
 
 
-# Step 4: Every worker has all images, and takes its part of each batch. So they
+# Task D: Every worker has all images, and takes its part of each batch. So they
 # need one order, new in each epoch. And name the policy by which they take: DATA.
 # was: train = tf.data.Dataset.from_tensor_slices((dataset.x_train, dataset.y_train))
 # was: train = train.shuffle(len(dataset.x_train))
@@ -65,7 +65,7 @@ policy = tf.data.experimental.AutoShardPolicy.DATA
 options.experimental_distribute.auto_shard_policy = policy
 train = train.with_options(options)
 
-# Step 2: Make and compile the model where the strategy sees it, so that all
+# Task B: Make and compile the model where the strategy sees it, so that all
 # workers begin with the same weights, and add up their gradients.
 # was: model = networks.tiny()
 # was: optimizer = tf.keras.optimizers.SGD(args.lr, momentum=0.9)
@@ -77,7 +77,7 @@ with strategy.scope():
 
 model.fit(train, epochs=args.epochs, verbose=2)
 
-# Step 5: Keep one copy. All workers must save, as the averages that batch
+# Task E: Keep one copy. All workers must save, as the averages that batch
 # normalisation has on each are put together. Only the chief, worker 0, keeps its
 # file. (Without a cluster, task_id is None.)
 # was: model.save(args.model)

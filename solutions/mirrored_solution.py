@@ -37,19 +37,19 @@ args = parser.parse_args()
 
 devices = replica_devices(args.replicas)
 
-# Step 1: Keep a replica of the model on each of the devices.
+# Task A: Keep a replica of the model on each of the devices.
 # was: strategy = tf.distribute.get_strategy()
 strategy = tf.distribute.MirroredStrategy(devices)
 
 replicas = strategy.num_replicas_in_sync
 print(f"{replicas} replica(s) on {', '.join(devices)}")
 
-# Step 3: The strategy deals one batch out to all replicas. Make it large enough
+# Task C: The strategy deals one batch out to all replicas. Make it large enough
 # for each of them to get as many images as one device got.
 # was: global_batch = args.batch_size
 global_batch = args.batch_size * replicas
 
-# Step 4: Let the learning rate grow with the batch. A larger batch means fewer
+# Task D: Let the learning rate grow with the batch. A larger batch means fewer
 # steps, and its gradient is less noisy, so each step may be longer.
 # was: learning_rate = args.base_lr
 learning_rate = args.base_lr * replicas
@@ -79,7 +79,7 @@ def network():
     return networks.wide_resnet(args.width)
 
 
-# Step 2: Make the variables where the strategy sees it: those of the model, of
+# Task B: Make the variables where the strategy sees it: those of the model, of
 # the optimizer and of the metrics. Each replica then has a copy of each.
 # was: model = network()
 # was: model.compile(

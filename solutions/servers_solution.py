@@ -4,7 +4,7 @@
 
 A chief, two workers and two servers (ps), each with a TF_CONFIG. All of them run this
 program, and the chief alone gets to its end. Servers never end by themselves: `course
-run` ends them with the chief. (Until step 1, it runs alone, in one process.)
+run` ends them with the chief. (Until task A, it runs alone, in one process.)
 """
 
 import argparse
@@ -31,14 +31,14 @@ args = parser.parse_args()
 # A step that waits for weights from another task holds a thread of a server.
 threads = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=8)
 
-# Step 1: Find out which task this is. A worker or a ps starts a server for the
-# others and stays there, to be told what to do; the chief goes on.
+# Task A: Find out the role of this process. A worker or a ps starts a server for
+# the others and stays there, to be told what to do; the chief goes on.
 resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
 if resolver.task_type in ("worker", "ps"):
     cluster, task = resolver.cluster_spec(), (resolver.task_type, resolver.task_id)
     tf.distribute.Server(cluster, *task, config=threads).join()
 
-# Step 2: Let the servers hold the variables. Cut large ones, into parts of 100 kB
+# Task B: Let the servers hold the variables. Cut large ones, into parts of 100 kB
 # at least, so that all servers have their share of the load.
 # was: strategy = tf.distribute.get_strategy()
 partitioners = tf.distribute.experimental.partitioners
@@ -82,14 +82,14 @@ def step(iterator):
     return strategy.run(compute, next(iterator))
 
 
-# Step 3: The chief has no batches: each worker makes its own. A coordinator tells
+# Task C: The chief has no batches: each worker makes its own. A coordinator tells
 # them how.
 # was: iterator = iter(batches())
 coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
 iterator = iter(coordinator.create_per_worker_dataset(batches))
 
 for epoch in range(args.epochs):
-    # Step 4: Hand out all steps of the epoch, for whichever worker is free. Wait
+    # Task D: Hand out all steps of the epoch, for whichever worker is free. Wait
     # until they are done, and fetch what they returned.
     # was: losses = [step(iterator) for _ in range(args.steps)]
     orders = [coordinator.schedule(step, (iterator,)) for _ in range(args.steps)]

@@ -59,13 +59,13 @@ model.compile(
 optimizer.build(model.trainable_variables)  # its state is there before the first batch
 epochs_done = 0
 
-# Step 1: Say what a checkpoint holds: all that training changes.
+# Task A: Say what a checkpoint holds: all that training changes.
 checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer, epoch=tf.Variable(0))
 
 
 def keep_checkpoint():
     """Keep a checkpoint of the epochs that are done, as one of the newest three."""
-    # Step 1: Rank 0 alone writes, as all have the same. The manager takes the
+    # Task A: Rank 0 alone writes, as all have the same. The manager takes the
     # oldest away only when the new one is whole.
     # was: pass
     if args.checkpoint and hvd.rank() == 0:
@@ -80,7 +80,7 @@ def restore_newest():
     0 without a checkpoint. Where there are some, but none is whole, the program ends:
     to begin anew would write over them.
     """
-    # Step 2: Try them, the newest first, until one is whole: all of it can be
+    # Task B: Try them, the newest first, until one is whole: all of it can be
     # read, and fits. Say which one isn't.
     # was: return 0
     indices = tf.io.gfile.glob(f"{args.checkpoint}/ckpt-*.index")
@@ -101,11 +101,11 @@ def restore_newest():
     return 0
 
 
-# Step 2: Go on from there. Rank 0 alone reads.
+# Task B: Go on from there. Rank 0 alone reads.
 if args.checkpoint and hvd.rank() == 0:
     epochs_done = restore_newest()
 
-# Step 4: Have a copy of the state in memory, to go back to when a worker dies.
+# Task D: Have a copy of the state in memory, to go back to when a worker dies.
 # was: state = argparse.Namespace(epoch=epochs_done, images=0)
 state = hvd.elastic.KerasState(model, optimizer, epoch=epochs_done, images=0)
 
@@ -134,7 +134,7 @@ class AverageStatistics(tf.keras.callbacks.Callback):
 
 def train(state):
     """Train from where `state` is to the last epoch."""
-    # Step 3: Begin where rank 0 is, before the first batch: with its epoch, its
+    # Task C: Begin where rank 0 is, before the first batch: with its epoch, its
     # weights, and its optimizer's state.
     # was: hvd_tf.broadcast_variables(model.variables, root_rank=0)
     state.epoch, state.images = hvd_tf.broadcast_object((state.epoch, state.images))
@@ -150,7 +150,7 @@ def train(state):
         record,
     ]
 
-    # Step 4: Commit the state to that copy now and then: what was done since the
+    # Task D: Commit the state to that copy now and then: what was done since the
     # last commit is lost with a worker. Last of all callbacks, as it raises an
     # exception when hosts have come or gone.
     callbacks.append(hvd.elastic.CommitStateCallback(state, args.commit_every))
@@ -175,7 +175,7 @@ def train(state):
         keep_checkpoint()
 
 
-# Step 4: When a worker has died or come, let Horovod go back to the last commit,
+# Task D: When a worker has died or come, let Horovod go back to the last commit,
 # give all workers the state of rank 0, and call `train` again.
 # was: train(state)
 hvd.elastic.run(train)(state)

@@ -9,17 +9,17 @@ is left to do: to move it to Keras 3 with JAX, for which `make jax` makes .venv-
 import argparse
 import os
 
-# Step 1: Choose what Keras computes with: JAX. That is read while Keras is
+# Task A: Choose what Keras computes with: JAX. That is read while Keras is
 # imported.
 # was: os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
 os.environ["KERAS_BACKEND"] = "jax"
 
-# Step 2: Ask for two devices. There are no workers any more: one process has all
+# Task B: Ask for two devices. There are no workers any more: one process has all
 # devices of its machine. Without GPUs, XLA, JAX's compiler, makes them of the
 # processor, if a flag says how many before JAX starts.
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
 
-# Step 1: Import Keras as a package of its own, and JAX; there is no TensorFlow
+# Task A: Import Keras as a package of its own, and JAX; there is no TensorFlow
 # here.
 # was: import horovod.tensorflow.keras as hvd
 # was: import tensorflow as tf
@@ -29,7 +29,7 @@ import keras
 
 from utils import data, logs
 
-# Step 1: Ask JAX who this process is, of how many: on one machine, 0 of 1. Nobody
+# Task A: Ask JAX who this process is, of how many: on one machine, 0 of 1. Nobody
 # has to be met, and no GPU to be pinned.
 # was: hvd.init()
 # was: gpus = tf.config.list_physical_devices("GPU")
@@ -64,7 +64,7 @@ def own(images, labels):
     return images.astype("float32"), labels[rank:count:size]
 
 
-# Step 3: Spread batches over all devices, with a copy of each variable on every
+# Task C: Spread batches over all devices, with a copy of each variable on every
 # one. Keras heeds that where variables are made.
 keras.distribution.set_distribution(keras.distribution.DataParallel())
 
@@ -77,14 +77,14 @@ model = keras.Sequential(
     ]
 )
 
-# Step 4: `fit` takes what all devices of this process train on in a step; and the
+# Task D: `fit` takes what all devices of this process train on in a step; and the
 # rate grows with the devices, not with the processes.
 # was: batch = args.batch_size
 # was: rate = args.base_lr * size
 batch = args.batch_size * jax.local_device_count()
 rate = args.base_lr * jax.device_count()
 
-# Step 1: Leave the optimizer as it is. What the devices compute is one program,
+# Task A: Leave the optimizer as it is. What the devices compute is one program,
 # which adds up their gradients.
 # was: optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(rate, momentum=0.9))
 optimizer = keras.optimizers.SGD(rate, momentum=0.9)
@@ -95,7 +95,7 @@ model.compile(
     metrics=["accuracy"],
 )
 
-# Step 1: Leave out what made workers agree: nothing is left to broadcast or to
+# Task A: Leave out what made workers agree: nothing is left to broadcast or to
 # average.
 # was: callbacks = [
 # was:     hvd.callbacks.BroadcastGlobalVariablesCallback(0),

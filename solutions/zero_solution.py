@@ -60,12 +60,12 @@ hvd.broadcast_variables(weights, root_rank=0)
 sizes = [int(tf.size(w)) for w in weights]
 count = sum(sizes)
 
-# Step 1: Make it divisible. All numbers of the weights, in one row, are to be cut
+# Task A: Make it divisible. All numbers of the weights, in one row, are to be cut
 # into as many parts as there are workers, of one length: zeros fill up the last.
 # was: filled = count
 filled = -(-count // hvd.size()) * hvd.size()
 
-# Step 2: Take a part of your own. Which numbers of the row are this worker's?
+# Task B: Take a part of your own. Which numbers of the row are this worker's?
 # was: begin, length = 0, filled
 length = filled // hvd.size()
 begin = hvd.rank() * length
@@ -92,14 +92,14 @@ for step, (images, labels) in enumerate(batches.take(args.steps), 1):
         loss = loss_of(labels, guesses)
     gradients = tape.gradient(loss, weights)
 
-    # Step 3: Reduce-scatter. Nobody needs the mean of all the gradients whole:
+    # Task C: Reduce-scatter. Nobody needs the mean of all the gradients whole:
     # each worker receives the part that it updates.
     # was: gradient = hvd.allreduce(in_a_row(gradients))[begin : begin + length]
     gradient = hvd.reducescatter(in_a_row(gradients), op=hvd.Average)
 
     optimizer.apply_gradients([(gradient, own)])
 
-    # Step 4: All-gather. The other parts' new numbers are with the others.
+    # Task D: All-gather. The other parts' new numbers are with the others.
     # was: row = tf.concat([row[:begin], own, row[begin + length :]], axis=0)
     row = hvd.allgather(own)
 

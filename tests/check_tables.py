@@ -1,6 +1,6 @@
 """The checks are right: three tables of programs for each exercise, run for real.
 
-- the triangle: the check of step k passes on the program after step n just if k <= n;
+- the triangle: the check of part k passes on the program after part n just if k <= n;
 - wrong programs: one fault each, caught by the right check with the right id;
 - right programs: right in another way, and found right.
 
@@ -21,7 +21,8 @@ from ci_sample import drawn
 
 from utils.checking import exercises, lab
 from utils.checking.judges import judge
-from utils.lessons import markup
+from utils.lessons import markup, outline
+from utils.lessons.parts import Part
 
 __all__ = [
     "observed",
@@ -39,7 +40,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 @dataclass(frozen=True)
 class Program:
     """worlds: that it is run in; caught: the id of the verdict on a wrong one; says:
-    words in it; done: steps done, of one in the triangle; ends_early: other checks,
+    words in it; done: parts done, of one in the triangle; ends_early: other checks,
     too, may see no more than that it crashed or hung."""
 
     exercise: str
@@ -56,16 +57,17 @@ class Program:
         return exercises.EXERCISES[self.exercise]
 
     @property
-    def step(self) -> int:
-        """The step at which it is caught."""
-        return int(self.caught[len("step-")])
+    def part(self) -> Part:
+        """The step or the task at which it is caught."""
+        return outline.exercise(self.exercise).part(self.caught[len("step-")])
 
     @property
-    def earlier(self) -> list[int]:
-        """The steps before that which can be judged: in a world of theirs, and in more
+    def earlier(self) -> list[Part]:
+        """The parts before that which can be judged: in a world of theirs, and in more
         of it than how many steps there were."""
         worlds = {world for world in self.worlds if not lab.WORLDS[world].count_only}
-        return [k for k in range(1, self.step) if worlds & {*self.its.step_worlds[k]}]
+        before = self.its.parts[: self.its.parts.index(self.part)]
+        return [part for part in before if worlds & {*self.its.worlds_of[part]}]
 
     @property
     def graphs(self) -> bool:
@@ -79,7 +81,7 @@ class Tables:
     """The tables of an exercise.
 
     files: tests/wrong_FILES.toml and tests/right_FILES.toml hold the rows. at_least: so
-    many wrong programs for each step, so many right ones. right_in, wrong_in: the
+    many wrong programs for each part, so many right ones. right_in, wrong_in: the
     worlds that these are run in, where a row says nothing else; wrong ones by default
     in those of the check that is to catch them. stages_in: those of the triangle.
     """
@@ -93,7 +95,7 @@ class Tables:
 
     @cached_property
     def finished(self) -> str:
-        return rendered(self.exercise, len(self.exercise.steps))
+        return rendered(self.exercise, len(self.exercise.parts))
 
     @cached_property
     def wrong(self) -> list[Program]:
@@ -105,11 +107,11 @@ class Tables:
 
     @cached_property
     def stage(self) -> list[Program]:
-        name, steps = self.exercise.name, (0, *self.exercise.steps)
-        texts = [rendered(self.exercise, n) for n in steps]
+        name, done = self.exercise.name, range(len(self.exercise.parts) + 1)
+        texts = [rendered(self.exercise, n) for n in done]
         return [
-            Program(name, f"after step {n}", text, self.stages_in, done=n)
-            for n, text in zip(steps, texts, strict=True)
+            Program(name, f"{n} done", text, self.stages_in, done=n)
+            for n, text in zip(done, texts, strict=True)
         ]
 
     def _rows(self, kind: str) -> list[dict]:
@@ -124,8 +126,8 @@ class Tables:
         caught = row.get("caught", "")
         worlds = self.right_in
         if caught:
-            step = int(caught[len("step-")])
-            worlds = self.wrong_in or self.exercise.worlds([step])
+            part = outline.exercise(self.exercise.name).part(caught[len("step-")])
+            worlds = self.wrong_in or self.exercise.worlds([part])
             # Rows whose fault shows with other options alone say so.
             worlds = tuple(world for world in worlds if world != "other options")
         return Program(
@@ -139,9 +141,9 @@ class Tables:
         )
 
 
-def rendered(exercise: exercises.Exercise, step: int) -> str:
-    """The program after a step, without a sign of what is left to do."""
-    return markup.render(exercise.source.read_text(), step).replace("TODO: ", "")
+def rendered(exercise: exercises.Exercise, done: int) -> str:
+    """The program with so many parts done, without a sign of what is left to do."""
+    return markup.render(exercise.source.read_text(), done).replace("TODO: ", "")
 
 
 def edited(text: str, edits: Iterable[tuple[str, str]]) -> str:
@@ -159,10 +161,10 @@ DEVICES = ("devices",)
 # Two workers show all but a number that happens to be two.
 TWO_MACHINES = ("two machines",)
 SIX_STEPS = exercises.find("fashion_mnist").worlds(
-    exercises.find("fashion_mnist").steps
+    exercises.find("fashion_mnist").parts
 )
-LIVES = exercises.find("survive").worlds(exercises.find("survive").steps)
-FILES = exercises.find("from_files").worlds(exercises.find("from_files").steps)
+LIVES = exercises.find("survive").worlds(exercises.find("survive").parts)
+FILES = exercises.find("from_files").worlds(exercises.find("from_files").parts)
 PARTS = ("parts",)
 TABLES = {
     tables.exercise.name: tables
@@ -311,43 +313,43 @@ def observed(tmp_path_factory, request):
     return observe(request, folder, job)
 
 
-def passed(program: Program, worlds: dict[str, judge.Observed]) -> set[int]:
-    """The steps whose checks find it right."""
+def passed(program: Program, worlds: dict[str, judge.Observed]) -> tuple[Part, ...]:
+    """The parts whose checks find it right."""
     its = program.its
-    return {step for step in its.steps if its.judge_all([step], worlds)[step].ok}
+    return tuple(part for part in its.parts if its.judge_all([part], worlds)[part].ok)
 
 
 def test_a_wrong_program_is_caught_by_the_right_check(wrong, observed):
     """With the right id, and by no check before that."""
     worlds = observed[wrong]
-    verdict = wrong.its.judge_all([wrong.step], worlds)[wrong.step]
+    verdict = wrong.its.judge_all([wrong.part], worlds)[wrong.part]
     assert (verdict.id, verdict.ok) == (wrong.caught, False), verdict
     assert wrong.says in verdict.seen
     fine = {"right"}
     if wrong.ends_early:
         fine |= {judge.CRASHED, judge.DEADLOCK}
-    earlier = [wrong.its.judge(step, worlds) for step in wrong.earlier]
+    earlier = [wrong.its.judge(part, worlds) for part in wrong.earlier]
     assert [v for v in earlier if v.id.partition(".")[2] not in fine] == []
 
 
 def test_a_program_that_is_right_in_another_way_passes(right, observed):
-    assert passed(right, observed[right]) == {*right.its.steps}
+    assert passed(right, observed[right]) == right.its.parts
     # Where there are too few GPUs, a right program fails.
     ended = [w.outcome for w in observed[right].values() if w.name != "crowded"]
     assert {*ended} == {lab.ENDED}
 
 
 def test_check_k_passes_after_step_n_just_if_k_is_not_above_n(stage, observed):
-    assert passed(stage, observed[stage]) == {*range(1, stage.done + 1)}
+    assert passed(stage, observed[stage]) == stage.its.parts[: stage.done]
 
 
 def test_the_tables_are_large_enough(request):
     for name in request.module.EXERCISES:
         tables = TABLES[name]
-        per_step, least_right = tables.at_least
-        caught = [program.step for program in tables.wrong]
-        for step in tables.exercise.steps:
-            assert caught.count(step) >= per_step, (name, step)
+        per_part, least_right = tables.at_least
+        caught = [program.part for program in tables.wrong]
+        for part in tables.exercise.parts:
+            assert caught.count(part) >= per_part, (name, part)
         assert len(tables.right) >= least_right
         texts = [program.text for program in tables.wrong + tables.right]
         assert len({*texts}) == len(texts), name

@@ -1,5 +1,7 @@
 """What a learner sees of a check: at once, after a run, and in the progress file."""
 
+import contextlib
+import functools
 import json
 import os
 import shutil
@@ -12,6 +14,7 @@ import pytest
 
 from utils.base import course
 from utils.checking import checks, exercises
+from utils.checking.judges.judge import Problem
 from utils.lessons import hints, markup, progress, work
 from utils.lessons.verdict import NOT_CHECKED
 
@@ -49,7 +52,7 @@ def course_command(*arguments: str) -> subprocess.CompletedProcess:
     )
 
 
-@pytest.mark.parametrize("step", exercises.find("fashion_mnist").steps)
+@pytest.mark.parametrize("step", exercises.find("fashion_mnist").parts)
 def test_the_exercise_as_shipped_fails_each_check_at_once(copy, step):
     started = time.monotonic()
     (verdict,) = checks.report_on(step).verdicts
@@ -69,6 +72,72 @@ def test_an_earlier_step_that_is_left_is_named(copy):
     assert verdict.id == "step-3.todo"
     first = path.read_text().splitlines()[verdict.line - 1]
     assert first.startswith("# TODO: Step 1: ")
+
+
+@pytest.fixture
+def judged(monkeypatch):
+    """Nothing is run, and all steps but those that are put into the set are right."""
+    wrong = set()
+    chosen = exercises.find("fashion_mnist")
+
+    def judge(step, _):
+        if step in wrong:
+            raise Problem("sum", "They are added up.")
+
+    lab = lambda *_: contextlib.nullcontext({})  # noqa: E731
+    monkeypatch.setattr(exercises.Exercise, "in_lab", lab)
+    for step in chosen.parts:
+        monkeypatch.setitem(chosen.judges, step, functools.partial(judge, step))
+    return wrong
+
+
+def line_of(path: Path, words: str) -> int:
+    lines = path.read_text().splitlines()
+    return next(n for n, line in enumerate(lines, 1) if words in line)
+
+
+def test_a_todo_that_is_left_in_a_right_program_is_a_remark(copy, judged):
+    path = solve(copy, 3, "# Step 3", "# TODO: Step 3")
+    report = checks.report_on(3)
+    assert [(verdict.id, verdict.ok) for verdict in report.verdicts] == [
+        ("step-3.right", True)
+    ]
+    line = line_of(path, "TODO: Step 3")
+    assert report.remark == f"Line {line} still says `TODO: Step 3`."
+    assert report.rows()[-1] == ("Remark", report.remark)
+    assert report.as_json()["remark"] == report.remark
+    assert report.diff is not None
+    # What was found right is there, whatever a comment says.
+    work.need_steps(1)
+    with pytest.raises(work.StepMissing, match="step 4 is still to do"):
+        work.need_steps(4)
+    work.need_steps(3)
+    # It is about what was asked for: steps 4 to 6 are still to do.
+    assert checks.report_on(2).remark == ""
+
+
+def test_a_todo_in_a_program_that_does_something_else_is_a_remark(copy, judged):
+    path = solve(copy, 2, "# TODO: Step 3", "print('mine')\n# TODO: Step 3")
+    judged.add(3)
+    report = checks.report_on(3)
+    assert report.verdicts[0].id == "step-3.sum"
+    line = line_of(path, "TODO: Step 3")
+    assert report.remark == f"Line {line} still says `TODO: Step 3`."
+    assert not checks.report_on(3).ok
+
+
+def test_without_a_todo_nothing_is_remarked(copy, judged):
+    solve(copy, 3)
+    assert checks.report_on(3).remark == ""
+    assert "Remark" not in dict(checks.report_on(3).rows())
+
+
+def test_only_comments_and_the_path_of_a_program_may_differ_from_ours(copy, judged):
+    """Then it is known what it does; with one word changed, it has to run."""
+    solve(copy, 2, "# TODO: Step 3", "# I'll do it tomorrow. TODO\n# TODO: Step 3")
+    assert checks.report_on(3).verdicts[0].id == "step-3.todo"
+    solve(copy, 2, "optimizer = tf", "optimiser = optimizer = tf")
+    assert checks.report_on(3).ok
 
 
 def test_checking_at_once_needs_no_tensorflow(copy):
@@ -152,8 +221,8 @@ def test_progress_is_kept_and_shown(copy):
     assert record["checks"]["fashion_mnist 2"]["id"] == verdicts[0].id == "step-2.todo"
     answer = course_command("progress")
     assert answer.returncode == 0
-    all_steps = sum(len(exercise.steps) for exercise in exercises.EXERCISES.values())
-    assert answer.stdout.count("not checked yet") == all_steps - 1
+    all_parts = sum(len(exercise.parts) for exercise in exercises.EXERCISES.values())
+    assert answer.stdout.count("not checked yet") == all_parts - 1
     assert "wrong" in answer.stdout
 
 
@@ -179,6 +248,14 @@ def test_a_step_done_passes_and_shows_the_difference(copy):
     assert "right" in answer.stdout
     assert "+gpus = tf.config" in answer.stdout
     assert progress.Progress().done == 1
+
+
+@pytest.mark.slow
+def test_a_step_that_is_done_below_its_todo_is_right(copy):
+    solve(copy, 3, "# Step 3", "# TODO: Step 3")
+    answer = course_command("check", "3")
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert "still says `TODO: Step 3`" in answer.stdout
 
 
 @pytest.mark.slow

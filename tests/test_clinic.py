@@ -200,7 +200,7 @@ def test_a_learner_s_program_is_left_alone_and_judged(folder):
     assert case.program.read_text() == text
     assert case.complaint in page
     assert "weights" in page
-    with pytest.raises(work.StepMissing, match="case 6, is not cured"):
+    with pytest.raises(work.StepMissing, match="case 6 is not cured"):
         clinic.cure(6)
 
 

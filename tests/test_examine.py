@@ -31,6 +31,7 @@ from utils.grading import examine, sandbox
 from utils.grading.gradebook import CRASHED, GRADER_ERROR, HUNG, OK
 from utils.grading.submissions import REFUSED
 from utils.lessons import markup
+from utils.lessons.parts import finding, title
 from utils.lessons.verdict import WRONG
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -47,8 +48,8 @@ LOOKED_AT = {LIGHT: 1, FULL: 3}  # so many steps
 
 def normal(exercise: str) -> str:
     """A right program, which is looked at up to a step."""
-    steps = exercises.EXERCISES[exercise].steps[LOOKED_AT[exercise] :]
-    later = "\n".join(f"# TODO: Step {step}: not looked at" for step in steps)
+    rest = exercises.EXERCISES[exercise].parts[LOOKED_AT[exercise] :]
+    later = "\n".join(f"# TODO: {title(part)}: not looked at" for part in rest)
     return f"{FINISHED[exercise]}\n{later}\n"
 
 
@@ -617,7 +618,7 @@ def examined(isolated, graded, tmp_path_factory):
     """What examining normal submissions gave, by name, after all attacks."""
     folder = tmp_path_factory.mktemp("normal")
     programs = {
-        name: (name, markup.render(exercise.source.read_text(), len(exercise.steps)))
+        name: (name, markup.render(exercise.source.read_text(), len(exercise.parts)))
         for name, exercise in exercises.EXERCISES.items()
     }
 
@@ -688,7 +689,7 @@ def test_a_normal_submission_is_graded_right_after_all_that(exercise, examined):
     examination = examined[exercise.name]
     assert examination.status == OK, examination.reason
     assert [v.id for v in examination.verdicts] == [
-        f"step-{n}.right" for n in exercise.steps
+        finding(part, "right") for part in exercise.parts
     ]
 
 

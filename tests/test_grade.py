@@ -339,7 +339,7 @@ def test_what_the_machine_could_not_decide_is_tried_again(handed_in, out):
 
 def last_verdict(**facts) -> Examined:
     """An examination whose last verdict has other facts than it should have."""
-    right = {"step": 6, "id": "a", "state": WRONG, "expected": "", "seen": ""}
+    right = {"part": 6, "id": "a", "state": WRONG, "expected": "", "seen": ""}
     return Examined((*verdicts(6)[:5], Verdict(**right | facts)), "ok", (), "", 1.0)
 
 
@@ -377,6 +377,10 @@ def test_an_examination_that_makes_no_sense_is_a_grader_error(handed_in, out, ex
         lambda facts: facts.update(seconds="a lot"),
         lambda facts: facts.update(log=["x"]),
         lambda facts: facts.update(more=1),
+        # As it was kept when tasks were called steps.
+        lambda facts: facts["verdicts"][0].update(
+            step=facts["verdicts"][0].pop("part")
+        ),
     ],
 )
 def test_what_was_kept_and_makes_no_sense_is_examined_again(
@@ -537,9 +541,11 @@ def test_an_exercise_that_cannot_be_graded_is_an_error(handed_in, out, monkeypat
     with pytest.raises(CourseError, match="there is no exercise"):
         grade(handed_in, out, exercise="../../x", examine=never)
     exercise = outline.exercise("fashion_mnist")
-    short = replace(exercise, steps=exercise.steps[:2])
+    short = replace(exercise, parts={n: exercise.parts[n] for n in (1, 2)})
     monkeypatch.setattr(outline, "exercise", lambda name: short)
-    with pytest.raises(CourseError, match="2 steps for fashion_mnist, which has 6"):
+    with pytest.raises(
+        CourseError, match="1, 2 for fashion_mnist, whose parts are 1, 2, 3"
+    ):
         grade(handed_in, out, examine=never)
     assert not out.exists()
 

@@ -19,7 +19,9 @@ def grade(*states: str, status: str = "wrong", worth=(1, 2, 0.1), **more) -> Gra
         for n, state in enumerate(states, start=1)
     )
     more = {"learner": "alice", "slug": "alice"} | more
-    return Grade(status=status, worth=worth, verdicts=verdicts, **more)
+    return Grade(
+        status=status, worth=dict(enumerate(worth, 1)), verdicts=verdicts, **more
+    )
 
 
 def read(text: str) -> list[dict]:
@@ -69,6 +71,17 @@ def test_the_gradebook():
     assert [row["total"] for row in rows] == ["1", "", "", "0"]
     assert rows[2]["findings"] == "step-2.could step-3.wrong"
     assert rows[3]["learner"] == 'd "the\nd", d; e'
+
+
+def test_the_columns_of_an_exercise_with_tasks_have_their_letters():
+    verdicts = (
+        Verdict("A", "task-A.right", RIGHT, "This.", "This."),
+        Verdict("B", "task-B.sum", WRONG, "This.", "That."),
+    )
+    worth = {"A": 1, "B": 2}
+    (row,) = read(gradebook.gradebook([Grade("a", "a", "wrong", worth, verdicts)], "v"))
+    assert list(row)[1:3] == ["task_A", "task_B"]
+    assert (row["task_A"], row["task_B"], row["findings"]) == ("1", "0", "task-B.sum")
 
 
 def test_the_table_of_nbgrader():

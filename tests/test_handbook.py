@@ -105,11 +105,14 @@ def test_a_page_answers_each_prediction_of_its_notebook(lesson):
         assert f"\n## {part}\n" in text, part
 
 
+FAULT = r"(?:step-\d|task-[A-Z])\.[\w-]+"
+
+
 def test_faults_that_it_names_are_those_of_checks():
     tables = (course.PACKAGE_ROOT / "tests").glob("wrong_*programs.toml")
-    known = set(re.findall(r"step-\d\.[\w-]+", "".join(p.read_text() for p in tables)))
+    known = set(re.findall(FAULT, "".join(p.read_text() for p in tables)))
     for page in PAGES:
-        named = set(re.findall(r"step-\d\.[\w-]+", page.read_text()))
+        named = set(re.findall(FAULT, page.read_text()))
         assert named <= known, f"{page.name}: {named - known}"
 
 

@@ -485,6 +485,6 @@ def test_a_host_executes_a_hosted_copy(number, preloaded, home, tmp_path):
         if not notebook_rules.tagged(cell, "papermill-error-cell-tag")
     ]
     assert [*findings, *notebook_rules.audit(executed)] == []
-    if notebooks.asks_for_steps(source):
-        steps = notebook_rules.steps_asked_for(executed)
-        assert steps == notebooks.steps_needed(source)
+    if notebooks.asks_for_parts(source):
+        asked = notebook_rules.parts_asked_for(executed)
+        assert asked == notebooks.parts_needed(source)

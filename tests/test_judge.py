@@ -51,7 +51,7 @@ SPOILT = {
 
 
 @pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
-@pytest.mark.parametrize("step", exercises.find("fashion_mnist").steps)
+@pytest.mark.parametrize("step", exercises.find("fashion_mnist").parts)
 def test_a_spoilt_report_is_called_so(job, step, spoil):
     path = job / "two" / "rank.1.jsonl"
     if spoil is not SPOILT["endless"]:

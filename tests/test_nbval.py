@@ -38,7 +38,7 @@ def test_the_notebook_is_whole_and_knows_every_step():
     sources = [cell.source for cell in notebook.cells]
     headings = [source.splitlines()[0].removeprefix("## ") for source in sources]
     assert [heading for heading in headings if heading.startswith("Step ")] == titles
-    steps = exercises.find("fashion_mnist").steps
+    steps = exercises.find("fashion_mnist").parts
     assert len(titles) == len(steps)
     assert all(f"after_step({step})" in sources for step in steps)
 

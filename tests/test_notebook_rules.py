@@ -352,7 +352,7 @@ def table() -> nbformat.NotebookNode:
 def test_it_may_stop_with_a_message_or_below_the_table_of_a_check(shown):
     notebook = stopped(shown=shown)
     assert audit(notebook) == []
-    assert notebook_rules.steps_asked_for(notebook) == 2
+    assert notebook_rules.parts_asked_for(notebook) == 2
 
 
 @pytest.mark.parametrize(
@@ -373,6 +373,6 @@ def test_other_stops_are_reported(notebook, words):
 
 
 def test_what_is_asked_for():
-    assert notebook_rules.steps_asked_for(a_copy()) == 0
+    assert notebook_rules.parts_asked_for(a_copy()) == 0
     other = new_output("error", ename="KeyError", evalue="step 3", traceback=[])
-    assert notebook_rules.missing_step(other) == 0
+    assert notebook_rules.missing_part(other) == 0

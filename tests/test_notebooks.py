@@ -153,7 +153,7 @@ def test_the_exercise_is_done_as_far_as_the_notebook_has_come(tiny_course):
         exercise.write_bytes(
             notebooks.scratch_files(path)["exercises/fashion_mnist.py"]
         )
-        assert list(work.missing_steps(exercise)) == left_to_do[path.stem]
+        assert list(work.missing_parts(exercise)) == left_to_do[path.stem]
 
 
 @pytest.mark.slow
@@ -195,7 +195,7 @@ def test_a_step_that_is_not_asked_for_is_found(tiny_course):
         "need_steps(2)",
     )
     (finding,) = prove(unkind, "ci").findings
-    assert "asks for 2 of 3 steps" in finding
+    assert "asks for 2 of 3 parts" in finding
 
 
 @pytest.mark.slow

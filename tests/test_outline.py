@@ -38,17 +38,46 @@ def test_readme_has_its_table():
 
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.name)
-def test_each_step_has_a_text_a_judge_worlds_hints_and_a_place(exercise):
+def test_each_part_has_a_text_a_judge_worlds_hints_and_a_place(exercise):
     source = course.PACKAGE_ROOT / "solutions" / f"{exercise.name}_solution.py"
-    count = markup.count(source.read_text())
     checked = exercises.find(exercise.name)
-    assert checked.steps == tuple(range(1, count + 1)) == tuple(hints.of(exercise.name))
-    for step in checked.steps:
-        assert "{" not in checked.expected[step]
-        assert callable(checked.judges[step])
-        assert set(checked.step_worlds[step]) <= set(lab.WORLDS)
+    assert checked.parts == markup.parts_of(source.read_text())
+    assert checked.parts == tuple(hints.of(exercise.name)) == tuple(exercise.parts)
+    for part in checked.parts:
+        assert "{" not in checked.expected[part]
+        assert callable(checked.judges[part])
+        assert set(checked.worlds_of[part]) <= set(lab.WORLDS)
     assert "{" not in " ".join(checked.options)
-    assert sum(step.points for step in exercise.steps) > 0
+    assert sum(part.points for part in exercise.parts.values()) > 0
+
+
+def test_only_the_six_steps_are_called_steps():
+    kinds = {e.name: {type(part) for part in e.parts} for e in EXERCISES}
+    assert kinds.pop(outline.FIRST) == {int}
+    assert all(kind == {str} for kind in kinds.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "part"),
+    [("scaled", "B", "B"), ("scaled", "b", "B"), ("fashion_mnist", "3", 3)],
+)
+def test_a_part_is_known_as_it_is_typed(name, given, part):
+    assert outline.exercise(name).part(given) == part
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "has"),
+    [
+        ("scaled", "3", "scaled has tasks A, B, C, D"),
+        ("scaled", 3, "scaled has tasks A, B, C, D"),
+        ("scaled", "E", "scaled has tasks A, B, C, D"),
+        ("fashion_mnist", "A", "fashion_mnist has steps 1, 2, 3, 4, 5, 6"),
+        ("fashion_mnist", 0, "fashion_mnist has steps 1, 2, 3, 4, 5, 6"),
+    ],
+)
+def test_a_part_that_is_none_is_named_with_those_that_are(name, given, has):
+    with pytest.raises(course.CourseError, match=f"no `{given}`: {has}"):
+        outline.exercise(name).part(given)
 
 
 def test_all_exercises_with_hints_are_there():

@@ -66,7 +66,7 @@ def grade(learner="alice", status="wrong", states=(RIGHT, WRONG, NOT_CHECKED), *
     facts = {
         "learner": learner,
         "slug": "alice",
-        "worth": (1,) * 3,
+        "worth": {1: 1, 2: 1, 3: 1},
         "verdicts": verdicts,
         "program": "import this\nx = 1\n",
         "isolation": ("No network.",),
@@ -99,11 +99,18 @@ def test_a_report_says_it_all():
 
 def test_the_hint_is_that_for_the_fault():
     fault = Verdict(3, "step-3.sum", WRONG, "the mean", "the sum")
-    graded = grade(verdicts=(fault,), worth=(1,))
+    graded = grade(verdicts=(fault,), worth={3: 1})
     text = Page(pages(graded)["reports/alice.html"]).text
     hint = hints.about(fault.id)
     assert hint != hints.of()[3][0]
     assert " ".join(hint.split()).partition("`")[0] in " ".join(text.split())
+
+
+def test_a_todo_that_is_left_is_a_remark_below_what_is_right():
+    graded = grade(program="x = 1\n# TODO: Step 1: do it\n# TODO: Step 2: do it\n")
+    text = Page(pages(graded)["reports/alice.html"]).text
+    assert "Remark: Line 2 still says TODO: Step 1." in text
+    assert text.count("Remark") == 1  # step 2 is wrong, and says why
 
 
 @pytest.mark.parametrize("status", ["missing", "refused", "grader error"])
@@ -123,7 +130,7 @@ def test_a_report_without_a_run(status):
     points = "unknown of 3 points" if status == "grader error" else "0 of 3 points"
     for wanted in (status, points, "It is a link.", "a_b.py"):
         assert wanted in text
-    assert "Step by step" not in text
+    assert "What was found" not in text
     assert "How it ran" not in text
     assert "not run" in Page(texts["index.html"]).text
 

@@ -13,7 +13,7 @@ import pytest
 from check_tables import TABLES
 
 from utils.base import course, programs
-from utils.lessons import hints, markup, progress, work
+from utils.lessons import hints, markup, parts, progress, work
 
 SOURCE = """\
 import a
@@ -69,8 +69,8 @@ b.start()
 """
 
 
-# How many steps each program has.
-STEPS = {
+# How many steps or tasks each program has.
+PARTS = {
     "bandwidth": 4,
     "custom_loop": 4,
     "fashion_mnist": 6,
@@ -91,7 +91,7 @@ def copy(tmp_path, monkeypatch):
     """A scratch copy of the course's programs, with the working directory in it."""
     for folder in ("notebooks", "exercises", "solutions"):
         shutil.copytree(course.PACKAGE_ROOT / folder, tmp_path / folder)
-    for name in STEPS:
+    for name in PARTS:
         (tmp_path / "exercises" / f"{name}.py").write_text(programs_of(name)[0])
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -110,23 +110,33 @@ def programs_of(name="fashion_mnist"):
 
 
 def test_render_keeps_steps_up_to_n_and_turns_later_ones_into_todos():
-    assert markup.count(SOURCE) == 2
+    assert markup.parts_of(SOURCE) == (1, 2)
     assert markup.render(SOURCE, 0) == AFTER_0
     assert markup.render(SOURCE, 1) == AFTER_1
     after_2 = re.sub(r" *# was:.*\n", "", SOURCE)
     assert markup.render(SOURCE, 2) == after_2
 
 
+def test_tasks_are_marked_as_steps_are():
+    tasks = SOURCE.replace("Step 1", "Task A").replace("Step 2", "Task B")
+    after_1 = AFTER_1.replace("Step 1", "Task A").replace("Step 2", "Task B")
+    assert markup.parts_of(tasks) == ("A", "B")
+    assert markup.render(tasks, 1) == markup.render(tasks, "A") == after_1
+    bare = markup.without_answers(tasks)
+    assert "# Task B: Add b to x.\n    # was: if x:" in bare
+    assert work.todo_lines(after_1) == {"B": [10]}
+
+
 @pytest.mark.parametrize("n", [-1, 3])
 def test_render_refuses_a_step_that_is_not_there(n):
-    with pytest.raises(ValueError, match=f"2 steps; can't render step {n}"):
+    with pytest.raises(ValueError, match=f"2 parts; can't render step {n}"):
         markup.render(SOURCE, n)
 
 
 @pytest.mark.parametrize(
     ("source", "line", "what"),
     [
-        ("# Step 1: A.\na = 1\n# Step 2: B.\nb = 2\n", 3, "a step inside step 1"),
+        ("# Step 1: A.\na = 1\n# Step 2: B.\nb = 2\n", 3, "step 2 inside step 1"),
         ("# Step 1: A.\na = 1\n\n# Step 3: C.\nc = 3\n", 4, "without a step 2"),
         ("# Step 2: B.\nb = 1\n", 1, "without a step 1"),
         ("a = 1\n# was: a = 0\n", 2, "outside a step"),
@@ -139,6 +149,12 @@ def test_render_refuses_a_step_that_is_not_there(n):
         ("# Step 1 A.\na = 1\n", 1, "begins with `# Step N: text`"),
         ("# step 1: A.\na = 1\n", 1, "begins with `# Step N: text`"),
         ("# TODO: Step 1: A.\na = 1\n", 1, "a TODO in an annotated source"),
+        ("# Task A: A.\na = 1\n# Task B: B.\nb = 2\n", 3, "task B inside task A"),
+        ("# Task A: A.\na = 1\n\n# Task C: C.\nc = 3\n", 4, "without a task B"),
+        ("# Step 1: A.\na = 1\n\n# Task B: B.\nb = 3\n", 4, "without a step 2"),
+        ("# Task A A.\na = 1\n", 1, "a task with `# Task X: text`"),
+        ("# Task 1: A.\na = 1\n", 1, "a task with `# Task X: text`"),
+        ("# TODO: Task A: A.\na = 1\n", 1, "a TODO in an annotated source"),
     ],
 )
 def test_mistakes_in_the_markup_are_named_with_their_line(source, line, what):
@@ -149,7 +165,7 @@ def test_mistakes_in_the_markup_are_named_with_their_line(source, line, what):
 def test_generated_files_are_up_to_date():
     stale = [
         path.relative_to(course.PACKAGE_ROOT).as_posix()
-        for name in STEPS
+        for name in PARTS
         for path, text in renderings(name).items()
         if not path.exists() or path.read_bytes() != text.encode()
     ]
@@ -165,14 +181,15 @@ def test_one_exercise_keeps_the_programs_after_its_steps_the_others_none():
 
 def test_the_sources_are_known():
     names = [path.stem for path in markup.sources(course.PACKAGE_ROOT)]
-    assert names == [f"{name}_solution" for name in STEPS]
+    assert names == [f"{name}_solution" for name in PARTS]
 
 
-@pytest.mark.parametrize(("name", "count"), STEPS.items(), ids=STEPS)
+@pytest.mark.parametrize(("name", "count"), PARTS.items(), ids=PARTS)
 def test_every_rendering_parses_and_has_the_todos_that_are_left(name, count):
     source = (SOLUTIONS / f"{name}_solution.py").read_text()
-    paragraphs = [int(n) for n in re.findall(r"^ *# Step (\d+):", source, re.M)]
-    assert set(paragraphs) == set(range(1, count + 1))
+    marks = [parts.of(*m) for m in re.findall(rf"^ *# {parts.NAMED}:", source, re.M)]
+    known = (parts.steps if name == "fashion_mnist" else parts.tasks)(count)
+    assert set(marks) == set(known)
     assert len(programs_of(name)) == count + 1
     new = {
         "bandwidth": "for _ in range(args.warm_up):",
@@ -186,8 +203,9 @@ def test_every_rendering_parses_and_has_the_todos_that_are_left(name, count):
     }.get(name, "MirroredStrategy(")
     for n, text in enumerate(programs_of(name)):
         ast.parse(text)
-        todos = [int(k) for k in re.findall(r"# TODO: Step (\d+):", text)]
-        assert todos == [k for k in paragraphs if k > n]
+        todos = re.findall(rf"# TODO: {parts.NAMED}:", text)
+        left = [part for part in marks if part not in known[:n]]
+        assert [parts.of(*m) for m in todos] == left
         assert "# was:" not in text
         assert (new in re.sub("#.*", "", text)) == (n > 0)
 
@@ -199,11 +217,11 @@ def test_renderings_say_that_they_are_generated_but_the_exercise_does_not():
         assert text.startswith("# Generated by `course steps` from")
 
 
-@pytest.mark.parametrize("source", markup.sources(course.PACKAGE_ROOT), ids=STEPS)
+@pytest.mark.parametrize("source", markup.sources(course.PACKAGE_ROOT), ids=PARTS)
 def test_a_step_only_adds_to_what_earlier_steps_wrote(source):
     """No step takes away a line that an earlier one brought in."""
     text = source.read_text()
-    count = markup.count(text)
+    count = len(markup.parts_of(text))
     texts = [markup.render(text, n).splitlines() for n in range(count + 1)]
     original = set(texts[0])
     brought = set()
@@ -245,7 +263,7 @@ def test_a_learners_work_is_never_overwritten(copy):
     work.generate(start_over=True)
     (kept,) = copy.glob("exercises/fashion_mnist_kept_*.py")
     assert kept.read_text().endswith("# mine\n")
-    assert work.missing_steps().keys() == {1, 2, 3, 4, 5, 6}
+    assert work.missing_parts().keys() == {1, 2, 3, 4, 5, 6}
 
 
 def test_an_exercise_that_is_one_of_the_renderings_may_be_replaced(copy):
@@ -263,7 +281,7 @@ def test_an_exercise_that_is_one_of_the_renderings_may_be_replaced(copy):
 def test_the_program_after_each_step_is_written_where_it_is_asked_for(copy):
     folder = copy / "new" / "here"
     written = work.write_steps(folder, "mirrored")
-    names = [f"mirrored_after_step_{n:02}.py" for n in (1, 2, 3, 4)]
+    names = [f"mirrored_after_task_{task}.py" for task in "ABCD"]
     assert written == [Path("new", "here", name) for name in names]
     source = (copy / "solutions" / "mirrored_solution.py").read_text()
     for n, path in enumerate(written, 1):
@@ -278,13 +296,13 @@ def test_the_program_after_each_step_is_written_where_it_is_asked_for(copy):
     assert sorted(path.name for path in folder.iterdir()) == names
 
     everything = work.write_steps(copy / "all")
-    assert len(everything) == sum(STEPS.values())
+    assert len(everything) == sum(PARTS.values())
     assert work.write_steps(copy / "all") == everything
     # Beside those that the course keeps, which are the same.
-    assert len(work.write_steps(copy / "solutions")) == sum(STEPS.values())
+    assert len(work.write_steps(copy / "solutions")) == sum(PARTS.values())
     assert work.generate(check=True) == []
     with pytest.raises(
-        course.CourseError, match=r"no doodles\.py with steps; it has \w"
+        course.CourseError, match=r"no doodles\.py with steps or tasks; it has \w"
     ):
         work.write_steps(folder, "doodles")
 
@@ -297,7 +315,7 @@ def unchanging(path):
 
 @pytest.mark.parametrize("in_the_way", ["text", "bytes", "folder", "link"])
 def test_the_programs_after_the_steps_overwrite_nothing(copy, in_the_way):
-    path = copy / "out" / "survive_after_step_03.py"
+    path = copy / "out" / "survive_after_task_C.py"
     path.parent.mkdir()
     if in_the_way == "folder":
         path.mkdir()
@@ -306,9 +324,7 @@ def test_the_programs_after_the_steps_overwrite_nothing(copy, in_the_way):
     else:
         path.write_bytes(b"# mine\n" if in_the_way == "text" else b"\xff\0")
     before = unchanging(path)
-    with pytest.raises(
-        course.CourseError, match=r"out/survive_after_step_03\.py would"
-    ):
+    with pytest.raises(course.CourseError, match=r"out/survive_after_task_C\.py would"):
         work.write_steps("out")
     assert unchanging(path) == before
     assert list(path.parent.iterdir()) == [path]
@@ -360,10 +376,10 @@ def test_programs_that_cannot_be_read_are_named(copy, content, message):
     assert "fashion_mnist.py" in str(error.value)
 
 
-@pytest.mark.parametrize(("name", "count"), STEPS.items(), ids=STEPS)
-def test_there_are_three_hints_for_every_step(name, count):
+@pytest.mark.parametrize(("name", "count"), PARTS.items(), ids=PARTS)
+def test_there_are_three_hints_for_every_part(name, count):
     known = hints.of(name)
-    assert list(known) == list(range(1, count + 1))
+    assert len(known) == count
     for texts in known.values():
         assert len(texts) == 3
         assert all(len(text) > 40 for text in texts)
@@ -390,7 +406,7 @@ def test_a_broken_hints_file_is_named(copy):
 
 def test_there_are_no_hints_for_a_program_without_steps(copy):
     with pytest.raises(course.CourseError, match="for fashion_mnist, scaled, survive"):
-        progress.hint(1, "doodles")
+        progress.hint("A", "doodles")
 
 
 def test_hints_go_one_deeper_each_time(copy):
@@ -401,8 +417,8 @@ def test_hints_go_one_deeper_each_time(copy):
     assert hints.of()[2][0] in progress.hint(2, level=1).data
     assert "More: `hint(2)`" in progress.hint(2, level=1).data
     assert progress.hints_shown("fashion_mnist", 2) == 3
-    assert progress.hints_shown("mirrored", 2) == 0
-    assert 'More: `hint(2, "mirrored")`' in progress.hint(2, "mirrored").data
+    assert progress.hints_shown("mirrored", "B") == 0
+    assert 'More: `hint("B", "mirrored")`' in progress.hint("b", "mirrored").data
 
 
 def test_hint_and_diff_for_notebooks(copy):
@@ -434,10 +450,10 @@ def test_the_difference_from_ones_own_program(copy):
     exercise.write_text(text)
     assert work.yours_and_ours(3) == ""
     assert "+callbacks.append(hvd.callbacks.Broad" in work.yours_and_ours(4)
-    with pytest.raises(course.CourseError, match="there is no step 7"):
+    with pytest.raises(course.CourseError, match="there is no `7`"):
         work.yours_and_ours(7)
     (copy / "other.py").write_text("x = 1\n")
-    with pytest.raises(course.CourseError, match=r"no other\.py with steps"):
+    with pytest.raises(course.CourseError, match=r"no other\.py with steps or tasks"):
         work.yours_and_ours(1, copy / "other.py")
 
 

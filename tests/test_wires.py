@@ -137,5 +137,5 @@ def test_no_row_that_a_program_prints_breaks_a_judge(us, algbw, tmp_path):
         ]
         worlds[name] = judge.Observed(folder, name, lab.ENDED, ranks)
     exercise = exercises.find("bandwidth")
-    verdicts = [exercise.judge(step, worlds) for step in exercise.steps]
+    verdicts = [exercise.judge(part, worlds) for part in exercise.parts]
     assert not any(verdict.ok for verdict in verdicts)

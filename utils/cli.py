@@ -196,7 +196,7 @@ def steps(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Write the program after each step into this folder instead."
+            help="Write the program after each part into this folder instead."
         ),
     ] = None,
     exercise: Annotated[
@@ -225,8 +225,9 @@ def steps(
 
 @app.command()
 def check(
-    step: Annotated[
-        int | None, typer.Argument(help="The step; default: all, in order.")
+    part: Annotated[
+        str | None,
+        typer.Argument(help="Step 3, or task A; default: all, in order."),
     ] = None,
     exercise: Which = None,
     script: Annotated[
@@ -234,14 +235,16 @@ def check(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say whether step N of your program is right, by what the program does.
+    """Say whether a part of your program is right, by what the program does.
+
+    Steps have numbers, tasks have letters: course check A --exercise scaled
 
     Exit status: 0 right, 1 not right, 2 could not be checked.
     """
     from utils.checking.checks import report_on
 
     with Console(stderr=True).status("Running your program ..."):
-        report = report_on(step, exercise, script)
+        report = report_on(part, exercise, script)
     _show(report, report.as_json(), as_json)
     if report.undecided:
         raise typer.Exit(2)
@@ -292,7 +295,7 @@ def audit(
 
 @app.command()
 def progress(as_json: Json = False) -> None:
-    """Show how far you are: the last check of each step."""
+    """Show how far you are: the last check of each step and task."""
     from utils.lessons.progress import Progress
 
     report = Progress()
@@ -301,18 +304,20 @@ def progress(as_json: Json = False) -> None:
 
 @app.command()
 def diff(
-    step: Annotated[int, typer.Argument(help="Compare with the course's step N.")],
+    part: Annotated[
+        str, typer.Argument(help="Compare with the course's after step 3, or task A.")
+    ],
     exercise: Which = None,
     script: Annotated[
         Path | None, typer.Option(help="Your program; default: the exercise.")
     ] = None,
 ) -> None:
-    """Show how your program differs from the course's after step N."""
+    """Show how your program differs from the course's after a step or a task."""
     from rich.syntax import Syntax
 
     from utils.lessons.work import yours_and_ours
 
-    text, console = yours_and_ours(step, script, exercise), Console()
+    text, console = yours_and_ours(part, script, exercise), Console()
     # In a pipe, rich would cut every line at 80 columns: code has to arrive whole.
     if console.is_terminal:
         console.print(Syntax(text, "diff", word_wrap=True))
@@ -322,20 +327,22 @@ def diff(
 
 @app.command()
 def hint(
-    step: Annotated[int, typer.Argument(help="The number of the step.")],
+    part: Annotated[
+        str, typer.Argument(help="Such as 3, for step 3, or A, for task A.")
+    ],
     level: Annotated[
         int | None,
         typer.Argument(help="1: nudge, 2: place, 3: code; default: one more."),
     ] = None,
     exercise: Which = None,
 ) -> None:
-    """Show a hint for step N, one deeper each time: nudge, place, nearly the code."""
+    """Show a hint for a part, one deeper each time: nudge, place, nearly the code."""
     from rich.markdown import Markdown
 
     from utils.checking import exercises
     from utils.lessons.progress import hint
 
-    Console().print(Markdown(hint(step, exercises.find(exercise).name, level).data))
+    Console().print(Markdown(hint(part, exercises.find(exercise).name, level).data))
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""Is step N right? Have the learner's program judged, and tell what to do next."""
+"""Is a part right? Have the learner's program judged, and tell what to do next."""
 
 import contextlib
 import functools
@@ -11,6 +11,7 @@ from utils.base import course
 from utils.base.show import Code, Page, Table
 from utils.checking import exercises
 from utils.lessons import hints, outline, progress, work
+from utils.lessons.parts import Part, called, finding, title
 from utils.lessons.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG, Verdict
 
 
@@ -19,8 +20,8 @@ class Report(Page):
     """The verdicts of a check; shows itself as a table, with what to do next.
 
     script: the program, as a person would type it. exercise: its name. hint: what helps
-    with the first step that is wrong. diff: from a right program to the course's, "" if
-    there is no difference; None where later steps, which were not asked for, are done
+    with the first part that is wrong. diff: from a right program to the course's, "" if
+    there is no difference; None where later parts, which were not asked for, are done
     as well, and would fill it, and where the course's program was kept back.
     """
 
@@ -30,6 +31,7 @@ class Report(Page):
     seconds: float
     hint: str = ""
     diff: str | None = None
+    remark: str = ""
 
     @property
     def ok(self) -> bool:
@@ -37,7 +39,7 @@ class Report(Page):
 
     @property
     def undecided(self) -> bool:
-        """Could some step not be checked, and none was found wrong?"""
+        """Could some part not be checked, and none was found wrong?"""
         states = {verdict.state for verdict in self.verdicts}
         return UNDECIDED in states and WRONG not in states
 
@@ -53,11 +55,12 @@ class Report(Page):
             "ok": self.ok,
             "verdicts": [verdict.as_json() for verdict in self.verdicts],
             "seconds": round(self.seconds, 1),
+            "remark": self.remark,
         }
 
     def rows(self) -> list[tuple[str, str]]:
-        """The table: one row for each step, then what is said about a wrong one."""
-        rows = [(f"Step {v.step}", v.state) for v in self.verdicts]
+        """The table: one row for each part, then what is said about a wrong one."""
+        rows = [(title(v.part), v.state) for v in self.verdicts]
         wrong = self.wrong
         if wrong is None and len(rows) == 1:
             rows.append(("Seen", self.verdicts[0].seen))
@@ -72,23 +75,24 @@ class Report(Page):
                 rows.append(("Evidence", "\n".join(wrong.evidence)))
             if self.hint:
                 rows.append(("Hint", self.hint))
+        if self.remark:
+            rows.append(("Remark", self.remark))
         return rows
 
-    def _which(self) -> tuple[str, str]:
-        """What tells commands and functions which exercise is meant."""
-        if self.exercise == outline.FIRST:
-            return "", ""
-        return f" --exercise {self.exercise}", f', "{self.exercise}"'
+    @property
+    def _option(self) -> str:
+        """What tells commands which exercise is meant."""
+        first = self.exercise == outline.FIRST
+        return "" if first else f" --exercise {self.exercise}"
 
     def _closing(self) -> str:
-        last = self.verdicts[-1].step
+        last = self.verdicts[-1].part
         took = f"Checked in {self.seconds:.1f} s. "
         if self.wrong is not None:
-            step = self.wrong.step
-            option, argument = self._which()
+            part = self.wrong.part
             return (
-                f"{took}`course hint {step}{option}`, or `hint({step}{argument})`, "
-                "says more each time."
+                f"{took}`course hint {part}{self._option}`, or "
+                f"`{hints.call(part, self.exercise)}`, says more each time."
             )
         if self.diff is None:
             return took
@@ -96,7 +100,7 @@ class Report(Page):
             return f"{took}Between yours and the course's program is no difference."
         return (
             f"{took}Below is what differs between yours and the course's (`course diff "
-            f"{last}{self._which()[0]}`); that is one possibility, not the only one."
+            f"{last}{self._option}`); that is one possibility, not the only one."
         )
 
     @property
@@ -108,56 +112,54 @@ class Report(Page):
 
 
 def check(
-    step: int | None = None,
+    part: Part | None = None,
     exercise: str | None = None,
     script: str | os.PathLike | None = None,
 ) -> None:
-    """Show whether step `step` of the program is right; all steps if none is named.
+    """Show whether a part of the program is right, such as step 3 or task "B"; all
+    parts if none is named.
 
     exercise: such as "mirrored"; default `fashion_mnist`. script: default the
-    learner's own program. Raises StepMissing after the table if a step is wrong, and
+    learner's own program. Raises StepMissing after the table if a part is wrong, and
     CourseError if it could not be checked.
     """
     from IPython.display import DisplayHandle
 
     handle = DisplayHandle()
     handle.display({"text/plain": "Running your program ..."}, raw=True)
-    report = report_on(step, exercise, script)
+    report = report_on(part, exercise, script)
     handle.update(report)
     wrong = report.wrong
     if report.undecided:
         raise course.CourseError(
-            f"step {wrong.step} could not be checked: {wrong.seen}"
+            f"{called(wrong.part)} could not be checked: {wrong.seen}"
         )
     if wrong is not None:
         raise work.StepMissing(
-            f"step {wrong.step} is not right yet. Change {report.script}, save it, and "
-            "run this cell again."
+            f"{called(wrong.part)} is not right yet. Change {report.script}, save it, "
+            "and run this cell again."
         )
 
 
 def report_on(
-    step: int | None = None,
+    part: Part | None = None,
     exercise: str | None = None,
     script: str | os.PathLike | None = None,
 ) -> Report:
-    """Check step `step`, or all until the first that is wrong; note the progress.
+    """Check a part, or all until the first that is wrong; note the progress.
 
-    Raises CourseError for a step or a program that there isn't, or when the check
-    itself fails.
+    part: as it may be typed, "b" for "B". Raises CourseError for a part or a program
+    that there isn't, or when the check itself fails.
     """
     chosen = exercises.find(exercise, script)
-    if step is not None and step not in chosen.steps:
-        raise course.CourseError(
-            f"there is no step {step}: the steps of {chosen.name} are "
-            f"{chosen.steps[0]} to {chosen.steps[-1]}."
-        )
+    if part is not None:
+        part = outline.exercise(chosen.name).part(part)
     own_program = chosen.program
     program = Path(script or own_program)
     if not program.is_file():
         raise course.CourseError(f"there is no program {course.shown(program)}.")
     started = time.monotonic()
-    wanted = chosen.steps if step is None else (step,)
+    wanted = chosen.parts if part is None else (part,)
     observing = functools.partial(chosen.in_lab, program.resolve())
     verdicts = chosen.judged(program.read_bytes(), wanted, observing)
     ordered = stop_at_the_first([verdicts[n] for n in wanted])
@@ -168,35 +170,39 @@ def report_on(
         if wrong is not None:
             hint = hints.about(wrong.id, chosen.name)
             if hint is None:  # nobody knows better: as far as they were shown
-                level = max(1, progress.hints_shown(chosen.name, wrong.step))
-                progress.show_hint(chosen.name, wrong.step, level)
-                hint = hints.of(chosen.name)[wrong.step][level - 1]
+                level = max(1, progress.hints_shown(chosen.name, wrong.part))
+                progress.show_hint(chosen.name, wrong.part, level)
+                hint = hints.of(chosen.name)[wrong.part][level - 1]
     elif wrong is not None:
         about_it = hints.about(wrong.id, chosen.name)
-        hint = about_it or hints.of(chosen.name)[wrong.step][0]
+        hint = about_it or hints.of(chosen.name)[wrong.part][0]
     hint = " ".join(hint.split())  # tables break lines themselves
     if wrong is None:
-        todo = work.missing_steps(program)
-        done = min([n - 1 for n in todo] or [chosen.steps[-1]])
-        if done <= ordered[-1].step:
+        last = ordered[-1].part
+        later = chosen.parts[chosen.parts.index(last) + 1 :]
+        if set(later) <= work.missing_parts(program).keys():
             with contextlib.suppress(work.KeptBack):
-                diff = work.yours_and_ours(ordered[-1].step, program, chosen.name)
-    seconds = time.monotonic() - started
-    return Report(course.shown(program), chosen.name, ordered, seconds, hint, diff)
+                diff = work.yours_and_ours(last, program, chosen.name)
+    last = chosen.parts.index((wrong or ordered[-1]).part)
+    remark = ""
+    if wrong is None or not wrong.id.endswith((".syntax", ".todo")):
+        remark = work.remark(program.read_text("utf-8"), chosen.parts[: last + 1])
+    shown, seconds = course.shown(program), time.monotonic() - started
+    return Report(shown, chosen.name, ordered, seconds, hint, diff, remark)
 
 
 def stop_at_the_first(verdicts: list[Verdict]) -> list[Verdict]:
-    """The same, but nothing is said of the steps after the first that is not right."""
+    """The same, but nothing is said of the parts after the first that is not right."""
     result = []
     stopped = False
     for verdict in verdicts:
         if stopped:
             verdict = Verdict(
-                verdict.step,
-                f"step-{verdict.step}.not-checked",
+                verdict.part,
+                finding(verdict.part, "not-checked"),
                 NOT_CHECKED,
                 verdict.expected,
-                "An earlier step comes first.",
+                "What comes before it is not right yet.",
             )
         result.append(verdict)
         stopped = stopped or verdict.state != RIGHT

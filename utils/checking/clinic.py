@@ -567,7 +567,7 @@ def cure(number: int, ours: bool = False) -> Page:
 
     display(result)
     first = next(filter(None, signs.values())).removesuffix(".")
-    raise work.StepMissing(f"step {number}, case {number}, is not cured yet: {first}.")
+    raise work.StepMissing(f"case {number} is not cured yet: {first}.")
 
 
 def examine(script: Path, patient: Case) -> dict[str, str]:

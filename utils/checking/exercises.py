@@ -1,10 +1,11 @@
-"""The programs that learners write, and how each of their steps is judged.
+"""The programs that learners write, and how each of their parts is judged.
 
-First by what can be seen at once: is the file Python, is a `TODO: Step N` left? Then
+First by what can be seen at once: is the file Python, and was anything done? Then
 the program runs, unmodified, on the workers of a lab (utils.checking.lab), and judges
 (utils.checking.judges) compare what they did.
 """
 
+import ast
 import contextlib
 import importlib
 import shlex
@@ -18,6 +19,7 @@ from utils.checking.judges import judge
 from utils.checking.judges.judge import Observed
 from utils.lessons import outline, work
 from utils.lessons.markup import render
+from utils.lessons.parts import Part, finding, number, title
 from utils.lessons.verdict import WRONG, Verdict
 
 # What runs a program and gives, while it is entered, what was observed in these worlds.
@@ -38,15 +40,15 @@ class Stopped(Exception):
 class Exercise:
     """An exercise with checks.
 
-    name: of the program, without .py. expected: for each step, what a right program
-    does. judges: what raises a Problem otherwise. step_worlds: the worlds (of the lab)
-    that the judge of each step looks at. options: what the program is run with.
+    name: of the program, without .py. expected: for each part, what a right program
+    does. judges: what raises a Problem otherwise. worlds_of: the worlds (of the lab)
+    that the judge of each part looks at. options: what the program is run with.
     """
 
     name: str
-    expected: dict[int, str]
-    judges: dict[int, Callable[[dict[str, Observed]], None]]
-    step_worlds: dict[int, tuple[str, ...]]
+    expected: dict[Part, str]
+    judges: dict[Part, Callable[[dict[str, Observed]], None]]
+    worlds_of: dict[Part, tuple[str, ...]]
     options: tuple[str, ...]
 
     @classmethod
@@ -54,17 +56,17 @@ class Exercise:
         """An exercise of the outline, with the functions and numbers that it names."""
         judges = importlib.import_module(f"utils.checking.judges.{facts.judges}")
         names = vars(judges)
-        steps = dict(enumerate(facts.steps, 1))
+        parts = facts.parts.items()
         return cls(
             facts.name,
-            {number: step.expected.format_map(names) for number, step in steps.items()},
-            {number: names[step.judge] for number, step in steps.items()},
-            {number: step.worlds for number, step in steps.items()},
+            {part: of_it.expected.format_map(names) for part, of_it in parts},
+            {part: names[of_it.judge] for part, of_it in parts},
+            {part: of_it.worlds for part, of_it in parts},
             tuple(shlex.split(facts.options.format_map(names))),
         )
 
     @property
-    def steps(self) -> tuple[int, ...]:
+    def parts(self) -> tuple[Part, ...]:
         return tuple(self.expected)
 
     @property
@@ -77,9 +79,9 @@ class Exercise:
         """The annotated one."""
         return course.PACKAGE_ROOT / "solutions" / f"{self.name}_solution.py"
 
-    def worlds(self, steps: Iterable[int]) -> tuple[str, ...]:
-        """The worlds that the checks of these steps need, none twice."""
-        needed = {world for step in steps for world in self.step_worlds[step]}
+    def worlds(self, parts: Iterable[Part]) -> tuple[str, ...]:
+        """The worlds that the checks of these parts need, none twice."""
+        needed = {world for part in parts for world in self.worlds_of[part]}
         if "two" in needed:  # it counts as well
             needed.discard("pair")
         return tuple(name for name in lab.WORLDS if name in needed)
@@ -97,17 +99,17 @@ class Exercise:
         return lab.Job(str(script), worlds, self.options, reference)
 
     def judged(
-        self, program: bytes, steps: tuple[int, ...], observing: Observing
-    ) -> dict[int, Verdict]:
-        """The verdict on each of these steps of a program.
+        self, program: bytes, parts: tuple[Part, ...], observing: Observing
+    ) -> dict[Part, Verdict]:
+        """The verdict on each of these parts of a program.
 
         Raises CourseError if it can't be observed.
         """
-        verdicts = self._at_once(program, steps)
-        left = [step for step in steps if step not in verdicts]
+        verdicts = self._at_once(program, parts)
+        left = [part for part in parts if part not in verdicts]
         if left:
             verdicts |= self._by_behaviour(left, observing)
-        return {step: verdicts[step] for step in steps}
+        return {part: verdicts[part] for part in parts}
 
     @contextlib.contextmanager
     def in_lab(
@@ -122,26 +124,26 @@ class Exercise:
             lab.perform(folder, [self.job(script, worlds, folder)])
             yield judge.read(folder / "0")
 
-    def judge(self, step: int, observed: dict[str, Observed]) -> Verdict:
-        """The verdict on one step, from what was observed in the worlds it needs."""
-        return judge.verdict(step, self.expected[step], self.judges[step], observed)
+    def judge(self, part: Part, observed: dict[str, Observed]) -> Verdict:
+        """The verdict on one part, from what was observed in the worlds it needs."""
+        return judge.verdict(part, self.expected[part], self.judges[part], observed)
 
     def judge_all(
-        self, steps: Iterable[int], observed: dict[str, Observed]
-    ) -> dict[int, Verdict]:
-        """The verdict on each of these steps; the exercise's last one is right only
+        self, parts: Iterable[Part], observed: dict[str, Observed]
+    ) -> dict[Part, Verdict]:
+        """The verdict on each of these parts; the exercise's last one is right only
         if the program came to its end. Before that, what is still to do may be what it
         would take: a worker that hears from the others, for example."""
-        verdicts = {step: self.judge(step, observed) for step in steps}
-        last = self.steps[-1]
+        verdicts = {part: self.judge(part, observed) for part in parts}
+        last = self.parts[-1]
         if last in verdicts and all(verdict.ok for verdict in verdicts.values()):
             expected = self.expected[last]
             end = judge.verdict(last, expected, judge.comes_to_its_end, observed)
             verdicts[last] = end
         return verdicts
 
-    def _at_once(self, program: bytes, steps: tuple[int, ...]) -> dict[int, Verdict]:
-        """The verdicts on the steps that needn't run to be found wrong."""
+    def _at_once(self, program: bytes, parts: tuple[Part, ...]) -> dict[Part, Verdict]:
+        """The verdicts on the parts that needn't run to be found wrong."""
         try:
             text = programs.as_python_reads_it(program)
             programs.syntax_tree(text, "program")
@@ -151,41 +153,65 @@ class Exercise:
             seen = f"It can't be read as Python: {reason}{judge.in_line(line)}."
             expected = "A Python program in UTF-8."
             return {
-                step: Verdict(step, f"step-{step}.syntax", WRONG, expected, seen, line)
-                for step in steps
+                part: Verdict(
+                    part, finding(part, "syntax"), WRONG, expected, seen, line
+                )
+                for part in parts
             }
-        todo = work.todo_lines(text)
+        todo, done = work.todo_lines(text), self._done_in_ours(text)
         verdicts = {}
-        for step in steps:
+        for part in parts:
+            if done is None or number(part) <= done:
+                continue  # a TODO that is left says nothing: what the program does is
             # What the learner asked for comes first, then what it builds on.
-            unfinished = [n for n in (step, *sorted(todo)) if n in todo and n <= step]
+            before = self.parts[: self.parts.index(part)]
+            unfinished = [one for one in (part, *before) if one in todo]
             if unfinished:
                 line = todo[unfinished[0]][0]
-                verdicts[step] = Verdict(
-                    step,
-                    f"step-{step}.todo",
+                verdicts[part] = Verdict(
+                    part,
+                    finding(part, "todo"),
                     WRONG,
-                    self.expected[step],
-                    f"Line {line} still says `TODO: Step {unfinished[0]}`.",
+                    self.expected[part],
+                    f"Line {line} still says `TODO: {title(unfinished[0])}`.",
                     line,
                 )
         return verdicts
 
+    def _done_in_ours(self, text: str) -> int | None:
+        """How many parts are done, if this is still the course's own code after so many
+        of them; None if somebody has changed it. What the checks say of the course's
+        own is known, so it needn't run."""
+        source = self.source.read_text(encoding="utf-8")
+        for done in range(len(self.parts) + 1):
+            if _code(text) == _code(render(source, done)):
+                return done
+        return None
+
     def _by_behaviour(
-        self, steps: list[int], observing: Observing
-    ) -> dict[int, Verdict]:
+        self, parts: list[Part], observing: Observing
+    ) -> dict[Part, Verdict]:
         """The verdicts on the others: by what the program does."""
         try:
-            with observing(self.worlds(steps)) as observed:
-                return self.judge_all(steps, observed)
+            with observing(self.worlds(parts)) as observed:
+                return self.judge_all(parts, observed)
         except Stopped as stopped:
-            return {step: self._stopped(step, stopped) for step in steps}
+            return {part: self._stopped(part, stopped) for part in parts}
 
-    def _stopped(self, step: int, stopped: Stopped) -> Verdict:
+    def _stopped(self, part: Part, stopped: Stopped) -> Verdict:
         reason = stopped.reason
         seen = f"{reason[0].upper()}{reason[1:]}."
-        name = f"step-{step}.{stopped.status}"
-        return Verdict(step, name, WRONG, self.expected[step], seen)
+        name = finding(part, stopped.status)
+        return Verdict(part, name, WRONG, self.expected[part], seen)
+
+
+def _code(text: str) -> list[str]:
+    """The lines of a program, without comments, and without its docstring, which has
+    the path of the file."""
+    tree = programs.syntax_tree(text, "program")
+    begins = tree.body[0].end_lineno if ast.get_docstring(tree, clean=False) else 0
+    lines = (line.rstrip() for line in text.split("\n")[begins:])
+    return [line for line in lines if line and not line.lstrip().startswith("#")]
 
 
 EXERCISES = {

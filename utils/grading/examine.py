@@ -28,6 +28,7 @@ from utils.grading import sandbox
 from utils.grading.examined import Examined
 from utils.grading.gradebook import CRASHED, GRADER_ERROR, HUNG, OK
 from utils.grading.submissions import REFUSED
+from utils.lessons.parts import Part
 from utils.lessons.verdict import UNDECIDED, WRONG, Verdict
 from utils.running import beside
 
@@ -67,18 +68,18 @@ def examine(
     program: Path,
     limits: sandbox.Limits = LIMITS,
     silence: float = lab.SILENCE,
-    steps: tuple[int, ...] | None = None,
+    parts: tuple[Part, ...] | None = None,
 ) -> Examined:
-    """Examine one program; what is right with which step, and how it behaved.
+    """Examine one program; which of its parts are right, and how it behaved.
 
     program: named like the exercise that it is (see `exercises.find`).
     silence: of a program that is taken for hung, see `lab.prepare`.
-    steps: the steps to look at; by default all of the exercise's.
+    parts: the parts to look at; by default all of the exercise's.
     Raises CourseError if the sandbox or the lab can't be used on this machine.
     """
     content, exercise = program.read_bytes(), exercises.find(script=program)
     sandboxed = _Sandboxed(content, exercise, limits, silence, sandbox.probe())
-    verdicts = exercise.judged(content, steps or exercise.steps, sandboxed.observing)
+    verdicts = exercise.judged(content, parts or exercise.parts, sandboxed.observing)
     return sandboxed.examined(tuple(verdicts.values()))
 
 

@@ -16,7 +16,7 @@ WITHOUT_VERDICTS = (CRASHED, HUNG, REFUSED, GRADER_ERROR)
 class Examined:
     """What examining one program gave.
 
-    verdicts: one per step, in order; none if it did not come to that.
+    verdicts: one for each part, in order; none if it did not come to that.
     status: ok, wrong, crashed, hung, refused or grader error.
     isolation: sentences on what isolation was in force.
     log: what it printed, however long.

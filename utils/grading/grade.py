@@ -24,6 +24,7 @@ from utils.grading.examined import STATUSES, WITHOUT_VERDICTS, Examined
 from utils.grading.gradebook import GRADER_ERROR, Grade
 from utils.grading.submissions import Submission, collect, slugs
 from utils.lessons import markup, outline
+from utils.lessons.parts import Part
 from utils.lessons.verdict import Verdict
 
 CACHE = ".cache"
@@ -40,9 +41,9 @@ def _checker_version() -> str:
             name = os.path.relpath(path, course.PACKAGE)
             _add(digest, name.encode(), path.read_bytes())
     for exercise in outline.read().exercises.values():
-        # What a step is worth decides nothing.
-        steps = [replace(step, points=0) for step in exercise.steps]
-        _add(digest, repr(replace(exercise, steps=steps)).encode())
+        # What a part is worth decides nothing.
+        parts = {part: replace(of, points=0) for part, of in exercise.parts.items()}
+        _add(digest, repr(replace(exercise, parts=parts)).encode())
     return digest.hexdigest()[:12]
 
 
@@ -78,8 +79,9 @@ def grade(
     Raises CourseError when a folder won't do or the exercise can't be graded. An error
     of `examine` is the grade of that program, a grader error, and nothing is raised.
     """
-    worth = tuple(step.points for step in outline.exercise(exercise).steps)
-    _same_steps(exercise, len(worth))
+    facts = outline.exercise(exercise).parts
+    worth = {part: of_it.points for part, of_it in facts.items()}
+    _same_parts(exercise, tuple(worth))
     handed_in = _collect(submissions, out, exercise)
     _prepare(out, {"exercise": exercise, "anonymous": anonymous})
 
@@ -92,7 +94,9 @@ def grade(
         names = {name: ids[name] for name in names}
     slug = slugs(names.values())
 
-    examined = _examine_all(handed_in, out / CACHE, exercise, len(worth), jobs, examine)
+    examined = _examine_all(
+        handed_in, out / CACHE, exercise, tuple(worth), jobs, examine
+    )
     grades = []
     for submission in handed_in:
         name = names[submission.learner]
@@ -105,13 +109,14 @@ def grade(
     return _write_all(grades, out, exercise, compared)
 
 
-def _same_steps(exercise: str, worth: int) -> None:
+def _same_parts(exercise: str, parts: tuple[Part, ...]) -> None:
     source = markup.source_of(exercise)
-    count = markup.count(source.read_text(encoding="utf-8"), source.name)
-    if count != worth:
+    own = markup.parts_of(source.read_text(encoding="utf-8"), source.name)
+    if own != parts:
         raise course.CourseError(
-            f"{course.shown(outline.FILE)} has {worth} steps for "
-            f"{exercise}, which has {count}. Say what each is worth."
+            f"{course.shown(outline.FILE)} has {', '.join(map(str, parts))} for "
+            f"{exercise}, whose parts are {', '.join(map(str, own))}. Say what each of "
+            "them is worth."
         )
 
 
@@ -159,14 +164,14 @@ def _examine_all(
     handed_in: list[Submission],
     cache: Path,
     exercise: str,
-    step_count: int,
+    parts: tuple[Part, ...],
     jobs: int,
     examine: Callable[[Path], Examined],
 ) -> dict[bytes, Examined]:
     """Program -> what examining it gave, now or before; the same program only once."""
 
     def examine_one(program: bytes) -> Examined:
-        return _examine_one(program, exercise, step_count, examine)
+        return _examine_one(program, exercise, parts, examine)
 
     known: dict[bytes, Examined] = {}
     new: list[bytes] = []
@@ -176,9 +181,7 @@ def _examine_all(
             and submission.program not in known
             and submission.program not in new
         ):
-            examination = _recall(
-                _cached(cache, submission.program, exercise), step_count
-            )
+            examination = _recall(_cached(cache, submission.program, exercise), parts)
             if examination:
                 known[submission.program] = examination
             else:
@@ -196,14 +199,16 @@ def _examine_all(
     return known
 
 
-def _examine_one(program: bytes, exercise: str, step_count: int, examine) -> Examined:
+def _examine_one(
+    program: bytes, exercise: str, parts: tuple[Part, ...], examine
+) -> Examined:
     """Examine a program in a folder of its own, under a name that is nobody's."""
     with files.scratch() as folder:
         path = folder / f"{exercise}.py"
         path.write_bytes(program)
         try:
             examination = examine(path)
-            if problem := _breach(examination, step_count):
+            if problem := _breach(examination, parts):
                 raise ValueError(f"the examination gave {problem}")
             # One is kept and read back, the other is not: let both be the same.
             facts = asdict(examination) | {"log": report.cut(examination.log)}
@@ -214,15 +219,15 @@ def _examine_one(program: bytes, exercise: str, step_count: int, examine) -> Exa
             return Examined((), GRADER_ERROR, (), "", 0.0, reason)
 
 
-def _breach(examination: Examined, step_count: int) -> str | None:
+def _breach(examination: Examined, parts: tuple[Part, ...]) -> str | None:
     """What keeps `examination` from being an examination that can be graded."""
-    numbers = [verdict.step for verdict in examination.verdicts]
+    judged = tuple(verdict.part for verdict in examination.verdicts)
     if examination.status not in STATUSES:
         return f"the unknown status {examination.status!r}"
-    if not numbers and examination.status in WITHOUT_VERDICTS:
+    if not judged and examination.status in WITHOUT_VERDICTS:
         return None
-    if numbers != list(range(1, step_count + 1)):
-        return f"verdicts on the steps {numbers}, of {step_count}"
+    if judged != parts:
+        return f"verdicts on the parts {judged}, not on {parts}"
     return None
 
 
@@ -232,13 +237,13 @@ def _cached(cache: Path, program: bytes, exercise: str) -> Path:
     return cache / f"{digest.hexdigest()}.json"
 
 
-def _recall(path: Path, step_count: int) -> Examined | None:
+def _recall(path: Path, parts: tuple[Part, ...]) -> Examined | None:
     """What was kept, if it was and is whole."""
     try:
         examination = _from_json(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
-    return None if _breach(examination, step_count) else examination
+    return None if _breach(examination, parts) else examination
 
 
 def _from_json(data: dict) -> Examined:
@@ -305,7 +310,7 @@ def _grade(
     examination: Examined | None,
     name: str,
     slug: str,
-    worth: tuple[float, ...],
+    worth: dict[Part, float],
     anonymous: bool,
 ) -> Grade:
     if examination is None:

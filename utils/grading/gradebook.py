@@ -3,8 +3,9 @@
 `gradebook.csv` has one row per learner, with the columns
 
     learner          the name, or the id in an anonymous grading
-    step_1 ...       points for each step; empty when nobody knows
-    total, max       their sum, empty when a step is; what there was to be had
+    step_1 ...       points for each step, or task_A and so on for each task; empty when
+                     nobody knows
+    total, max       their sum, empty when one of them is; what there was to be had
     status           ok, wrong, crashed, hung, refused, missing or grader error
     findings         ids of what is wrong or could not be checked, with blanks between
     checker_version  of the checker, a hash: what judged alike has the same
@@ -36,6 +37,7 @@ from pathlib import Path
 
 from utils.base import course
 from utils.grading.submissions import MISSING, REFUSED
+from utils.lessons.parts import Part, called
 from utils.lessons.verdict import RIGHT, UNDECIDED, WRONG, Verdict
 
 OK, CRASHED, HUNG, GRADER_ERROR = "ok", "crashed", "hung", "grader error"
@@ -54,8 +56,8 @@ class Grade:
     learner, slug: the name to be shown, and the one for files; both made up in an
         anonymous grading.
     status: one of STATUSES.
-    worth: what each step is worth.
-    verdicts: one per step, or none at all.
+    worth: what each step or task is worth, in order.
+    verdicts: one for each of them, or none at all.
     reason: for a program that did not run to its end, a sentence.
     files: those that the reason is about.
     program: its text, if there is one.
@@ -65,7 +67,7 @@ class Grade:
     learner: str
     slug: str
     status: str
-    worth: tuple[float, ...]
+    worth: dict[Part, float]
     verdicts: tuple[Verdict, ...] = ()
     reason: str = ""
     files: tuple[str, ...] = ()
@@ -76,7 +78,7 @@ class Grade:
 
     @property
     def points(self) -> tuple[float | None, ...]:
-        """For each step; None where nobody knows."""
+        """For each step or task; None where nobody knows."""
         if self.status == GRADER_ERROR:
             return (None,) * len(self.worth)
         if not self.verdicts:
@@ -85,7 +87,7 @@ class Grade:
         shares = [by_state.get(verdict.state, 0) for verdict in self.verdicts]
         return tuple(
             None if share is None else share * worth
-            for share, worth in zip(shares, self.worth, strict=True)
+            for share, worth in zip(shares, self.worth.values(), strict=True)
         )
 
     @property
@@ -96,7 +98,7 @@ class Grade:
     @property
     def max(self) -> float:
         """What there was to be had."""
-        return number(sum(self.worth))
+        return number(sum(self.worth.values()))
 
     @property
     def findings(self) -> tuple[str, ...]:
@@ -128,10 +130,10 @@ def number(value: float) -> float:
 
 def gradebook(grades: Sequence[Grade], version: str) -> str:
     """The text of `gradebook.csv`."""
-    steps = [f"step_{n}" for n in range(1, len(grades[0].worth) + 1)]
+    parts = [called(part).replace(" ", "_") for part in grades[0].worth]
     others = ["total", "max", "status", "findings", "checker_version", "duration_s"]
     return _csv(
-        ["learner", *steps, *others],
+        ["learner", *parts, *others],
         (
             [
                 grade.learner,

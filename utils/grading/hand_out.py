@@ -18,7 +18,7 @@ from utils.lessons import hints, markup, outline
 # shown before EVERYTHING, which compares all of them line by line.
 SHOWN_BY = {
     outline.FIRST: "09",  # the later exercises begin with it
-    "custom_loop": "14",  # its steps are run, one after the other
+    "custom_loop": "14",  # it is run after each of its tasks
     "many_workers": "15",  # the finished program is run, with apparatus
     "servers": "16",  # likewise
 }
@@ -137,7 +137,7 @@ def hand_out(out: Path, until: str = "08", wheels: bool = False) -> HandOut:
 
 
 def exercise_of(lesson: outline.Notebook) -> str | None:
-    """The program with steps that learners work on in a lesson; None where in none.
+    """The program with checks that learners work on in a lesson; None where in none.
 
     An outline has FIRST for all that have no other; it is worked on in 03 to 08.
     """
@@ -185,7 +185,7 @@ def _notebook(root: Path, name: str, kept_back: list[str]) -> str:
             if cells[-1]["source"][0].startswith("## "):
                 cells.pop()  # its heading and what was said of it
     text = json.dumps(notebook | {"cells": cells}, indent=1, ensure_ascii=False)
-    programs = r"solutions/(\w+?)_(?:solution|after_step_\d\d)\.py"
+    programs = r"solutions/(\w+?)_(?:solution|after_step_\d\d|after_task_[A-Z])\.py"
     return (
         re.sub(
             programs,

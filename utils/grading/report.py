@@ -22,7 +22,8 @@ from markupsafe import Markup, escape
 from utils.grading import gradebook
 from utils.grading.gradebook import Grade
 from utils.grading.submissions import REFUSED, visible
-from utils.lessons import hints, markup
+from utils.lessons import hints, markup, work
+from utils.lessons.parts import title
 from utils.lessons.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -72,7 +73,7 @@ def pages(
     nudges = hints.of(exercise)
 
     def hint(verdict) -> str | None:
-        general = nudges.get(verdict.step)
+        general = nudges.get(verdict.part)
         return hints.about(verdict.id, exercise) or (general and general[0])
 
     course_text = solution(exercise)
@@ -95,6 +96,7 @@ def pages(
         "compared": compared,
         "version": version,
         "hint": hint,
+        "title": title,
         "points": lambda value: "unknown" if value is None else gradebook.number(value),
         "look": lambda word: _LOOKS.get(word, "open"),
         "sentence": _sentence,
@@ -126,14 +128,15 @@ def _facts(grade: Grade, course_text: str) -> dict:
     return {
         "grade": grade,
         "line": lambda n: _line(handed_in, n),
+        "remark": lambda part: work.remark(handed_in or "", (part,)),
         "rows": compare(handed_in, course_text) if comparable else None,
     }
 
 
 def solution(exercise: str) -> str:
-    """The course's program after the last step. Raises CourseError if it has none."""
+    """The course's program after its last part. Raises CourseError if it has none."""
     source = markup.source_of(exercise)
-    last = markup.count(source.read_text(encoding="utf-8"), source.name)
+    *_, last = markup.parts_of(source.read_text(encoding="utf-8"), source.name)
     # The file's own name, in its first lines, is not a difference.
     return markup.program(source, last, markup.exercise_of(source))
 
@@ -174,9 +177,8 @@ def compare(left: str, right: str, context: int = 3) -> list[Row]:
 def _class(grades: Sequence[Grade]) -> dict:
     """What the page of the class shows."""
     statuses = Counter(grade.status for grade in grades)
-    numbers = range(1, len(grades[0].worth) + 1)
     right = Counter(
-        verdict.step for grade in grades for verdict in grade.verdicts if verdict.ok
+        verdict.part for grade in grades for verdict in grade.verdicts if verdict.ok
     )
     grades_by_finding: dict[str, list[Grade]] = {}
     for grade in grades:
@@ -184,7 +186,7 @@ def _class(grades: Sequence[Grade]) -> dict:
             grades_by_finding.setdefault(finding, []).append(grade)
     return {
         "grades": grades,
-        "steps": numbers,
+        "parts": list(grades[0].worth),
         "short": _SHORT,
         "counts": [(s, statuses[s]) for s in gradebook.STATUSES if statuses[s]],
         "right": right,

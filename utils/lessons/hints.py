@@ -1,22 +1,25 @@
-"""The hints of `exercises/hints.md`: three a step, from a nudge to nearly the code, and
-those for a fault that a check has found.
+"""The hints of `exercises/hints.md`: three for each part, from a nudge to nearly the
+code, and those for a fault that a check has found.
 """
 
+import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from utils.base import course
+from utils.lessons import parts
+from utils.lessons.parts import Part
 
 LEVELS = ("Nudge", "Place", "Nearly the code")
 FOR = "For "  # ... the faults that are named behind it, by commas
-ANY_STEP = 0
+ANY_PART = 0
 
 
-def call(step: int, exercise: str) -> str:
+def call(part: Part, exercise: str) -> str:
     """What to type for a hint."""
     which = "" if exercise == "fashion_mnist" else f', "{exercise}"'
-    return f"hint({step}{which})"
+    return f"hint({json.dumps(part)}{which})"
 
 
 def exercises() -> list[str]:
@@ -30,19 +33,19 @@ def _file() -> Path:
 
 def only(names: Iterable[str]) -> str:
     """The file with its hints for these exercises alone."""
-    parts = re.split(r"^(?=# \w+\.py$)", _file().read_text(), flags=re.MULTILINE)
+    start, *rest = re.split(r"^(?=# \w+\.py$)", _file().read_text(), flags=re.MULTILINE)
     wanted = {f"# {name}.py" for name in names}
-    return parts[0] + "".join(p for p in parts[1:] if p.split("\n", 1)[0] in wanted)
+    return start + "".join(p for p in rest if p.split("\n", 1)[0] in wanted)
 
 
-def of(exercise: str = "fashion_mnist") -> dict[int, list[str]]:
-    """Of `exercises/hints.md`, the part on an exercise: step -> its hints, from a nudge
+def of(exercise: str = "fashion_mnist") -> dict[Part, list[str]]:
+    """Of `exercises/hints.md`, what is on an exercise: part -> its hints, from a nudge
     to nearly the code.
 
-    Raises CourseError when there is no such part, or a section breaks the form.
+    Raises CourseError when there is none, or a section breaks the form.
     """
-    steps = _steps(_part(exercise))
-    return {step: [texts[level] for level in LEVELS] for step, texts in steps.items()}
+    by_part = _by_part(_chapter(exercise))
+    return {part: [texts[level] for level in LEVELS] for part, texts in by_part.items()}
 
 
 def about(fault: str, exercise: str = "fashion_mnist") -> str | None:
@@ -50,51 +53,51 @@ def about(fault: str, exercise: str = "fashion_mnist") -> str | None:
 
     Raises CourseError as `of` does.
     """
-    finding = re.fullmatch(r"step-(\d+)\.(.+)", fault)
+    finding = re.fullmatch(r"(?:step-(\d+)|task-([A-Z]))\.(.+)", fault)
     if not finding:
         return None
-    step, name = finding.groups()
-    own = _steps(_part(exercise)).get(int(step), {})
-    general = _steps(_part(None)).get(ANY_STEP, {})
+    part, name = parts.of(finding[1], finding[2]), finding[3]
+    own = _by_part(_chapter(exercise)).get(part, {})
+    general = _by_part(_chapter(None)).get(ANY_PART, {})
     for title, text in (*own.items(), *general.items()):
         if title.startswith(FOR) and name in title.removeprefix(FOR).split(", "):
             return text
     return None
 
 
-def _part(exercise: str | None) -> str:
+def _chapter(exercise: str | None) -> str:
     """Of the file, what is on an exercise; None: on all of them."""
     path = _file()
-    start, *parts = re.split(r"^# (\w+)\.py$", path.read_text(), flags=re.MULTILINE)
-    by_exercise = {None: start, **dict(zip(parts[::2], parts[1::2], strict=True))}
+    start, *rest = re.split(r"^# (\w+)\.py$", path.read_text(), flags=re.MULTILINE)
+    by_exercise = {None: start, **dict(zip(rest[::2], rest[1::2], strict=True))}
     if exercise not in by_exercise:
         raise course.CourseError(
             f"{course.shown(path)} has no hints for {exercise!r}, but for "
-            f"{', '.join(parts[::2])}."
+            f"{', '.join(rest[::2])}."
         )
     return by_exercise[exercise]
 
 
-def _steps(part: str) -> dict[int, dict[str, str]]:
-    """Step -> the sections on it, by title. Raises CourseError for another form."""
-    steps = {}
-    for section in re.split(r"^## ", part, flags=re.MULTILINE)[1:]:
+def _by_part(chapter: str) -> dict[Part, dict[str, str]]:
+    """Part -> the sections on it, by title. Raises CourseError for another form."""
+    by_part = {}
+    for section in re.split(r"^## ", chapter, flags=re.MULTILINE)[1:]:
         heading, *sections = re.split(r"^### ", section, flags=re.MULTILINE)
         texts = {}
         for text in sections:
             title, _, below = text.partition("\n")
             texts[title.strip()] = below.strip()
-        number = re.match(r"Step (\d+)\b", heading)
+        named = re.match(rf"{parts.NAMED}\b", heading)
         levels = tuple(title for title in texts if not title.startswith(FOR))
-        any_step = heading.strip() == "Any step"
-        if any_step and not levels:
-            steps[ANY_STEP] = texts
-        elif number and levels == LEVELS:
-            steps[int(number[1])] = texts
+        any_part = heading.strip() == "Any step or task"
+        if any_part and not levels:
+            by_part[ANY_PART] = texts
+        elif named and levels == LEVELS:
+            by_part[parts.of(*named.groups())] = texts
         else:
             raise course.CourseError(
                 f"{course.shown(_file())}: `## {heading.strip()}` must be `## Step N: "
-                f"...` with the sections {', '.join(LEVELS)}, or `## Any step` without "
-                f"them; it has {levels}."
+                f"...` or `## Task X: ...`, with the sections {', '.join(LEVELS)}, or "
+                f"`## Any step or task` without them; it has {levels}."
             )
-    return steps
+    return by_part

@@ -1,9 +1,10 @@
 """Papermill's engine `learner`: executes a notebook as somebody does who learns by it.
 
 The notebook begins with the exercise as it was handed out. Where a cell stops because
-a step is not done, the step is done, and the cell run again. What the cell had shown is
-kept in its metadata, `stopped`, a list of outputs for each time; so one execution shows
-both how the notebook ends without the exercise and how it goes on with it.
+a step or a task is not done, it is done, and the cell run again. What the cell had
+shown is kept in its metadata, `stopped`, a list of outputs for each time; so one
+execution shows both how the notebook ends without the exercise and how it goes on with
+it.
 """
 
 from pathlib import Path
@@ -34,7 +35,7 @@ class LearnerEngine(Engine):
 
 class Learner(PapermillNotebookClient):
     def execute_cell(self, cell, cell_index, *arguments, **options):
-        """Run a cell, and after each step that it has missed, run it again."""
+        """Run a cell, and after each part that it has missed, run it again."""
         print(f"{notebook_rules.AT_CELL}{cell_index + 1}", flush=True)
         notebook = Path(self.nb.metadata.papermill["input_path"])
         name = outline.exercise_of(notebook.stem)
@@ -45,9 +46,9 @@ class Learner(PapermillNotebookClient):
             try:
                 return super().execute_cell(cell, cell_index, *arguments, **options)
             except CellExecutionError as error:
-                step = notebook_rules.missing_step(error)
-                if step <= done or step > markup.count(source.read_text()):
-                    raise  # of no step of this exercise, or of one that is done by now
-                done = step
+                part = notebook_rules.missing_part(error)
+                if part <= done or part > len(markup.parts_of(source.read_text())):
+                    raise  # of no part of this exercise, or of one that is done by now
+                done = part
                 cell.metadata.setdefault("stopped", []).append(cell.outputs)
-                exercise.write_text(markup.program(source, step, exercise))
+                exercise.write_text(markup.program(source, part, exercise))

@@ -21,7 +21,7 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from utils.lessons import work
+from utils.lessons import parts, work
 
 # How the names of those notebooks begin that are deterministic enough to be published
 # with their outputs; nbval compares these with what running them gives.
@@ -71,23 +71,26 @@ def audit(executed: NotebookNode, private: tuple[str, ...] = ()) -> list[str]:
     return breaches + list(_no_private_places(executed, private))
 
 
-def missing_step(error) -> int:
-    """The step that an error in a cell says is missing, 0 if it says something else.
+def missing_part(error) -> int:
+    """The place, from 1, of the step or task that an error in a cell says is missing; 0
+    if it says something else.
 
     error: with `ename` and `evalue`, as Jupyter has them.
     """
-    match = re.search(r"\bstep (\d+)", error.evalue)
-    return int(match[1]) if match and error.ename == work.StepMissing.__name__ else 0
+    match = re.search(r"\b(?:step (\d+)|task ([A-Z])\b)", error.evalue)
+    if not match or error.ename != work.StepMissing.__name__:
+        return 0
+    return parts.number(parts.of(*match.groups()))
 
 
-def steps_asked_for(executed: NotebookNode) -> int:
-    """Up to which step a notebook has stopped for one that was missing."""
-    steps = (
-        missing_step(outputs[-1])
+def parts_asked_for(executed: NotebookNode) -> int:
+    """Up to which part a notebook has stopped for one that was missing."""
+    places = (
+        missing_part(outputs[-1])
         for _, cell in cells_of(executed, "code")
         for outputs in _stops(cell)
     )
-    return max(steps, default=0)
+    return max(places, default=0)
 
 
 def every_cell_ran_in_order(notebook: NotebookNode) -> Iterator[str]:
@@ -116,7 +119,7 @@ def no_error(notebook: NotebookNode) -> Iterator[str]:
 
 
 def stops_are_kind(notebook: NotebookNode) -> Iterator[str]:
-    """Where it has stopped at a step that was not done, it has shown the message alone,
+    """Where it has stopped at a part that was not done, it has shown the message alone,
     or below the table of a check; see utils.lessons.learner."""
     for place, cell in cells_of(notebook, "code"):
         for outputs in _stops(cell):
@@ -225,7 +228,7 @@ def _errors(cell: NotebookNode) -> list[NotebookNode]:
 
 
 def _stops(cell: NotebookNode) -> list[list[NotebookNode]]:
-    """What a cell has shown each time that it has stopped at a missing step."""
+    """What a cell has shown each time that it has stopped at a missing part."""
     return cell.metadata.get("stopped", [])
 
 

@@ -88,16 +88,16 @@ def step_of(notebook: Path) -> int:
     return int(match[1]) if match else 0
 
 
-def steps_needed(notebook: Path) -> int:
-    """How many steps of its exercise are done by the time that `notebook` ends."""
+def parts_needed(notebook: Path) -> int:
+    """How many parts of its exercise are done by the time that `notebook` ends."""
     name = outline.exercise_of(notebook.stem)
     if name != outline.FIRST:  # notebook and exercise are done together
-        return markup.count(markup.source_of(name).read_text())
+        return len(markup.parts_of(markup.source_of(name).read_text()))
     return max(step_of(path) for path in discover() if path.name <= notebook.name)
 
 
-def asks_for_steps(notebook: Path) -> bool:
-    """Does it ask for steps? Then it begins without any, else with all it needs."""
+def asks_for_parts(notebook: Path) -> bool:
+    """Does it ask for parts? Then it begins without any, else with all it needs."""
     return (
         bool(step_of(notebook)) or outline.exercise_of(notebook.stem) != outline.FIRST
     )
@@ -165,7 +165,7 @@ def scratch_files(notebook: Path) -> dict[str, bytes]:
             hidden = any(part.startswith((".", "__")) for part in name.parts)
             if path.is_file() and not hidden:
                 contents[name.as_posix()] = path.read_bytes()
-    done = 0 if asks_for_steps(notebook) else steps_needed(notebook)
+    done = 0 if asks_for_parts(notebook) else parts_needed(notebook)
     work.need_answers(*markup.sources(root))
     for source in markup.sources(root):
         exercise = markup.exercise_of(source)
@@ -393,11 +393,11 @@ def _judge(ipynb: Path, html: Path) -> Result:
     facts = executed.metadata["proof"]
     findings = notebook_rules.audit(executed, _private())
     source = course.root() / "notebooks" / ipynb.name
-    if asks_for_steps(source) and not findings:
-        asked, needed = notebook_rules.steps_asked_for(executed), steps_needed(source)
+    if asks_for_parts(source) and not findings:
+        asked, needed = notebook_rules.parts_asked_for(executed), parts_needed(source)
         if asked != needed:
             findings = [
-                f"it asks for {asked} of {needed} steps: call need_steps or check, "
+                f"it asks for {asked} of {needed} parts: call need_steps or check, "
                 "which stop it when they are not done"
             ]
     return Result(

@@ -1,4 +1,4 @@
-"""The course as data: outline.toml, its notebooks and its exercises with their steps.
+"""The course as data: outline.toml, its notebooks and its exercises with their parts.
 
 python -m utils.lessons.outline    # writes README's table of notebooks anew
 """
@@ -13,6 +13,8 @@ from pathlib import Path
 import tomli
 
 from utils.base import course, files, programs
+from utils.lessons import parts
+from utils.lessons.parts import Part
 
 FILE = Path(__file__).with_name("outline.toml")
 FIRST = "fashion_mnist"  # the exercise that is meant where none is named
@@ -45,9 +47,9 @@ class Notebook:
 
 
 @dataclass(frozen=True)
-class Step:
-    """What a right program does (`expected`), the name of the function that judges it,
-    the worlds that this one looks at, and what the step is worth."""
+class Facts:
+    """Of a step or a task: what a right program does (`expected`), the name of the
+    function that judges it, the worlds that this one looks at, and what it is worth."""
 
     expected: str
     judge: str
@@ -57,13 +59,25 @@ class Step:
 
 @dataclass(frozen=True)
 class Exercise:
-    """A program that learners write. judges: a module; options: a command line; both
-    as outline.toml explains them."""
+    """A program that learners write, in steps or in tasks. judges: a module; options:
+    a command line; both as outline.toml explains them."""
 
     name: str
     judges: str
     options: str
-    steps: tuple[Step, ...]
+    parts: dict[Part, Facts]
+
+    def part(self, given: Part) -> Part:
+        """The step or the task that somebody means by 3, "3", "C" or "c". Raises
+        CourseError where the exercise has none of that name."""
+        for part in self.parts:
+            if str(part) == str(given).upper():
+                return part
+        word = parts.called(next(iter(self.parts))).split()[0]
+        raise course.CourseError(
+            f"there is no `{given}`: {self.name} has {word}s "
+            f"{', '.join(map(str, self.parts))}."
+        )
 
 
 @dataclass(frozen=True)
@@ -95,14 +109,19 @@ def read(path: Path = FILE) -> Outline:
 
 
 def _exercise(name: str, facts: dict) -> Exercise:
-    steps = []
-    for number, step in enumerate(facts["steps"], 1):
-        points = step["points"]
+    in_steps = "steps" in facts
+    rows = facts["steps" if in_steps else "tasks"]
+    names = (parts.steps if in_steps else parts.tasks)(len(rows))
+    found = {}
+    for part, of_it in zip(names, rows, strict=True):
+        points = of_it["points"]
         good = type(points) in (int, float) and math.isfinite(points) and points >= 0
         if not good:
-            raise ValueError(f"the points of step {number} of {name} are {points!r}")
-        steps.append(Step(**step | {"worlds": tuple(step["worlds"])}))
-    return Exercise(name, facts["judges"], facts["options"], tuple(steps))
+            raise ValueError(
+                f"the points of {parts.called(part)} of {name} are {points!r}"
+            )
+        found[part] = Facts(**of_it | {"worlds": tuple(of_it["worlds"])})
+    return Exercise(name, facts["judges"], facts["options"], found)
 
 
 def exercise_of(notebook: str) -> str:

@@ -1,7 +1,7 @@
 """How far the learner is: `progress.json` in the course folder, theirs alone.
 
-It holds the last result of each step's check, and how many hints were shown, under
-names such as "mirrored 2".
+It holds the last result of the check of each step and task, and how many hints were
+shown, under names such as "fashion_mnist 2" and "mirrored B".
 """
 
 import contextlib
@@ -14,7 +14,8 @@ from filelock import FileLock
 
 from utils.base import course, files
 from utils.base.show import Page, Table
-from utils.lessons import hints, outline
+from utils.lessons import hints, outline, parts
+from utils.lessons.parts import Part, called
 from utils.lessons.verdict import NOT_CHECKED, RIGHT, UNDECIDED, Verdict
 
 
@@ -24,7 +25,7 @@ def path() -> Path:
 
 
 def load() -> dict:
-    """{"checks": {"mirrored 1": {"state", "id", "when"}}, "hints": {"mirrored 1": 2}}.
+    """{"checks": {"mirrored A": {"state", "id", "when"}}, "hints": {"mirrored A": 2}}.
 
     An unreadable file is put aside, with a notice.
     """
@@ -44,7 +45,21 @@ def _read() -> dict:
         content = json.loads(path().read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {"checks": {}, "hints": {}}
-    return {"checks": dict(content["checks"]), "hints": dict(content["hints"])}
+    return {name: _with_tasks(dict(content[name])) for name in ("checks", "hints")}
+
+
+def _with_tasks(facts: dict) -> dict:
+    """The same, where an older course noted "mirrored 2" for what is its task B now."""
+    for name, exercise in outline.read().exercises.items():
+        for part in exercise.parts:
+            former = f"{name} {parts.number(part)}"
+            if isinstance(part, str) and former in facts:
+                fact = facts.pop(former)
+                if isinstance(fact, dict):
+                    _, _, found = fact["id"].partition(".")
+                    fact = fact | {"id": parts.finding(part, found)}
+                facts.setdefault(_key(name, part), fact)
+    return facts
 
 
 @contextlib.contextmanager
@@ -70,8 +85,8 @@ def _changing() -> Iterator[dict]:
             files.write_whole(path(), json.dumps(record, indent=2) + "\n")
 
 
-def _key(exercise: str, step: int) -> str:
-    return f"{exercise} {step}"
+def _key(exercise: str, part: Part) -> str:
+    return f"{exercise} {part}"
 
 
 def note(exercise: str, verdicts: list[Verdict]) -> None:
@@ -81,48 +96,58 @@ def note(exercise: str, verdicts: list[Verdict]) -> None:
             if verdict.state not in (NOT_CHECKED, UNDECIDED):
                 when = time.strftime("%Y-%m-%d %H:%M")
                 facts = {"state": verdict.state, "id": verdict.id, "when": when}
-                record["checks"][_key(exercise, verdict.step)] = facts
+                record["checks"][_key(exercise, verdict.part)] = facts
 
 
-def hints_shown(exercise: str, step: int) -> int:
-    """How many hints for this step were shown, 0 to 3."""
-    return int(load()["hints"].get(_key(exercise, step), 0))
+def found_right(exercise: str) -> set[Part]:
+    """The parts of an exercise that their last checks found right."""
+    checks = load()["checks"]
+    return {
+        part
+        for part in outline.exercise(exercise).parts
+        if checks.get(_key(exercise, part), {}).get("state") == RIGHT
+    }
 
 
-def show_hint(exercise: str, step: int, level: int) -> None:
+def hints_shown(exercise: str, part: Part) -> int:
+    """How many hints for this part were shown, 0 to 3."""
+    return int(load()["hints"].get(_key(exercise, part), 0))
+
+
+def show_hint(exercise: str, part: Part, level: int) -> None:
     """Note that hints up to `level` were shown."""
     with _changing() as record:
-        key = _key(exercise, step)
+        key = _key(exercise, part)
         record["hints"][key] = max(level, int(record["hints"].get(key, 0)))
 
 
 class Progress(Page):
-    """The steps and how they were found in the last check; shows itself as a table."""
+    """All steps and tasks, as the last check found them; shows itself as a table."""
 
     def __init__(self):
         self.record = load()
-        self.steps = [
-            (name, step)
+        self.parts_of_all = [
+            (name, part)
             for name, exercise in outline.read().exercises.items()
-            for step in range(1, len(exercise.steps) + 1)
+            for part in exercise.parts
         ]
 
     @property
     def done(self) -> int:
-        """How many steps are right."""
+        """How many of them are right."""
         return sum(row[2] == RIGHT for row in self.rows())
 
     def rows(self) -> list[tuple[str, str, str, str, str]]:
-        """Program, step, state, when it was checked, hints shown."""
+        """Program, part, state, when it was checked, hints shown."""
         result = []
-        for name, step in self.steps:
-            check = self.record["checks"].get(_key(name, step), {})
-            shown = self.record["hints"].get(_key(name, step), 0)
+        for name, part in self.parts_of_all:
+            check = self.record["checks"].get(_key(name, part), {})
+            shown = self.record["hints"].get(_key(name, part), 0)
             state = check.get("state", NOT_CHECKED)
             result.append(
                 (
                     f"{name}.py",
-                    str(step),
+                    called(part),
                     state,
                     check.get("when", ""),
                     f"{shown} of {len(hints.LEVELS)}",
@@ -132,34 +157,36 @@ class Progress(Page):
 
     def as_json(self) -> dict:
         """The same as plain values."""
-        return {"done": self.done, "of": len(self.steps), **self.record}
+        return {"done": self.done, "of": len(self.parts_of_all), **self.record}
 
     @property
     def parts(self) -> tuple[Table, str]:
-        done = f"{self.done} of {len(self.steps)} steps are right."
+        done = f"{self.done} of {len(self.parts_of_all)} steps and tasks are right."
         return Table(_HEADER, self.rows()), done
 
 
-_HEADER = ("Program", "Step", "Last check", "When", "Hints shown")
+_HEADER = ("Program", "Part", "Last check", "When", "Hints shown")
 
 
-def hint(n: int, exercise: str = "fashion_mnist", level: int | None = None):
-    """Show hint `level` (1: nudge, 2: place, 3: nearly the code) for step `n`.
+def hint(part: Part, exercise: str = "fashion_mnist", level: int | None = None):
+    """Show hint `level` (1: nudge, 2: place, 3: nearly the code) for a part of an
+    exercise, such as step 3 or task "B".
 
     Without `level`, one level deeper each time. Raises CourseError when there is no
     such hint.
     """
     from IPython.display import Markdown
 
-    by_step = hints.of(exercise)
-    texts = by_step.get(n, [])
+    by_part = hints.of(exercise)
+    part = outline.exercise(exercise).part(part)
+    texts = by_part[part]
     if level is None:
-        level = min(hints_shown(exercise, n) + 1, len(hints.LEVELS))
+        level = min(hints_shown(exercise, part) + 1, len(hints.LEVELS))
     if not 1 <= level <= len(texts):
         raise course.CourseError(
-            f"there is no hint {level} for step {n} of {exercise}: steps 1 to "
-            f"{len(by_step)} have hints 1 to {len(hints.LEVELS)}."
+            f"there is no hint {level} for {called(part)} of {exercise}: it has hints "
+            f"1 to {len(hints.LEVELS)}."
         )
-    show_hint(exercise, n, level)
-    more = f"\n\n*More: `{hints.call(n, exercise)}`*" if level < len(texts) else ""
+    show_hint(exercise, part, level)
+    more = f"\n\n*More: `{hints.call(part, exercise)}`*" if level < len(texts) else ""
     return Markdown(f"**{hints.LEVELS[level - 1]}.** {texts[level - 1]}{more}")

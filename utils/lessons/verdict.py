@@ -1,9 +1,12 @@
-"""What a check says about one step of one program."""
+"""What a check says about one step, or one task, of one program."""
 
 from dataclasses import asdict, dataclass
+from string import ascii_uppercase
+
+from utils.lessons.parts import Part
 
 RIGHT, WRONG = "right", "wrong"
-NOT_CHECKED = "not checked yet"  # an earlier step is wrong
+NOT_CHECKED = "not checked yet"  # an earlier part is wrong
 UNDECIDED = "could not be checked"  # the checker's fault or the machine's
 STATES = (RIGHT, WRONG, NOT_CHECKED, UNDECIDED)
 
@@ -18,12 +21,12 @@ def cut(text: str, limit: int) -> str:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found out about step `step`.
+    """What was found out about one part of an exercise.
 
-    id: stable name of the finding, such as "step-3.not-averaged"; "step-3.right" when
-        all is well. Ids end in ".crashed" when the program raised an error, in
-        ".deadlock" when workers wait for each other for ever, in ".hung" when it did
-        not end in time for another reason.
+    id: stable name of the finding, such as "step-3.not-averaged" or "task-A.sum";
+        "step-3.right" when all is well. Ids end in ".crashed" when the program raised
+        an error, in ".deadlock" when workers wait for each other for ever, in ".hung"
+        when it did not end in time for another reason.
     state: one of RIGHT, WRONG, NOT_CHECKED, UNDECIDED.
     expected, seen: one sentence each; `seen` names the ranks that it is about.
     line: of the learner's program, from 1, if the finding has one.
@@ -32,7 +35,7 @@ class Verdict:
     Raises ValueError for what is no verdict. Texts are cut to a bound.
     """
 
-    step: int
+    part: Part
     id: str
     state: str
     expected: str
@@ -42,10 +45,13 @@ class Verdict:
 
     def __post_init__(self):
         texts = (self.id, self.expected, self.seen, *self.evidence)
-        step_fits = type(self.step) is int and self.step > 0
+        if type(self.part) is int:
+            part_fits = self.part > 0
+        else:
+            part_fits = self.part in tuple(ascii_uppercase)
         line_fits = self.line is None or (type(self.line) is int and self.line >= 0)
         if (
-            not step_fits
+            not part_fits
             or not line_fits
             or not all(isinstance(text, str) for text in texts)
         ):

@@ -7,12 +7,13 @@ from pathlib import Path
 from utils.base import course, files
 from utils.base.programs import difference, parse_program
 from utils.base.show import Code
-from utils.lessons import markup
+from utils.lessons import markup, outline, parts, progress
 from utils.lessons.hints import call
+from utils.lessons.parts import Part, called, title
 
 
 class StepMissing(course.CourseError):
-    """The learner's program still lacks a step that is needed now."""
+    """The learner's program still lacks a step, or a task, that is needed now."""
 
 
 class KeptBack(course.CourseError):
@@ -20,7 +21,7 @@ class KeptBack(course.CourseError):
 
 
 def need_answers(*sources: Path) -> None:
-    """Go on only if these annotated sources say how their steps are done."""
+    """Go on only if these annotated sources say how their parts are done."""
     for source in sources:
         if not markup.has_answers(source):
             raise KeptBack(
@@ -51,8 +52,8 @@ def generate(check: bool = False, start_over: bool = False) -> list[Path]:
 
 
 def write_steps(folder: str | os.PathLike, exercise: str | None = None) -> list[Path]:
-    """Write the program after each step of an exercise, by default of all, into a
-    folder; return their paths, as one would type them here, in the order of the steps.
+    """Write the program after each part of an exercise, by default of all, into a
+    folder; return their paths, as one would type them here, in the order of the parts.
 
     Raises CourseError, and writes nothing, where `folder` holds something else by one
     of their names.
@@ -87,8 +88,10 @@ def _holds_other(path: Path, text: str) -> bool:
 
 
 def _keep_work(exercise: Path, source: Path, start_over: bool) -> None:
-    steps = range(markup.count(source.read_text()) + 1)
-    if exercise.read_text() in [markup.program(source, n, exercise) for n in steps]:
+    parts_of_it = (0, *markup.parts_of(source.read_text()))
+    if exercise.read_text() in [
+        markup.program(source, part, exercise) for part in parts_of_it
+    ]:
         return
     if not start_over:
         raise course.CourseError(
@@ -109,8 +112,8 @@ def _exercise(script: str | os.PathLike | None) -> Path:
     return Path(script or _program_of("fashion_mnist"))
 
 
-def missing_steps(script: str | os.PathLike | None = None) -> dict[int, list[int]]:
-    """Steps still marked `TODO: Step N` in a program: step -> its line numbers.
+def missing_parts(script: str | os.PathLike | None = None) -> dict[Part, list[int]]:
+    """Parts still marked `TODO: ...` in a program: part -> its line numbers.
 
     `script`: default the learner's `exercises/fashion_mnist.py`. Raises CourseError
     if it is missing or is not Python.
@@ -120,55 +123,70 @@ def missing_steps(script: str | os.PathLike | None = None) -> dict[int, list[int
     return todo_lines(path.read_text(encoding="utf-8"))
 
 
-def todo_lines(text: str) -> dict[int, list[int]]:
-    """Steps marked `TODO: Step N` in a program's text: step -> its line numbers."""
-    lines_of: dict[int, list[int]] = {}
+def todo_lines(text: str) -> dict[Part, list[int]]:
+    """Parts marked `TODO: Step N` or `TODO: Task X` in a program's text: part -> its
+    line numbers."""
+    lines_of: dict[Part, list[int]] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         todo = markup.TODO.match(line)
         if todo:
-            lines_of.setdefault(int(todo[1]), []).append(number)
-    return dict(sorted(lines_of.items()))
+            lines_of.setdefault(parts.of(*todo.groups()), []).append(number)
+    return {part: lines_of[part] for part in sorted(lines_of, key=parts.number)}
+
+
+def remark(text: str, parts_to_look_at: tuple[Part, ...]) -> str:
+    """A sentence on which of these parts a program still marks as to be done; "" if it
+    marks none."""
+    lines_of = todo_lines(text)
+    left = [
+        f"line {lines_of[part][0]} still says `TODO: {title(part)}`"
+        for part in parts_to_look_at
+        if part in lines_of
+    ]
+    sentence = f"{', '.join(left)}."
+    return sentence[0].upper() + sentence[1:] if left else ""
 
 
 def need_steps(n: int, script: str | os.PathLike | None = None) -> None:
-    """Go on only if no `TODO: Step 1` ... `TODO: Step n` is left in the program.
+    """Go on only if no `TODO: Step 1` ... `TODO: Step n` is left in the program; one of
+    a step that the last check found right doesn't count.
 
     Raises StepMissing, which says what to do, where; CourseError for a program that
     is missing or is not Python.
     """
     path = _exercise(script)
-    for step, lines in missing_steps(path).items():
-        if step <= n:
+    right = set() if script else progress.found_right(outline.FIRST)
+    for step, lines in missing_parts(path).items():
+        if isinstance(step, int) and step <= n and step not in right:
             where = f"line{'s' * (len(lines) > 1)} {', '.join(map(str, lines))}"
             raise StepMissing(
                 f"step {step} is still to do: {course.shown(path)} says "
                 f"`TODO: Step {step}` in {where}. Write the code below it, take the "
                 "word TODO away, save the file, and run this cell again. "
-                f"`{call(step, path.stem)}` helps."
+                f"`{call(step, path.stem)}` helps; `check({step})` says whether it is "
+                "right."
             )
     which = "Step 1 is" if n == 1 else f"Steps 1 to {n} are"
-    print(f"{which} marked as done in {course.shown(path)}.")
+    print(f"{which} marked as done, or were found right, in {course.shown(path)}.")
 
 
 def yours_and_ours(
-    n: int, script: str | os.PathLike | None = None, exercise: str | None = None
+    part: Part, script: str | os.PathLike | None = None, exercise: str | None = None
 ) -> str:
-    """The diff from a learner's program to the course's after step `n`.
+    """The diff from a learner's program to the course's after one of its parts.
 
     exercise: which of the course's programs; default, the one with the same name.
-    Raises CourseError when there is no such step or program, and KeptBack where the
+    Raises CourseError when there is no such part or program, and KeptBack where the
     course's is not for the reader.
     """
     path = _exercise(script) if script or not exercise else _program_of(exercise)
     parse_program(path)
     source = markup.source_of(exercise or path.stem)
-    steps = markup.count(source.read_text())
-    if not 1 <= n <= steps:
-        raise course.CourseError(f"there is no step {n}: steps 1 to {steps} are.")
+    part = outline.exercise(markup.name_of(source)).part(part)
     need_answers(source)
     # The file's own name, in its first lines, is not a difference.
-    ours = markup.program(source, n, markup.exercise_of(source))
-    return difference(path.read_text(), ours, "yours", f"the course's, step {n}")
+    ours = markup.program(source, part, markup.exercise_of(source))
+    return difference(path.read_text(), ours, "yours", f"the course's, {called(part)}")
 
 
 def excerpt(first: str, last: str, script: str | os.PathLike | None = None) -> Code:
@@ -191,8 +209,8 @@ def excerpt(first: str, last: str, script: str | os.PathLike | None = None) -> C
     return Code("\n".join(lines[slice(*places)]).rstrip(), "python")
 
 
-def what_changed(n: int, program: str = "fashion_mnist") -> Code:
-    """Show what step `n` changes in the program, as a coloured diff (for notebooks);
+def what_changed(part: Part, program: str = "fashion_mnist") -> Code:
+    """Show what a part changes in the program, as a coloured diff (for notebooks);
     where the answers were kept back, only that."""
     source = markup.source_of(program)
     try:
@@ -200,6 +218,8 @@ def what_changed(n: int, program: str = "fashion_mnist") -> Code:
     except KeptBack as kept:
         return Code(f"# {kept}", "text")
     text = source.read_text()
-    before, after = markup.render(text, n - 1), markup.render(text, n)
-    names = (f"after step {n - 1}" if n > 1 else "before step 1", f"after step {n}")
+    part = outline.exercise(program).part(part)
+    before = markup.render(text, parts.number(part) - 1)
+    after = markup.render(text, part)
+    names = (f"before {called(part)}", f"after {called(part)}")
     return Code(difference(before, after, *names), "diff")

@@ -321,7 +321,7 @@ def start_up(plan: Plan, tell: Callable[[str], None]) -> Section:
 
 def loop(plan: Plan, tell: Callable[[str], None]) -> Section:
     """What a learner waits for, again and again."""
-    count = len(outline.exercise(outline.FIRST).steps)
+    count = len(outline.exercise(outline.FIRST).parts)
     program = f"{outline.FIRST}_after_step_{count:02}.py"
     check = ("check", "--script", str(course.PACKAGE_ROOT / "solutions" / program))
     rows = _in_turn(

@@ -211,11 +211,11 @@ def code_lines(text: str) -> list[str]:
 
 
 def lines_changed(source: Path) -> tuple[int, int, int]:
-    """What the steps of an annotated program do to its code: the lines it had before,
+    """What the parts of an annotated program do to its code: the lines it had before,
     the lines taken out, the lines put in. Comments and indentation do not count."""
     text = source.read_text()
     before = code_lines(markup.render(text, 0))
-    after = code_lines(markup.render(text, markup.count(text)))
+    after = code_lines(markup.render(text, len(markup.parts_of(text))))
     signs = [line[0] for line in difflib.ndiff(before, after)]
     return len(before), signs.count("-"), signs.count("+")
 

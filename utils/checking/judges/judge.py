@@ -1,8 +1,8 @@
 """Read what the workers of a check reported, and turn what is wrong into a verdict.
 
 The programs only report (utils.checking.observers). The judges of each exercise's
-steps, in the other modules here, compare what the workers did and raise a Problem. A
-step is judged by its own evidence as far as that goes: a program that hangs at its
+parts, in the other modules here, compare what the workers did and raise a Problem. A
+part is judged by its own evidence as far as that goes: a program that hangs at its
 broadcast may well have a right step 1.
 """
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from utils.checking import evidence, lab
 from utils.checking.evidence import Unreadable
+from utils.lessons.parts import Part, finding
 from utils.lessons.verdict import RIGHT, UNDECIDED, WRONG, Verdict
 from utils.training import keras_2
 
@@ -29,7 +30,7 @@ TAMPERED, CRASHED, DEADLOCK, HUNG, FLOOD, NO_MPIRUN = (
 
 
 class Missing(Exception):
-    """The evidence for a step is not there: the program did not come so far."""
+    """The evidence for a part is not there: the program did not come so far."""
 
 
 class Problem(Exception):
@@ -239,7 +240,7 @@ def read(folder: Path) -> dict[str, Observed]:
 
 
 def verdict(
-    step: int,
+    part: Part,
     expected: str,
     judge: Callable[[dict[str, Observed]], None],
     worlds: dict[str, Observed],
@@ -259,16 +260,16 @@ def verdict(
                 "never-trained", "The program ended without having trained."
             ) from None
     except Problem as p:
-        name = f"step-{step}.{p.name}"
-        return Verdict(step, name, p.state, expected, p.seen, p.line, p.evidence)
+        name = finding(part, p.name)
+        return Verdict(part, name, p.state, expected, p.seen, p.line, p.evidence)
     except Unreadable as error:
         seen = f"What the program reported can't be read: {error}."
-        return Verdict(step, f"step-{step}.{TAMPERED}", WRONG, expected, seen)
-    return Verdict(step, f"step-{step}.right", RIGHT, expected, expected)
+        return Verdict(part, finding(part, TAMPERED), WRONG, expected, seen)
+    return Verdict(part, finding(part, "right"), RIGHT, expected, expected)
 
 
 def comes_to_its_end(worlds: dict[str, Observed]) -> None:
-    """For a program whose steps are all right, as far as they were looked at."""
+    """For a program whose parts are all right, as far as they were looked at."""
     for world in worlds.values():
         if world.outcome != lab.ENDED and not lab.WORLDS[world.name].devices_only:
             world.raise_trouble()
