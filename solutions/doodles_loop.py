@@ -48,6 +48,8 @@ replicas = strategy.num_replicas_in_sync
 global_batch = args.batch_size * replicas
 
 data.seed_worker(args.seed)
+if args.seed is not None:  # or a GPU adds up in another order each time
+    tf.config.experimental.enable_op_determinism()
 dataset = doodles.load(args.data, args.train_images)
 train = data.training_batches(dataset, global_batch, args.seed)
 batches = iter(strategy.experimental_distribute_dataset(train))

@@ -107,7 +107,7 @@ def test_there_are_commands_for_hosts():
     commands = commands_for_hosts()
     assert [words[0] for words in commands] == ["mpirun", "mpirun", "horovodrun"]
     for words in commands[:2]:
-        assert {"btl_tcp_if_include", "oob_tcp_if_include"} <= set(words)
+        assert {"btl_tcp_if_include", "oob_tcp_if_include", "ob1"} <= set(words)
         assert "NCCL_SOCKET_IFNAME=eth0" in words
 
 
@@ -126,9 +126,11 @@ def test_what_slurm_needs_is_said_in_the_same_words_everywhere():
 
 # ------------------------------------------------------------ what is handed in
 
-MPIRUN = """mpirun -np 16 -H gpu1:8,gpu2:8 --bind-to none \\
+MPIRUN = """mpirun -np 16 -H gpu1:8,gpu2:8 --bind-to none --mca pml ob1 \\
     --mca oob_tcp_if_include ib0 --mca btl_tcp_if_include ib0 \\
     -x NCCL_SOCKET_IFNAME=ib0 -x NCCL_DEBUG=WARN python train.py -np 2"""
+BY_UCX = MPIRUN.replace("--mca pml ob1", "-x UCX_NET_DEVICES=mlx5_0:1")
+BY_UCX = BY_UCX.replace("--mca btl_tcp_if_include ib0", "")
 SBATCH = """#!/bin/bash
 #SBATCH --nodes=4
 #SBATCH --ntasks-per-node=8
@@ -166,12 +168,30 @@ def spark(text):
         (mpirun, MPIRUN),
         (mpirun, MPIRUN.replace("-np 16", "-n 16").replace("=ib0", "==ib0")),
         (mpirun, MPIRUN.replace("-H ", "--host ").replace("WARN", "INFO")),
+        (mpirun, MPIRUN.replace("-np", "--np").replace("--mca", "-mca")),
+        (
+            mpirun,
+            MPIRUN.replace("mpirun", "a/mpirun").replace("python", "a/python3.12"),
+        ),
+        (mpirun, BY_UCX),
         (sbatch, SBATCH),
         (sbatch, SBATCH.replace("24:00:00", "1-00:00:00").replace("@600", "@900")),
+        (sbatch, SBATCH.replace("24:00:00", "1-0").replace("USR1", "SIGUSR1")),
+        (sbatch, SBATCH.replace("24:00:00", "1440 # minutes")),
+        (sbatch, SBATCH.replace("--nodes=", "-N").replace("--time=", "-t ")),
+        (
+            sbatch,
+            SBATCH.replace("node=8", "node 8").replace(
+                "gpus-per-node ", "gpus-per-node=h100:"
+            ),
+        ),
         (mpijob, MPIJOB),
         (mpijob, MPIJOB.replace('cpu: "2"', "cpu: 4")),
+        (mpijob, MPIJOB.replace('cpu: "2"', "cpu: 2000m")),
         (spark, SPARK),
         (spark, SPARK.replace("verbose=0", "nics=None")),
+        (spark, SPARK.replace("train, args=(args,)", "fn=train, args=[args]")),
+        (spark, SPARK.replace("args=(args,)", "(args,)")),
     ],
 )
 def test_what_is_right_is_found_right(problem, text):
@@ -186,6 +206,8 @@ def test_what_is_right_is_found_right(problem, text):
         (mpirun, "gpu2:8", "gpu2", "-H says gpu1:8,gpu2;"),
         (mpirun, "oob_tcp_if_include ib0", "oob_tcp_if_include eth0", "is eth0"),
         (mpirun, "--mca btl_tcp_if_include ib0", "", "btl_tcp_if_include is not set"),
+        (mpirun, "--mca pml ob1", "", "messages go by UCX"),
+        (mpirun, "--mca pml ob1", "--mca pml ucx", "messages go by UCX"),
         (mpirun, "-x NCCL_SOCKET_IFNAME=ib0", "", "NCCL_SOCKET_IFNAME"),
         (mpirun, "_IFNAME=ib0", "_IFNAME=ib1", "NCCL_SOCKET_IFNAME is not ib0"),
         (mpirun, "NCCL_DEBUG=WARN", "NCCL_DEBUG=", "NCCL_DEBUG"),
@@ -194,14 +216,25 @@ def test_what_is_right_is_found_right(problem, text):
         (sbatch, "nodes=4", "nodes=1", "--nodes is 1"),
         (sbatch, "#SBATCH --gpus-per-node=8", "", "--gpus-per-node is not there"),
         (sbatch, "ntasks-per-node=8", "ntasks-per-node=4", "--ntasks-per-node is 4"),
-        (sbatch, "24:00:00", "24:00", "--time is 24:00"),
+        (sbatch, "24:00:00", "24:00", "asks for 0.4 hours"),
+        (sbatch, "24:00:00", "1-24", "asks for 48 hours"),
+        (sbatch, "24:00:00", "one day", "--time is one"),
+        (sbatch, "24:00:00", "'24:00:00", "could not read"),
         (sbatch, "24:00:00", "12:00:00", "12 hours"),
+        (
+            sbatch,
+            "gpus-per-node=8",
+            "gpus-per-node=h100:4",
+            "--gpus-per-node is h100:4",
+        ),
         (sbatch, "B:USR1@600", "USR1@600", "batch script (B)"),
         (sbatch, "@600", "@60", "60 s before the end"),
         (sbatch, "#SBATCH --requeue", "# SBATCH --requeue", "--requeue"),
         (mpijob, "      replicas: 2", "      replicas: 3", "3 replicas"),
         (mpijob, "slotsPerWorker: 2", "slotsPerWorker: 4", "slotsPerWorker is 4"),
         (mpijob, 'cpu: "2"', 'cpu: "1"', "1 cores for 2 workers"),
+        (mpijob, 'cpu: "2"', "cpu: 1500m", "1.5 cores for 2 workers"),
+        (mpijob, 'cpu: "2"', "cpu: two", "no MPIJob"),
         (mpijob, "registry.example/", "REGISTRY/", "nobody has that"),
         (mpijob, "  mpiReplicaSpecs", "  replicaSpecs", "no MPIJob"),
         (mpijob, "spec:", "spec: [", "no MPIJob"),

@@ -87,3 +87,18 @@ def test_each_profile_is_listed_under_its_own_name():
     assert {name: s.name for name, s in profiles.PROFILES.items()} == {
         name: name for name in ("ci", "cpu", "gpu")
     }
+
+
+@pytest.mark.parametrize(
+    ("told", "found"),
+    [
+        ({"flags": "sse2 avx2 avx512_bf16"}, {"avx512_bf16"}),
+        ({"flags": "sse2 avx2"}, set()),
+        ({"Features": "fp asimd bf16 svebf16"}, {"bf16"}),  # ARM
+        ({}, set()),  # macOS
+    ],
+)
+def test_bfloat16_is_found_on_any_processor(monkeypatch, told, found):
+    monkeypatch.setattr(machine, "_cpuinfo", lambda key: told.get(key, ""))
+    assert machine.bfloat16() == found
+    assert ("bfloat16" in machine.summary()) == bool(found)

@@ -8,6 +8,7 @@ import contextlib
 import csv
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import tempfile
@@ -212,6 +213,44 @@ def test_a_training_goes_on_after_its_time_limit(two_nodes, place):
 def read(path):
     with path.open() as file:
         return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "chosen"),
+    [
+        ([], []),
+        (["GPU:0"], ["GPU:0"]),  # Slurm shows each task one
+        (["GPU:0", "GPU:1", "GPU:2"], ["GPU:1"]),
+    ],
+)
+def test_a_task_of_slurm_chooses_its_gpu_and_finds_the_others(
+    monkeypatch, gpus, chosen
+):
+    import tensorflow as tf
+
+    variables = {"JOB_ID": 12_003, "PROCID": 3, "LOCALID": 1, "STEP_NUM_TASKS": 4}
+    variables |= {"STEP_NODELIST": "n[1-2]", "STEP_TASKS_PER_NODE": "2(x2)"}
+    for name, value in variables.items():
+        monkeypatch.setenv(f"SLURM_{name}", str(value))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "as Slurm has it")
+    taken, resolvers = [], []
+    for place, name, instead in (
+        (tf.config, "list_physical_devices", lambda kind: gpus),
+        (tf.config, "set_visible_devices", lambda gpu, kind: taken.append(gpu)),
+        (tf.config.experimental, "set_memory_growth", lambda gpu, grows: None),
+        (tf.distribute, "MultiWorkerMirroredStrategy", resolvers.append),
+    ):
+        monkeypatch.setattr(place, name, instead)
+    program = course.PACKAGE_ROOT / "solutions" / "cluster" / "slurm_workers.py"
+    with pytest.raises(AttributeError, match="experimental_local_results"):
+        runpy.run_path(str(program))  # to where it would compute
+    assert taken == chosen
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "as Slurm has it"
+    (resolver,) = resolvers
+    addresses = ["n1:10048", "n1:10049", "n2:10048", "n2:10049"]
+    assert resolver.cluster_spec().as_dict() == {"worker": addresses}
+    assert (resolver.task_type, resolver.task_id) == ("worker", 3)
+    assert resolver.num_accelerators() == {"GPU": len(chosen)}
 
 
 def test_where_slurm_is_missing_it_says_how_to_get_it(monkeypatch):

@@ -95,14 +95,20 @@ def processor() -> str:
 
 
 def flags() -> set[str]:
-    """The processor's instruction sets, where the system tells them (Linux, x86)."""
-    return set(_cpuinfo("flags").split())
+    """The processor's instruction sets, where the system tells them: Linux, which calls
+    them flags on x86 and Features on ARM."""
+    return set((_cpuinfo("flags") or _cpuinfo("Features")).split())
+
+
+def bfloat16() -> set[str]:
+    """The processor's instruction sets for bfloat16: Intel's and AMD's, and ARM's."""
+    return flags() & {"avx512_bf16", "amx_bf16", "bf16"}
 
 
 def _instruction_sets() -> str:
     supported = flags()
     names = {"avx2": "AVX2", "avx512f": "AVX-512", "avx512_vnni": "VNNI"}
-    names |= {"avx512_bf16": "bfloat16", "amx_bf16": "AMX"}
+    names |= {"avx512_bf16": "bfloat16", "amx_bf16": "AMX", "bf16": "bfloat16"}
     return " ".join(label for flag, label in names.items() if flag in supported)
 
 

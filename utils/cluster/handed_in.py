@@ -10,15 +10,17 @@ import re
 import shlex
 from collections.abc import Mapping
 from itertools import pairwise
+from pathlib import Path
 
-# Of MPI, for starting and for messages; of NCCL, on GPUs.
-NETWORKS = ("oob_tcp_if_include", "btl_tcp_if_include")
 NCCL = ("NCCL_SOCKET_IFNAME", "NCCL_DEBUG")
+# sbatch's short options that stand for one of those that are looked at.
+SHORT = {"-N": "--nodes", "-t": "--time"}
 
 
 def mpirun_problem(text: str, hosts: Mapping[str, int], network: str) -> str:
     """Of a line for `mpirun`: one worker for each slot of these hosts, and this network
-    card named to Open MPI and to NCCL.
+    card named to Open MPI and to NCCL. Open MPI's messages may go by UCX instead, which
+    calls cards otherwise: then it is enough that one is named.
 
     hosts: name -> slots.
     """
@@ -26,30 +28,39 @@ def mpirun_problem(text: str, hosts: Mapping[str, int], network: str) -> str:
         words = shlex.split(text.replace("\\\n", " "), comments=True)
     except ValueError as error:
         return f"The shell could not read it: {error}."
-    if words[:1] != ["mpirun"]:
+    if not words or Path(words[0]).name != "mpirun":
         return "It does not begin with mpirun."
-    if "python" not in words:
+    pythons = (re.fullmatch(r"python[\d.]*", Path(word).name) for word in words)
+    program = next((number for number, found in enumerate(pythons) if found), None)
+    if program is None:
         return "It names no program: `python` and a file."
-    words = words[: words.index("python")]
-    given = {a: b for a, b in pairwise(words) if a.startswith("-")}
-    listed = given.get("-H") or given.get("--host") or ""
+    words = words[:program]
+    # Open MPI takes its long options with one dash, too.
+    given = {a.lstrip("-"): b for a, b in pairwise(words) if a.startswith("-")}
+    listed = given.get("H") or given.get("host") or ""
     pairs = [entry.partition(":") for entry in listed.split(",") if entry]
     found = {name: int(slots) if slots.isdigit() else 1 for name, _, slots in pairs}
     if found != dict(hosts):
         wanted = ",".join(f"{name}:{slots}" for name, slots in hosts.items())
         return f"-H says {listed or 'nothing'}; these hosts are {wanted}."
-    workers = given.get("-np") or given.get("-n")
+    workers = next((given[name] for name in ("np", "n", "c") if name in given), "")
     if workers != str(sum(hosts.values())):
         return (
             f"-np says {workers or 'nothing'}; these hosts have "
             f"{sum(hosts.values())} slots."
         )
-    mca = dict(re.findall(r"--mca (\w+) (\S+)", " ".join(words)))
-    for name in NETWORKS:
-        if mca.get(name) != network:
-            return f"{name} is {mca.get(name) or 'not set'}: the network is {network}."
+    mca = dict(re.findall(r"-mca (\w+) (\S+)", " ".join(words)))
     passed = [b for a, b in pairwise(words) if a == "-x"]
     variables = dict(word.partition("=")[::2] for word in passed)
+    by_tcp = mca.get("pml") == "ob1"
+    if not by_tcp and not variables.get("UCX_NET_DEVICES"):
+        return (
+            "On InfiniBand, messages go by UCX, whatever btl_tcp_if_include says: "
+            "--mca pml ob1 keeps them on TCP."
+        )
+    for name in ("oob_tcp_if_include", *["btl_tcp_if_include"] * by_tcp):
+        if mca.get(name) != network:
+            return f"{name} is {mca.get(name) or 'not set'}: the network is {network}."
     for name in NCCL:
         if not variables.get(name):
             return f"No -x passes {name} with a value to the other host."
@@ -61,19 +72,22 @@ def mpirun_problem(text: str, hosts: Mapping[str, int], network: str) -> str:
 def sbatch_problem(text: str, nodes: int, gpus: int, hours: int, warning: int) -> str:
     """Of a batch script for Slurm: so many nodes, a task for each of so many GPUs of a
     node, so many hours, and a signal so many seconds before the end, at least."""
-    asked = dict(re.findall(r"^#SBATCH\s+--([\w-]+)(?:[= ]\s*(\S+))?\s*$", text, re.M))
+    try:
+        asked = _asked_of_sbatch(text)
+    except ValueError as error:
+        return f"sbatch could not read it: {error}."
     wanted = {"nodes": nodes, "ntasks-per-node": gpus, "gpus-per-node": gpus}
     for name, number in wanted.items():
-        if asked.get(name) != str(number):
+        # Of GPUs, a kind may be named before how many: h100:8.
+        kind = r"(\w+:)?" * (name == "gpus-per-node")
+        if not re.fullmatch(f"{kind}{number}", asked.get(name, "")):
             return f"--{name} is {asked.get(name) or 'not there'}, not {number}."
-    time = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)", asked.get("time", ""))
-    if not time:
+    seconds = _seconds(asked.get("time", ""))
+    if seconds is None:
         return f"--time is {asked.get('time') or 'not there'}: write hours:00:00."
-    days, hour, minute, second = (int(part or 0) for part in time.groups())
-    seconds = 86_400 * days + 3600 * hour + 60 * minute + second
     if seconds != 3600 * hours:
         return f"--time asks for {seconds / 3600:g} hours, not {hours}."
-    signal = re.fullmatch(r"B:USR1@(\d+)", asked.get("signal", ""))
+    signal = re.fullmatch(r"B:(?:SIG)?USR1@(\d+)", asked.get("signal", ""))
     if not signal:
         return (
             f"--signal is {asked.get('signal') or 'not there'}: the trap waits for "
@@ -84,6 +98,34 @@ def sbatch_problem(text: str, nodes: int, gpus: int, hours: int, warning: int) -
     if "requeue" not in asked:
         return "Without --requeue a node that fails ends the job."
     return ""
+
+
+def _asked_of_sbatch(text: str) -> dict[str, str]:
+    """The options in the lines with #SBATCH, by their long names without dashes."""
+    words = []
+    for line in re.findall(r"^#SBATCH\s(.*)$", text, re.M):
+        for word in shlex.split(line, comments=True):
+            # -N4 is -N 4, and --nodes=4 is --nodes 4.
+            option, value = re.fullmatch(r"(-\w|--[\w-]+|)=?(.*)", word, re.S).groups()
+            words += [SHORT.get(option, option)] * bool(option) + [value] * bool(value)
+    asked = {}
+    for word, following in pairwise([*words, "-"]):
+        if word.startswith("--"):
+            asked[word[2:]] = "" if following.startswith("-") else following
+    return asked
+
+
+def _seconds(time: str) -> int | None:
+    """Of a time as Slurm reads it: minutes, with :seconds behind or hours: before them;
+    after `days-`, hours come first."""
+    if not re.fullmatch(r"(\d+-\d+(:\d+){0,2}|\d+(:\d+){0,2})", time):
+        return None
+    days, _, rest = time.rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    if not days and len(parts) < 3:
+        parts = [0, *parts]
+    hours, minutes, seconds = (*parts, 0, 0)[:3]
+    return 86_400 * int(days or 0) + 3600 * hours + 60 * minutes + seconds
 
 
 def mpijob_problem(text: str, pods: int, slots: int) -> str:
@@ -99,7 +141,9 @@ def mpijob_problem(text: str, pods: int, slots: int) -> str:
             for kind, row in spec["mpiReplicaSpecs"].items()
         }
         count, worker = parts["Worker"]
-        cores = float(worker["resources"]["limits"]["cpu"])
+        # Kubernetes counts cores in thousandths, too: 8000m are 8.
+        limit = str(worker["resources"]["limits"]["cpu"])
+        cores = float(limit.removesuffix("m")) / (1000 if limit.endswith("m") else 1)
         images = {kind: container["image"] for kind, (_, container) in parts.items()}
     except (yaml.YAMLError, KeyError, TypeError, ValueError, StopIteration) as error:
         return (
@@ -128,10 +172,13 @@ def spark_problem(text: str, workers: int, seconds: int) -> str:
         return f"Python could not read it: {error.msg}, line {error.lineno}."
     if not isinstance(call, ast.Call) or ast.unparse(call.func) != "horovod.spark.run":
         return "It is no call of horovod.spark.run."
-    if [ast.unparse(word) for word in call.args] != ["train"]:
+    names = ("fn", "args", "kwargs", "num_proc", "start_timeout")
+    by_place = zip(names, call.args, strict=False)
+    given = {name: ast.unparse(value) for name, value in by_place}
+    given |= {word.arg: ast.unparse(word.value) for word in call.keywords}
+    if given.get("fn") != "train":
         return "What comes first is the function, train, and not what it returns."
-    given = {word.arg: ast.unparse(word.value) for word in call.keywords}
-    if given.get("args") != "(args,)":
+    if given.get("args") not in ("(args,)", "[args]"):
         return "args is what train gets, as a tuple: (args,)."
     if given.get("num_proc") != str(workers):
         return f"num_proc is {given.get('num_proc', 'not there')}, not {workers}."

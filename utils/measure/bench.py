@@ -387,7 +387,7 @@ def profile(plan: Plan, tell: Callable[[str], None]) -> Section:
 
 def precision(plan: Plan, tell: Callable[[str], None]) -> Section:
     """One worker on one core or GPU: fewer bits, XLA, oneDNN."""
-    case, flags = f"{ALONE}:{plan.batch}x{plan.width}", machine.flags()
+    case = f"{ALONE}:{plan.batch}x{plan.width}"
     base = ("--cases", case, "--steps", plan.steps, *plan.dataset)
 
     def speed(*options, **environment):
@@ -399,10 +399,12 @@ def precision(plan: Plan, tell: Callable[[str], None]) -> Section:
     normal = "float32"
     makers: dict[str, Callable[[], float]] = {normal: speed}
     notes = []
-    if flags & {"avx512_bf16", "amx_bf16"}:
+    if machine.bfloat16():
         makers["bfloat16"] = lambda: speed("--precision", "mixed_bfloat16")
     else:
-        notes.append("bfloat16: not measured, as this processor has none.")
+        notes.append(
+            "bfloat16: not measured, as this processor is not known to have it."
+        )
     if machine.gpus():
         makers["float16"] = lambda: speed("--precision", "mixed_float16")
     else:
