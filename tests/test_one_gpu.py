@@ -64,6 +64,7 @@ def test_one_gpu_changes_nothing_for_lessons_with_several_workers(path, pretend_
         hides = path.name[:2] in PRETENDED_HOSTS or count == 1
         assert machine.gpus() == (0 if hides and path.name[:2] != ALONE else count)
     sizes = ("workers", "replicas", "width", "train_images", "epochs", "counts")
+    sizes += ("batch_size",)
     numbers = {
         count: {name: values[name] for name in sizes if name in values}
         for count, values in found.items()

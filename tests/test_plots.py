@@ -41,12 +41,18 @@ def run(tmp_path):
     rows = "0,0.5,10,2.0,8.0,0.4,2.1\n1,0.6,20,1.0,12.0,0.5,1.1\n2,0.7,40,.5,14,.6,.6\n"
     (tmp_path / "history.csv").write_text(columns + rows)
     samples = [
-        {"rank": rank, "device": f"core {core}", "percent": percent}
+        sampled(rank, f"core {core}", percent)
         for rank, core, percent in [(0, 0, 75), (0, 1, 25), (1, 1, 100)]
     ]
     return Run(
         "p.py", 2, "mpirun", tmp_path, 0, 20.0, ["a sample of garments"], samples
     )
+
+
+def sampled(rank, core, percent, gpus=(), in_use=()):
+    """A reading of a watched worker, as far as the figure needs it."""
+    reading = {"rank": rank, "core": core, "percent": percent}
+    return reading | {"gpus": dict(gpus), "in_use": dict(in_use)}
 
 
 def words(figure):
@@ -96,6 +102,34 @@ def test_speeds_leave_out_the_first_epoch(run):
 
 def test_lines_are_counted_by_the_rank_in_front(run):
     assert training.lines_by_rank(run) == {0: 2, 1: 1}
+
+
+# What TensorFlow 2.21 and older ones log, after where it logs it.
+LOGGED = """\
+WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
+I0000 00:00:1795632105.220180   19509 port.cc:153] oneDNN custom operations are on.
+E0000 00:00:1795632261.079528 3415088 cuda_dnn.cc:8310] Unable to register cuDNN factory
+W0000 00:00:1795632261.079528      52 gpu_device.cc:2341] Skipping registering a device
+I1125 18:51:45.490166   19509 gpu_device.cc:2020] Created device GPU:0 with 78000 MB
+2026-11-25 18:51:45.490166: I tensorflow/core/cpu_feature_guard.cc:210] This TensorFlow
+To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow\
+ with the appropriate compiler flags.
+"""
+KEPT = """\
+[2026-11-25 18:51:45.490166: W stall_inspector.cc:107] One or more tensors were
+F0000 00:00:1795632261.079528      52 stream.cc:90] Check failed: it ends here
+WARNING:tensorflow:Your input ran out of data
+Warning: All is well
+"""
+
+
+def test_what_tensorflow_logs_is_neither_counted_nor_shown(run):
+    lines = [f"[1] {line}" for line in (LOGGED + KEPT).splitlines()]
+    run.log.write_text("\n".join(["[0] a", *lines, "[0] b"]) + "\n")
+    kept = KEPT.splitlines()
+    assert run.lines() == ["[0] a", *(f"[1] {line}" for line in kept), "[0] b"]
+    assert training.lines_by_rank(run) == {0: 2, 1: len(kept)}
+    assert run.tail(2) == f"[1] {kept[-1]}\n[0] b"
 
 
 def test_unseen_shares_are_those_of_the_formula():
@@ -181,6 +215,27 @@ def test_a_run_that_was_not_watched_is_named(run):
     run.samples.clear()
     with pytest.raises(ValueError, match="watch=True"):
         training.devices(run)
+
+
+def test_a_worker_with_memory_on_all_gpus_is_drawn_with_all_of_them(run):
+    """One bar of two colours: nobody pinned it."""
+    both, one = {"GPU 0": 300, "GPU 1": 100}, {"GPU 1": 700}
+    run.samples += [sampled(0, "core 3", 100, both), sampled(1, "core 3", 100, one)]
+    figure = training.devices(run)
+    text = words(figure)
+    for word in ("GPU 0\n75%", "GPU 1\n25%", "GPU 1\n100%", "memory on GPUs"):
+        assert word in text
+    assert "core" not in text
+    assert "busy time" not in text
+
+
+def test_gpus_whose_workers_can_not_be_told_are_drawn_one_by_one(run):
+    for mib in (512, 2048, 1024):
+        run.samples.append(sampled(0, "core 3", 100, (), {"GPU 0": mib, "GPU 1": 0}))
+    text = words(training.devices(run))
+    for word in ("GPU 0", "2.0 GiB", "GPU 1", "0.0 GiB", "--pid=host"):
+        assert word in text
+    assert "rank 0" not in text
 
 
 def test_ranks_and_the_network_are_labelled():

@@ -16,6 +16,7 @@ class Settings:
     epochs: passes over the training images.
     train_images: how many of the 60,000 training images are used.
     width: the WideResNet's k; its groups have 16k, 32k and 64k channels.
+    batch_size: training images of a worker in a step.
     """
 
     name: str
@@ -23,12 +24,20 @@ class Settings:
     epochs: int
     train_images: int
     width: int
+    batch_size: int
+
+    def part(self, parts: int) -> int:
+        """The images of a run that only shows something: one part of so many. With
+        the width that GPUs train, all of them, as they take a minute."""
+        return self.train_images // (1 if self.width > 1 else parts)
 
 
+# A row each: workers, epochs, train_images, width, batch_size. `gpu` is the training
+# that the course comes from: WRN-16-10 on all images, in batches of 512.
 PROFILES = {
-    "ci": Settings("ci", workers=2, epochs=2, train_images=1_920, width=1),
-    "cpu": Settings("cpu", workers=2, epochs=2, train_images=6_400, width=1),
-    "gpu": Settings("gpu", workers=2, epochs=5, train_images=60_000, width=10),
+    "ci": Settings("ci", 2, 2, 1_920, 1, 64),
+    "cpu": Settings("cpu", 2, 2, 6_400, 1, 64),
+    "gpu": Settings("gpu", 2, 5, 60_000, 10, 512),
 }
 
 

@@ -11,6 +11,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from utils.figures.style import COLOURS, Figure, bars, subplots
 from utils.running.result import Run
+from utils.running.watch import UNSEEN
 from utils.training.data import SHIFT, Dataset, flip_and_shift
 
 
@@ -93,22 +94,33 @@ def curves(run: Run) -> Figure:
 def devices(run: Run) -> Figure:
     """Which processor core, or which GPU, each worker of a watched run was on.
 
-    A bar a worker; its parts are the shares of its busy time on each device. Raises
-    ValueError when the run was not watched.
+    A bar a worker; its parts are the shares of its busy time on each core or, as soon
+    as it has any, of its memory on each GPU: a busy core says nothing of a GPU. Where
+    the workers' GPUs can't be told apart, as in many containers, a bar for each GPU
+    shows the most memory that was in use there. Raises ValueError when the run was not
+    watched.
     """
     if not run.samples:
         raise ValueError("this run was not watched: start it with watch=True.")
     ranks = sorted({sample["rank"] for sample in run.samples})
     busy = {rank: Counter() for rank in ranks}
+    held = {rank: Counter() for rank in ranks}
+    in_use: dict[str, float] = {}
     for sample in run.samples:
-        busy[sample["rank"]][sample["device"]] += sample["percent"]
+        busy[sample["rank"]][sample["core"]] += sample["percent"]
+        held[sample["rank"]].update(sample["gpus"])
+        for name, mib in sample["in_use"].items():
+            in_use[name] = max(mib, in_use.get(name, 0.0))
+    if in_use and not any(held.values()):
+        return _memory_in_use(in_use).with_notices(run)
+    parts = {rank: held[rank] or busy[rank] for rank in ranks}
     figure, axis = subplots(figsize=(8, 0.8 + 0.6 * len(ranks)))
-    names = sorted({device for shares in busy.values() for device in shares})
+    names = sorted({device for shares in parts.values() for device in shares})
     left = np.zeros(len(ranks))
     for colour, name in zip(itertools.cycle(COLOURS), names, strict=False):
-        totals = [max(sum(busy[rank].values()), 1e-9) for rank in ranks]
+        totals = [max(sum(parts[rank].values()), 1e-9) for rank in ranks]
         shares = np.array(
-            [busy[r][name] / t for r, t in zip(ranks, totals, strict=True)]
+            [parts[r][name] / t for r, t in zip(ranks, totals, strict=True)]
         )
         drawn = axis.barh(ranks, shares, 0.6, left, color=colour, alpha=0.8)
         words = [f"{name}\n{share:.0%}" if share > 0.08 else "" for share in shares]
@@ -117,9 +129,20 @@ def devices(run: Run) -> Figure:
     axis.set_yticks(ranks, [f"rank {rank}" for rank in ranks])
     axis.invert_yaxis()
     axis.xaxis.set_major_formatter(PercentFormatter(1))
-    axis.set(xlabel="share of the worker's busy time", xlim=(0, 1))
+    wholes = ["memory on GPUs"] * any(held.values())
+    wholes += ["busy time"] * (not all(held.values()))
+    axis.set(xlabel=f"share of the worker's {' or '.join(wholes)}", xlim=(0, 1))
     axis.grid(visible=False)
     return figure.with_notices(run)
+
+
+def _memory_in_use(in_use: Mapping[str, float]) -> Figure:
+    """The most MiB that were in use on each GPU, whosever they were."""
+    figure, axis = subplots(figsize=(8, 1.2 + 0.4 * len(in_use)))
+    bars(axis, {name: mib / 1024 for name, mib in in_use.items()}, "{:.1f} GiB")
+    axis.set(xlabel="most memory in use, GiB")
+    axis.set_title(UNSEEN, fontsize=9, loc="left")
+    return figure
 
 
 def distances(run: Run) -> dict[int, np.ndarray]:
@@ -213,9 +236,12 @@ def drift(run: Run) -> Figure:
 
 
 def lines_by_rank(run: Run) -> dict[int, int]:
-    """How many lines each worker of a run printed: rank -> lines."""
-    ranks = re.findall(r"^\[(\d+)\] ", run.log.read_text(), re.MULTILINE)
-    counted = Counter(map(int, ranks))
+    """How many lines each worker of a run printed: rank -> lines.
+
+    What TensorFlow itself logs, on machines with GPUs above all, is not counted.
+    """
+    ranks = [re.match(r"\[(\d+)\] ", line) for line in run.lines()]
+    counted = Counter(int(rank[1]) for rank in ranks if rank)
     return {rank: counted[rank] for rank in range(run.workers)}
 
 

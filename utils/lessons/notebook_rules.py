@@ -21,6 +21,7 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
+from utils.base import tensorflow_log
 from utils.lessons import parts, work
 
 # How the names of those notebooks begin that are deterministic enough to be published
@@ -163,7 +164,7 @@ def outputs_are_short(notebook: NotebookNode) -> Iterator[str]:
 def stderr_is_short(notebook: NotebookNode) -> Iterator[str]:
     for place, cell in cells_of(notebook, "code"):
         lines = sum(
-            len(_text(output).splitlines())
+            len(list(tensorflow_log.left_out(_text(output).splitlines())))
             for output in cell.outputs
             if output.get("name") == "stderr"
         )
@@ -176,7 +177,8 @@ def stderr_is_short(notebook: NotebookNode) -> Iterator[str]:
 
 FRIGHTENING = re.compile(
     r"\b\w*Warning: "  # Python's
-    r"|^(WARNING|ERROR):"  # absl's, as TensorFlow's Python side uses it
+    # absl's, as TensorFlow's Python side uses it; the exception announces its log
+    r"|^(WARNING|ERROR):(?! All log messages before absl::)"
     r"|^\d{4}-\d\d-\d\d [\d:.]+: [WEF] "  # TensorFlow's C++ side
     r"|Traceback \(most recent call last\)",
     re.MULTILINE,

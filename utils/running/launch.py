@@ -171,10 +171,11 @@ def run(
         cores are shared out. Without meaning where workers compute on GPUs: they do if
         they see one for each (`environment` may hide them), and else on cores.
     time_limit: seconds, after which every process is ended.
-    record: let each worker keep its weights of so many batches (`Run.recording`).
+    record: let each worker keep its weights of so many batches, of a large network a
+        sample of them (`Run.recording`).
     fingerprint: let each worker note what must be the same on all (fingerprint.py).
     timeline: let Horovod write down what it does, and when (`Run.timeline`).
-    watch: sample which core each worker loads (`Run.samples`).
+    watch: sample which core each worker loads, which GPUs it has (`Run.samples`).
     quiet: show nothing while it runs.
     environment: variables for the workers, such as {"HOROVOD_CYCLE_TIME": "5"}.
 
@@ -229,7 +230,7 @@ def run(
     command = launcher.command(program, folder, variables, private)
     result = Run(script.name, launcher.processes, command.shown, folder)
     result.notices += notices
-    watching = Watch(folder) if watch else None
+    watching = Watch(folder, on_gpus) if watch else None
     return follow(
         command.line,
         result,

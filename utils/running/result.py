@@ -1,11 +1,10 @@
 """What came of running a program: its log, its history, what its workers left."""
 
-from collections import deque
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from utils.base import course
+from utils.base import course, tensorflow_log
 
 TIMELINE = "timeline.json"
 
@@ -79,10 +78,15 @@ class Run:
         times = self.history["seconds"].diff().fillna(self.history["seconds"])
         return float((times[1:] if len(times) > 1 else times).median())
 
-    def tail(self, lines: int = 10) -> str:
-        """The last lines of the log."""
+    def lines(self) -> list[str]:
+        """What the workers printed, each line with its rank in front: the log without
+        what TensorFlow itself logs in it."""
         with self.log.open(encoding="utf-8") as log:
-            return "".join(deque(log, maxlen=lines)).rstrip()
+            return [line.rstrip("\n") for line in tensorflow_log.left_out(log)]
+
+    def tail(self, lines: int = 10) -> str:
+        """The last lines that the workers printed."""
+        return "\n".join(self.lines()[-lines:]).rstrip()
 
     def recording(self, rank: int):
         """What `rank` recorded in a run started with `record=...`."""

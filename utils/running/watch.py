@@ -1,7 +1,8 @@
-"""See which worker keeps which processor core, or which GPU, busy."""
+"""See which worker is on which processor core, or has memory on which GPUs."""
 
 import contextlib
 import json
+import os
 import shutil
 import subprocess
 import time
@@ -13,6 +14,12 @@ from utils.base import course
 from utils.base.machine import gpus
 
 GPU_SECONDS = 2.0  # between two questions to nvidia-smi
+# The machine's own numbering of processes, as the kernel names it.
+MACHINE_PIDS = "pid:[4026531836]"
+UNSEEN = (
+    "Which worker has which GPU can't be seen here, as the driver numbers processes\n"
+    "as the host does. (A container shares these numbers if started with --pid=host.)"
+)
 
 
 def worker_processes(folder: Path) -> dict[int, psutil.Process]:
@@ -28,67 +35,89 @@ def worker_processes(folder: Path) -> dict[int, psutil.Process]:
 
 
 class Watch:
-    """Samples the workers of the run in `folder`."""
+    """Samples the workers of the run in `folder`. on_gpus: may they compute on GPUs?"""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, on_gpus: bool = True):
         self.folder = folder
         self._processes: dict[int, psutil.Process] = {}
-        self._gpu_of: dict[int, str] = {}
+        self._gpus_of: dict[int, dict[str, float]] = {}
+        self._in_use: dict[str, float] = {}
         self._asked = float("-inf")
-        self._has_gpus = gpus() > 0 and shutil.which("nvidia-smi") is not None
+        self._asks = on_gpus and gpus() > 0 and shutil.which("nvidia-smi") is not None
 
     def sample(self) -> list[dict]:
         """A reading for each living worker.
 
-        Keys: time (s, monotonic), rank, pid, device ("GPU 0" or "core 1"),
-        percent (of one core, since the last sample), memory (bytes).
+        Keys: time (s, monotonic), rank, pid, core ("core 1"), percent (of one core,
+        since the last sample), memory (bytes), gpus (MiB of this worker on each GPU:
+        {"GPU 0": 900.0}) and, where whose they are can't be seen, in_use (MiB of all
+        processes likewise; else {}).
         """
-        if self._has_gpus and time.monotonic() - self._asked > GPU_SECONDS:
-            self._gpu_of = gpu_of_process()
+        workers = worker_processes(self.folder)
+        if self._asks and time.monotonic() - self._asked > GPU_SECONDS:
+            self._gpus_of = gpus_of_processes()
+            pids = {process.pid for process in workers.values()}
+            seen = pids & self._gpus_of.keys() or numbered_as_by_the_driver()
+            self._in_use = {} if seen else gpus_in_use()
             self._asked = time.monotonic()
         readings = []
-        for rank, process in worker_processes(self.folder).items():
+        for rank, process in workers.items():
             # psutil measures from call to call on the same object.
             process = self._processes.setdefault(process.pid, process)
             with contextlib.suppress(psutil.NoSuchProcess):
+                # macOS does not tell which core a process is on.
+                core = process.cpu_num() if hasattr(process, "cpu_num") else "?"
                 readings.append(
                     {
                         "time": time.monotonic(),
                         "rank": rank,
                         "pid": process.pid,
-                        "device": self._device(process),
+                        "core": f"core {core}",
                         "percent": process.cpu_percent(),
                         "memory": process.memory_info().rss,
+                        "gpus": self._gpus_of.get(process.pid, {}),
+                        "in_use": self._in_use,
                     }
                 )
         return readings
 
-    def _device(self, process: psutil.Process) -> str:
-        if process.pid in self._gpu_of:
-            return self._gpu_of[process.pid]
-        # macOS does not tell which core a process is on.
-        core = process.cpu_num() if hasattr(process, "cpu_num") else "?"
-        return f"core {core}"
 
-
-def gpu_of_process() -> dict[int, str]:
-    """Which GPU each process computes on, as `nvidia-smi` tells: pid -> "GPU 0"."""
+def gpus_of_processes() -> dict[int, dict[str, float]]:
+    """The GPUs that each process has memory on, and how many MiB of it: pid ->
+    {"GPU 0": 900.0}. Where the driver doesn't tell how many, it is 1 on each."""
     number_of = {uuid: index for index, uuid in _nvidia_smi("gpu=index,uuid")}
-    return {
-        int(pid): f"GPU {number_of.get(uuid, uuid)}"
-        for pid, uuid in _nvidia_smi("compute-apps=pid,gpu_uuid")
-    }
+    found: dict[int, dict[str, float]] = {}
+    for pid, uuid, memory in _nvidia_smi("compute-apps=pid,gpu_uuid,used_memory"):
+        if pid.isdecimal():
+            held = float(memory) if memory.isdecimal() else 1.0
+            found.setdefault(int(pid), {})[f"GPU {number_of.get(uuid, uuid)}"] = held
+    return found
+
+
+def gpus_in_use() -> dict[str, float]:
+    """The memory of all processes on each GPU, in MiB: {"GPU 0": 900.0}."""
+    rows = _nvidia_smi("gpu=index,memory.used")
+    return {f"GPU {index}": float(used) for index, used in rows if used.isdecimal()}
+
+
+def numbered_as_by_the_driver() -> bool:
+    """Has a process here the number that the driver knows it by, the host's? It hasn't
+    in a container with numbers of its own."""
+    try:
+        return os.readlink("/proc/self/ns/pid") == MACHINE_PIDS
+    except OSError:  # not Linux
+        return True
 
 
 def _nvidia_smi(query: str) -> list[list[str]]:
-    answer = subprocess.run(
-        ["nvidia-smi", f"--query-{query}", "--format=csv,noheader"],
-        capture_output=True,
-        text=True,
-        timeout=10,
-        check=True,
-    )
-    return [line.split(", ") for line in answer.stdout.splitlines() if line.strip()]
+    """The rows of its answer; [] where it gives none, which must not end a training."""
+    command = ["nvidia-smi", f"--query-{query}", "--format=csv,noheader,nounits"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    lines = answer.stdout.splitlines() if answer.returncode == 0 else []
+    return [line.split(", ") for line in lines if line.strip()]
 
 
 def newest_run() -> Path:
@@ -123,12 +152,16 @@ def watch_newest() -> None:
 def _table(readings: list[dict]):
     from rich.table import Table
 
-    table = Table("rank", "process", "device", "% of a core", "memory")
+    in_use = readings[0]["in_use"]
+    memory = ", ".join(f"{name}: {mib:,.0f} MiB" for name, mib in in_use.items())
+    caption = f"In use on each GPU: {memory}. {UNSEEN}" if in_use else None
+    header = ("rank", "process", "device", "% of a core", "memory")
+    table = Table(*header, caption=caption)
     for reading in readings:
         table.add_row(
             str(reading["rank"]),
             str(reading["pid"]),
-            reading["device"],
+            ", ".join(reading["gpus"]) or reading["core"],
             f"{reading['percent']:.0f}",
             f"{reading['memory'] / 1e6:.0f} MB",
         )
