@@ -138,7 +138,7 @@ KNOWS_EPOCHS = "import sys; '--epochs', '--train-images'; print(sys.argv[1:])"
         (KNOWS_EPOCHS, "time_limt", "Did you mean `time_limit`"),
         (KNOWS_EPOCHS, "epoch", "Did you mean `epochs`"),
         (KNOWS_EPOCHS, "colour", "nor program.py knows `colour`"),
-        ("", "tread", "Did you mean `threads`"),
+        ("", "compare_with", "Did you mean `compared_with`"),
     ],
 )
 def test_a_word_that_nobody_knows_is_refused(folder, text, word, answer):

@@ -2,6 +2,7 @@
 started. The GPUs are pretended; nothing here computes."""
 
 import ast
+import contextlib
 import re
 import shlex
 import subprocess
@@ -13,7 +14,7 @@ from processes import empty_course
 
 from utils.base import course, machine, profiles
 from utils.lessons import markup
-from utils.measure import equality
+from utils.measure import equality, scaling
 from utils.running import launch, launchers, tasks
 from utils.training import leaderboard
 
@@ -188,7 +189,9 @@ def on_cores(variables):
         (1, {"tasks": {"worker": 2}}, True),
         (1, {"tasks": {"chief": 1, "worker": 1, "ps": 2}}, False),
         (2, {"tasks": {"chief": 1, "worker": 2, "ps": 2}}, False),
-        (4, {"workers": 1, "threads": 1, "environment": machine.HIDDEN}, True),
+        (1, {"workers": 1, "compared_with": 2}, True),
+        (2, {"workers": 1, "compared_with": 2}, False),
+        (2, {"workers": 2, "compared_with": 3}, True),
     ],
 )
 def test_workers_use_gpus_just_if_there_is_one_for_each(
@@ -197,15 +200,59 @@ def test_workers_use_gpus_just_if_there_is_one_for_each(
     pretend_gpus(count)
     variables, notices = started(**options)
     assert on_cores(variables) == cores
-    if cores and "threads" not in options:
+    if cores:
         assert "compute on cores" in notices[0]
         pretend_gpus(0)
         threads = started(**options)[0]
         assert variables == threads | machine.HIDDEN  # as on a machine without GPUs
     else:
         assert not any("cores" in notice for notice in notices)
-    if options.get("threads"):
-        assert variables["OMP_NUM_THREADS"] == "1"
+
+
+@pytest.mark.parametrize("gpus", [0, 1, 2, 8])
+@pytest.mark.parametrize("team", [2, 3, 8, 9])
+def test_workers_that_are_compared_have_the_same_share(
+    gpus, team, pretend_gpus, started
+):
+    """Of 8 cores, or the same number of GPUs: one each, or none."""
+    pretend_gpus(gpus)
+    ways = [
+        {"workers": 1, "compared_with": team},
+        {"workers": team},
+        {"workers": team, "compared_with": 1},
+    ]
+    alone, together, other_way_round = (started(**way)[0] for way in ways)
+    assert alone == together == other_way_round
+    if gpus < team:
+        assert alone["OMP_NUM_THREADS"] == {2: "4", 3: "2", 8: "1", 9: "1"}[team]
+
+
+def test_a_run_that_nobody_compares_has_all_cores(started):
+    assert started(workers=1)[0]["OMP_NUM_THREADS"] == "8"
+
+
+def test_measured_teams_have_the_same_share(started, monkeypatch):
+    """However a lesson counts its workers."""
+    given = []
+
+    def run(*_, **options):
+        given.append(launch_run("program.py", **options | {"train_images": 64}))
+        return given[-1]
+
+    launch_run = launch.run
+    monkeypatch.setattr(launch, "run", run)
+    scaling.measure("program.py", iter([1, 2, 4]), 64)
+    with contextlib.suppress(course.CourseError):  # nothing was trained
+        scaling.limit("program.py", 4, 64)
+    assert len(given) == 4
+    threads = {re.search("OMP_NUM_THREADS=(.)", one.command)[1] for one in given}
+    assert threads == {"2"}
+
+
+@pytest.mark.parametrize("workers", [0, "2", 1.5])
+def test_no_number_of_workers_to_compare_with_is_refused(workers, started):
+    with pytest.raises(course.CourseError, match="compared_with is a number"):
+        started(workers=1, compared_with=workers)
 
 
 @pytest.mark.parametrize(

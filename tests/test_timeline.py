@@ -42,7 +42,6 @@ def files(tmp_path_factory):
             name: launch.run(
                 "tiny.py",
                 workers=2,
-                threads=1,
                 time_limit=300,
                 timeline=True,
                 environment=environment,

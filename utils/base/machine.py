@@ -74,6 +74,20 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+def share(workers: int, compared_with: int = 1, of: int | None = None) -> int:
+    """How many cores, and so threads, each of `workers` workers computes with.
+
+    In two runs that are compared a worker has to have the same share of the machine:
+    else the smaller team is faster because it has more cores for each worker. So each
+    gets the share of a worker in the larger team; where that has more workers than
+    there are cores, they take turns.
+
+    compared_with: how many workers the other run has. of: how many cores there are to
+    share out; by default this machine's.
+    """
+    return max(1, (of or cores()) // max(workers, compared_with))
+
+
 def summary() -> str:
     """This machine in a line: processor, cores, what it computes with, memory, GPUs."""
     name = processor()

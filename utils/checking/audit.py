@@ -209,9 +209,8 @@ def watched(script: Path, arguments: Sequence[str]) -> list[str]:
 def environment(kind: str, workers: int, folder: Path, place: Path) -> dict[str, str]:
     """What a watched run needs in its environment."""
     variables = launchers.clean_environment()
-    threads = max(1, machine.cores() // workers)
     if kind != REPLICAS:
-        variables |= launchers.thread_variables(threads)
+        variables |= launchers.thread_variables(machine.share(workers))
     gpus = machine.gpus(variables)
     if workers > gpus > 0:  # two on a GPU would take turns, and NCCL refuses them
         variables |= machine.HIDDEN

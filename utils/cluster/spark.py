@@ -128,7 +128,7 @@ def train(folder: Path | str, workers: int, time_limit: float, **options) -> lis
     result.unlink(missing_ok=True)
     options |= {"workers": workers, "folder": folder}
     command = [sys.executable, str(PROGRAM), *launch.words((), options)]
-    threads = max(1, machine.cores() // workers)
+    threads = machine.share(workers)
     environment = launchers.clean_environment() | launchers.thread_variables(threads)
     with (
         log.open("wb") as file,

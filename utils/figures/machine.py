@@ -1,6 +1,6 @@
 """A drawing of this machine: which worker gets which cores or GPUs."""
 
-from utils.base.machine import cores, gpus
+from utils.base import machine
 from utils.checking.doctor import Report
 from utils.figures.diagrams import Diagram, draw_arrow, draw_box, draw_text, paper
 from utils.figures.style import BLUE, GREEN, INK, ORANGE, PALE
@@ -12,9 +12,10 @@ def show_machine(report: Report) -> Diagram:
     report: from `doctor()`; its profile says how many workers.
     """
     workers = report.profile.workers
-    on_gpus = gpus() >= workers
+    on_gpus = machine.gpus() >= workers
     kind = "GPU" if on_gpus else "core"
-    shares = share_out(workers, gpus() if on_gpus else cores(), on_gpus)
+    devices = machine.gpus() if on_gpus else machine.cores()
+    shares = share_out(workers, devices, on_gpus)
     drawn = min(workers, 4)
     diagram, ax = paper(8, 2.2, in_words(shares, kind))
     gap = 1.1
@@ -44,7 +45,7 @@ def share_out(workers: int, devices: int, one_each: bool) -> list[list[int]]:
     devices than workers, they are shared in turns."""
     if workers >= devices:
         return [[rank % devices] for rank in range(workers)]
-    share = 1 if one_each else devices // workers
+    share = 1 if one_each else machine.share(workers, of=devices)
     return [list(range(rank * share, (rank + 1) * share)) for rank in range(workers)]
 
 

@@ -85,7 +85,7 @@ def _timed(
     workers: int,
     through: Callable | None = None,
     tasks: bool = False,
-    threads: int | None = None,
+    compared_with: int = 1,
     environment: dict[str, str] | None = None,
 ) -> list[dict]:
     """What each worker of a start of timed_steps.py reported.
@@ -100,7 +100,7 @@ def _timed(
             *words,
             workers=workers,
             tasks={"worker": workers} if tasks else None,
-            threads=threads,
+            compared_with=compared_with,
             time_limit=TIME_LIMIT,
             quiet=True,
             environment=environment,
@@ -227,13 +227,12 @@ def launching(plan: Plan, tell: Callable[[str], None]) -> Section:
 
     def single():
         options = ("--cases", alone, *common)
-        return sum(
-            _speed(_timed(*options, workers=1, threads=1), alone, images)
-        )  # of one round
+        reports = _timed(*options, workers=1, compared_with=n)
+        return sum(_speed(reports, alone, images))  # of one round
 
     def mirrored():
         options = ("--with", "mirrored", "--replicas", n, "--cases", alone, *common)
-        reports = _timed(*options, workers=1, threads=machine.cores())
+        reports = _timed(*options, workers=1)
         return sum(_speed(reports, alone, images * n))
 
     def multi_worker():
@@ -242,10 +241,10 @@ def launching(plan: Plan, tell: Callable[[str], None]) -> Section:
 
     def whole_machine():
         options = ("--cases", alone, *common)
-        reports = _timed(*options, workers=1, threads=machine.cores())
+        reports = _timed(*options, workers=1)
         return sum(_speed(reports, alone, images))
 
-    one_thread = launchers.thread_variables(max(1, machine.cores() // n))
+    equal_shares = launchers.thread_variables(machine.share(n))
     limit = f"{n} workers that don't talk: the limit"
     rows = _in_turn(
         {
@@ -255,7 +254,7 @@ def launching(plan: Plan, tell: Callable[[str], None]) -> Section:
                 through=_own_mpirun
             ),
             f"{n} workers, `horovodrun --gloo`": lambda: horovod(
-                through=_gloo, environment=one_thread
+                through=_gloo, environment=equal_shares
             ),
             f"MirroredStrategy, {n} replicas": mirrored,
             f"MultiWorkerMirroredStrategy, {n} processes": multi_worker,
@@ -370,7 +369,7 @@ def profile(plan: Plan, tell: Callable[[str], None]) -> Section:
     for turn in range(plan.rounds):
         tell(f"round {turn + 1} of {plan.rounds}")
         options = ("--cases", case, *plan.dataset, "--steps", plan.steps)
-        (report,) = _timed(*options, "--profile", workers=1, threads=1)
+        (report,) = _timed(*options, "--profile", workers=1, compared_with=plan.workers)
         (step,) = report["step_seconds"][case]
         (operations,) = report["operation_seconds"][case]
         remaining = step
@@ -392,7 +391,11 @@ def precision(plan: Plan, tell: Callable[[str], None]) -> Section:
 
     def speed(*options, **environment):
         reports = _timed(
-            *base, *options, workers=1, threads=1, environment=environment or None
+            *base,
+            *options,
+            workers=1,
+            compared_with=plan.workers,
+            environment=environment or None,
         )
         return sum(_speed(reports, case, plan.batch))
 

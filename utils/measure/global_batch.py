@@ -60,9 +60,10 @@ def measure(
 ) -> list[dict]:
     """Train on each number of workers by each recipe from each seed.
 
-    saved: file with the runs that are done, to go on from. Returns, for each run, its
-    workers, recipe and seed, and after each epoch the validation accuracy and the
-    seconds of training so far. Raises RunFailed as `launch.run` does.
+    Each worker has the share of the cores that one of the largest team has. saved: file
+    with the runs that are done, to go on from. Returns, for each run, its workers,
+    recipe and seed, and after each epoch the validation accuracy and the seconds of
+    training so far. Raises RunFailed as `launch.run` does.
     """
     done = json.loads(saved.read_text()) if saved and saved.exists() else []
     for n in workers:
@@ -78,6 +79,7 @@ def measure(
                 run = launch.run(
                     PROGRAM,
                     workers=n,
+                    compared_with=max(workers),
                     time_limit=TIME_LIMIT,
                     quiet=True,
                     epochs=epochs,

@@ -3,8 +3,8 @@
     python -m utils.measure.scaling          records all of it anew
     python -m utils.measure.scaling --short  the same with fewer sizes and steps
 
-A core stands in for a GPU: each worker computes with one thread, unless it is said
-otherwise. Speeds are those of a run's epochs after the first.
+Each worker computes with the same share of the cores, however many workers there are,
+unless it is said otherwise. Speeds are those of a run's epochs after the first.
 """
 
 import json
@@ -39,21 +39,23 @@ def measure(
     weak: bool = False,
     **options: object,
 ) -> dict[int, Run]:
-    """Run a program that shares its epoch on 1, 2, ... workers: workers -> Run.
+    """Run a program that shares its epoch on 1, 2, ... workers: workers -> Run. Each
+    worker has the same share of the machine: that of one in the largest team.
 
     train_images: of an epoch, whoever trains on them (strong scaling); weak: of an
         epoch for each worker.
     options: of `launch.run`.
     """
+    counts = list(workers)
     return {
         count: launch.run(
             program,
             workers=count,
-            threads=1,
+            compared_with=max(counts),
             train_images=train_images * (count if weak else 1),
             **options,
         )
-        for count in workers
+        for count in counts
     }
 
 
@@ -67,9 +69,7 @@ def limit(
         rank 0.
     options: of `launch.run`.
     """
-    run = launch.run(
-        program, workers=workers, threads=1, train_images=train_images, **options
-    )
+    run = launch.run(program, workers=workers, train_images=train_images, **options)
     return workers * run.images_per_second
 
 
@@ -120,7 +120,6 @@ def step_times(
         "--cases",
         *cases,
         workers=workers,
-        threads=1,
         rounds=rounds,
         steps=steps,
         warm_up=1,
@@ -151,8 +150,9 @@ def points(run: Run) -> list[cost_model.Point]:
 
 
 def tuned(log: Path | str) -> pandas.DataFrame:
-    """What Horovod's autotuning tried, from its HOROVOD_AUTOTUNE_LOG: a row a try, the
-    last for what it chose; cycle (ms), fusion (MB) and score, bytes a microsecond.
+    """What Horovod's autotuning tried, from its HOROVOD_AUTOTUNE_LOG: a row a try; cycle
+    (ms), fusion (MB) and score, bytes a microsecond. Where the program trained until the
+    search was over, the last row is what it chose.
 
     Raises CourseError for a log without a try: the program ended too soon.
     """
@@ -191,13 +191,12 @@ def record(short: bool = False) -> Path:
         cases = sizes if count in (1, cores) else [f"{STEP}x1"]
         cases = [f"{way}:{case}" for way in ways for case in cases]
         cases += [f"{ways[-1]}:{share}"] * (f"{ways[-1]}:{share}" not in cases)
-        measured += step_times(count, cases, **often)
+        measured += step_times(count, cases, compared_with=cores, **often)
     whole_run = launch.run(
         course.shown(STOPWATCH),
         "--cases",
         f"alone:{STEP}x1",
         workers=1,
-        threads=cores,
         steps=20,
     )
     with tempfile.TemporaryDirectory() as folder:

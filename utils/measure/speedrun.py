@@ -14,6 +14,7 @@ from utils.base import course, machine
 from utils.measure import global_batch
 from utils.measure.global_batch import GOAL, Attempt
 from utils.measure.table import Row, Section, recorded
+from utils.running import launchers
 from utils.training import data
 
 PROGRAM = course.PACKAGE_ROOT / "solutions" / "speedrun.py"
@@ -41,13 +42,13 @@ def attempt(script: str | Path, workers: int = CORES, **options: object) -> Atte
     sample of the data, and as `global_batch.attempt` does.
     """
     data.load("real")  # or say that it is not here before anything is run
+    threads = machine.share(workers, of=CORES)
     return global_batch.attempt(
         Path(script).stem,
         script,
         workers,
         width=None,
-        threads=CORES // workers,
-        environment=machine.HIDDEN,
+        environment=machine.HIDDEN | launchers.thread_variables(threads),
         **options,
     )
 

@@ -65,20 +65,26 @@ def _check(script: Path, launcher: Launcher, on_gpus: bool) -> list[str]:
     return notices
 
 
-def _why_on_cores(workers: int, gpus: int, elastic: bool) -> str:
+def _why_on_cores(workers: int, compared_with: int, gpus: int, elastic: bool) -> str:
     """Why workers leave the GPUs alone that there are; "" if they use them, one each.
 
-    Two on a GPU would take turns and share its memory, and NCCL refuses them.
+    Two on a GPU would take turns and share its memory, and NCCL refuses them. What is
+    compared with workers on cores computes on cores, too.
     """
     if gpus and elastic:
         return (
             "Both hosts of an elastic run are this machine, and their workers would "
             "choose the same GPUs: they compute on cores."
         )
+    have = "is 1 GPU" if gpus == 1 else f"are {gpus} GPUs"
     if gpus and workers > gpus:
-        have = "is 1 GPU" if gpus == 1 else f"are {gpus} GPUs"
         return (
             f"There {have}, and {workers} workers need one each: they compute on cores."
+        )
+    if gpus and compared_with > gpus:
+        return (
+            f"There {have}, too few for the {compared_with} workers that this run is "
+            "compared with: all compute on cores."
         )
     return ""
 
@@ -143,7 +149,7 @@ def run(
     reset_limit: int | None = None,
     discovery: str | os.PathLike | None = None,
     attend: Callable[["Run"], None] | None = None,
-    threads: int | None = None,
+    compared_with: int = 1,
     time_limit: float = TIME_LIMIT,
     record: int = 0,
     fingerprint: bool = False,
@@ -167,9 +173,11 @@ def run(
     discovery: a script that lists the hosts of an elastic run: NAME:SLOTS for each line
         `NAME slots=SLOTS` of the file `hosts` in its own folder. A copy of it is run.
     attend: called with the run again and again while it is on.
-    threads: how many threads, and so cores, each worker computes with; by default the
-        cores are shared out. Without meaning where workers compute on GPUs: they do if
-        they see one for each (`environment` may hide them), and else on cores.
+    compared_with: how many workers the run has that this one is compared with. Each
+        worker gets the share of the cores that one of the larger team has
+        (`machine.share`). Workers compute on GPUs, with the threads that TensorFlow
+        takes by itself, if they see one for each worker of either run (`environment`
+        may hide them), and else on cores.
     time_limit: seconds, after which every process is ended.
     record: let each worker keep its weights of so many batches, of a large network a
         sample of them (`Run.recording`).
@@ -191,6 +199,10 @@ def run(
         raise course.CourseError("timeline and elastic are Horovod's: not with tasks.")
     if not isinstance(workers, int) or workers < 1:
         raise course.CourseError(f"workers must be 1 or more, not {workers!r}.")
+    if not isinstance(compared_with, int) or compared_with < 1:
+        raise course.CourseError(
+            f"compared_with is a number of workers, not {compared_with!r}."
+        )
     if elastic and workers < 2:
         raise course.CourseError("an elastic run begins with 2 workers or more.")
     if tasks is not None:
@@ -201,7 +213,7 @@ def run(
     script = Path(script)
     environment, surroundings = dict(environment or {}), clean_environment()
     gpus = machine.gpus(surroundings | environment)
-    why_on_cores = _why_on_cores(launcher.workers, gpus, elastic)
+    why_on_cores = _why_on_cores(launcher.workers, compared_with, gpus, elastic)
     on_gpus = gpus > 0 and not why_on_cores
     notices = _check(script, launcher, on_gpus)
     _refuse_unknown(options, script)
@@ -211,10 +223,7 @@ def run(
         hosts = both_hosts(workers, folder, text)
         launcher = Horovodrun(workers, *hosts, reset_limit)
 
-    if on_gpus:
-        threads = None
-    elif threads is None:
-        threads = max(1, cores() // launcher.workers)
+    threads = None if on_gpus else machine.share(launcher.workers, compared_with)
     if why_on_cores:
         environment |= machine.HIDDEN
         notices.insert(0, why_on_cores)
