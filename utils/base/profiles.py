@@ -16,6 +16,7 @@ class Settings:
     epochs: passes over the training images.
     train_images: how many of the 60,000 training images are used.
     width: the WideResNet's k; its groups have 16k, 32k and 64k channels.
+    time_limit: seconds that one lesson may take when all of it is executed.
     """
 
     name: str
@@ -23,12 +24,21 @@ class Settings:
     epochs: int
     train_images: int
     width: int
+    time_limit: float
 
 
+# A lesson may take a learner 45 minutes; on a GPU, all images train a network that
+# computes ninety times as much, and lessons compare several runs.
 PROFILES = {
-    "ci": Settings("ci", workers=2, epochs=2, train_images=1_920, width=1),
-    "cpu": Settings("cpu", workers=2, epochs=2, train_images=6_400, width=1),
-    "gpu": Settings("gpu", workers=2, epochs=5, train_images=60_000, width=10),
+    "ci": Settings(
+        "ci", workers=2, epochs=2, train_images=1_920, width=1, time_limit=900
+    ),
+    "cpu": Settings(
+        "cpu", workers=2, epochs=2, train_images=6_400, width=1, time_limit=2_700
+    ),
+    "gpu": Settings(
+        "gpu", workers=2, epochs=5, train_images=60_000, width=10, time_limit=14_400
+    ),
 }
 
 

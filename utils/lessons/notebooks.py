@@ -28,7 +28,6 @@ from utils.training import fetch
 # dead kernel, too; its default is 2,000.
 NBVAL_CELL_SECONDS = 300
 DIFFERENT_LINES = 4  # of a cell's output that are quoted
-TIME_LIMIT = 900.0  # seconds for one notebook
 
 # Jupyter chooses a kernel's ports before it starts it: where another program takes one
 # meanwhile, the kernel ends, before the notebook begins. Then it is started anew.
@@ -108,14 +107,17 @@ def prove(
     profile: str,
     *,
     force: bool = False,
-    time_limit: float = TIME_LIMIT,
+    time_limit: float | None = None,
     on_cell: OnCell = lambda cell: None,
 ) -> Result:
     """Execute `notebook` unless its result is known already; audit the result.
 
     force: execute it even though the result is known.
-    time_limit: seconds, after which all its processes are ended.
+    time_limit: seconds, after which all its processes are ended; by default those of
+        the profile.
     """
+    if time_limit is None:
+        time_limit = profiles.profile(profile).time_limit
     if not force:
         known = kept(notebook, profile)
         if known and known.cached and known.ok:
