@@ -43,17 +43,17 @@ class Claim:
         return f"✓ {said}" if self.true else f"✗ Not true here: {said}\n{REPORT}"
 
     def _repr_mimebundle_(self, **_) -> tuple[dict, dict]:
-        """For Jupyter: the text, and in its metadata what `shown` reads.
+        """For Jupyter: the text, and in its metadata what `shown` reads."""
+        return {"text/plain": repr(self)}, {"claim": self.as_json()}
 
-        The metadata goes as JSON, which has neither infinity nor nan: they go as text.
-        """
-        facts = {
+    def as_json(self) -> dict:
+        """The same as plain values; JSON has no infinity and no nan: they are texts."""
+        return {
             name: str(fact)
             if isinstance(fact, float) and not math.isfinite(fact)
             else fact
             for name, fact in asdict(self).items()
         }
-        return {"text/plain": repr(self)}, {"claim": facts}
 
 
 def claim(
