@@ -16,7 +16,7 @@ from utils.lessons import markup
 from utils.measure.table import TITLES
 
 COMMANDS = {
-    *("doctor", "notebooks", "run", "watch", "steps"),
+    *("doctor", "notebooks", "margins", "run", "watch", "steps"),
     *("check", "progress", "diff", "hint", "grade", "bench", "speedrun"),
 }
 

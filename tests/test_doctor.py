@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -258,7 +259,7 @@ def test_devices_are_shared_out(workers, devices, one_each, shares, words):
 
 @pytest.mark.parametrize("workers", [1, 2, 8])
 def test_the_machine_is_drawn_with_its_words(workers):
-    settings = profiles.Settings("cpu", workers, 1, 1, 1, 1)
+    settings = replace(profiles.PROFILES["cpu"], workers=workers)
     diagram = figures.machine.show_machine(Report([], [], settings))
     drawn = " ".join(text.get_text() for axes in diagram.axes for text in axes.texts)
     assert "worker 0" in drawn

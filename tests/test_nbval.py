@@ -15,7 +15,7 @@ AFTER_EACH_STEP = ROOT / "solutions" / "after_each_step.ipynb"
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(notebooks.TIME_LIMIT + 60)
+@pytest.mark.timeout(profiles.in_force().time_limit + 60)
 def test_each_step_changes_what_the_notebook_shows():
     result = notebooks.prove(AFTER_EACH_STEP, profiles.in_force().name)
     assert result.findings == ()

@@ -8,8 +8,9 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from utils.lessons import notebook_rules
-from utils.lessons.notebook_rules import audit, lint
+from utils.lessons import claims, notebook_rules
+from utils.lessons.claims import Claim
+from utils.lessons.notebook_rules import LEAST_MARGIN, audit, lint
 
 Notebook = nbformat.NotebookNode
 Change = Callable[[Notebook], object]
@@ -33,12 +34,32 @@ def a_source() -> Notebook:
             code("numbers", "workers = 2", "parameters"),
             code("run", "result = run('program.py', workers=workers)"),
             code("look", "plot(result)", "figure"),
-            code("claim", "result.status == 0", "claim"),
+            code("claim", claiming("result.status == 0"), "claim"),
             code("shell", "%%bash\nmpirun -np 2 hostname"),
             new_markdown_cell("[The program](program.py)", id="link"),
             new_markdown_cell("## Summary\n\nWhat comes next?", id="summary"),
         ],
     )
+
+
+def claiming(condition: str) -> str:
+    """The source of a cell: what it has to say is its last line."""
+    *above, condition = condition.splitlines()
+    return "\n".join([*above, f"claim('The run has ended well', {condition})"])
+
+
+def a_claim(**facts) -> Notebook:
+    """The output of a claim."""
+    claim = Claim("The run has ended well", **facts)
+    data, metadata = claim._repr_mimebundle_()
+    return new_output("display_data", data, metadata=metadata)
+
+
+def measured(value: float, side: str, bound: float) -> Change:
+    """Let the claim be one about a number, as `claim` would show it."""
+    by = claims.margin(value, side, bound)
+    output = a_claim(true=by > 1, value=value, side=side, bound=bound, margin=by)
+    return lambda notebook: cell(notebook, "claim").update(outputs=[output])
 
 
 def a_copy() -> Notebook:
@@ -50,9 +71,7 @@ def a_copy() -> Notebook:
     cell(notebook, "look").outputs = [
         new_output("display_data", {"image/png": "iVBORw0=", "text/plain": "a line"})
     ]
-    cell(notebook, "claim").outputs = [
-        new_output("execute_result", {"text/plain": "True"}, execution_count=4)
-    ]
+    cell(notebook, "claim").outputs = [a_claim(true=True)]
     cell(notebook, "shell").outputs = [new_output("stream", name="stdout", text="a\nb")]
     return notebook
 
@@ -121,13 +140,27 @@ BAD_SOURCES = {
         (source("shell", "%%bash -e\nmpirun ls\necho"), "takes the lines below"),
     ],
     "claims_can_fail": [
-        (source("claim", "good = result.status == 0"), "claims nothing"),
-        (source("claim", "True"), "claims nothing"),
+        (source("claim", "result.status == 0"), "claims nothing"),
+        (source("claim", claiming("True")), "claims nothing"),
+        (source("claim", "claim('Nothing is said of it')"), "claims nothing"),
         (source("claim", "# nothing"), "claims nothing"),
+        (tags("claim"), "tag it `claim`"),
+        (source("look", f"if workers:\n    {claiming('x > 1')}"), "tag it `claim`"),
         (source("claim", "%%bash\ntest 1 = 1"), "claims nothing"),
     ],
+    "claims_are_sentences": [
+        (source("claim", f"claim({sentence}, seen == 2)"), "write a sentence")
+        for sentence in (
+            "'both workers have seen it'",
+            "'Seen by both'",
+            "'Both workers have seen it.'",
+            "f'both of {workers} have seen it'",
+            "sentence",
+            "''",
+        )
+    ],
     "claims_ask_for_something": [
-        (source("claim", text), words)
+        (source("claim", claiming(text)), words)
         for text, words in [
             ("all(x > 0 for x in seen)", "also holds of nothing"),
             ("all([x > 0 for x in seen])", "also holds of nothing"),
@@ -204,7 +237,14 @@ def test_shell_lines_whose_failure_shows_are_fine(tmp_path, text):
 )
 def test_claims_that_nothing_does_not_meet_are_fine(tmp_path, text):
     notebook = a_source()
-    source("claim", text)(notebook)
+    source("claim", claiming(text))(notebook)
+    assert lint(written(tmp_path, notebook)) == []
+
+
+def test_what_one_claim_of_a_cell_counts_is_there_for_the_others(tmp_path):
+    notebook = a_source()
+    counted = "claim('All of them were seen', len(seen) == workers)"
+    source("claim", f"{counted}\n{claiming('all(seen)')}")(notebook)
     assert lint(written(tmp_path, notebook)) == []
 
 
@@ -251,13 +291,16 @@ BAD_COPIES = {
         (lambda n: cell(n, "look").update(outputs=[]), "shows no figure"),
         (tags("look"), "tag it `figure`"),
     ],
-    "claims_hold": [
+    "claims_are_true": [
         (
-            lambda n: cell(n, "claim").outputs[0].data.update({"text/plain": "False"}),
-            "should show True and nothing else, not False",
+            lambda n: cell(n, "claim").update(outputs=[a_claim(true=False)]),
+            "says what is not true here: The run has ended well",
         ),
+        (measured(2, "below", 1), "well (value 2, not below the bound 1)"),
+        (measured(0.1, "above", 1), "well (value 0.1, not above the bound 1)"),
+        (measured(float("nan"), "below", 1), "(value nan, not below the bound 1)"),
         (lambda n: cell(n, "claim").update(outputs=[]), "not nothing"),
-        (stream("claim", "hello"), "not True hello"),
+        (stream("claim", "hello"), "not ✓ The run has ended well hello"),
     ],
     "outputs_are_short": [(stream("run", "line\n" * 41), "shows 41 lines")],
     "stderr_is_short": [(stream("run", "line\n" * 6, "stderr"), "6 lines of standard")],
@@ -280,6 +323,26 @@ SHOWS_A_PLACE = [
 
 def test_a_good_copy_has_no_breach():
     assert audit(a_copy(), private=("secret-folder",)) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (measured(1.0, "below", 1.4), "(value 1, below the bound 1.4): its margin is"),
+        (measured(1.4, "above", 1.0), "its margin is 1.4, let it be 1.5 at least"),
+        (measured(1.0, "below", 1.6), ""),
+        (measured(0.0, "below", 1.0), ""),
+    ],
+)
+def test_a_claim_that_is_nearly_untrue_is_reported_where_a_margin_is_asked_for(
+    change, words
+):
+    notebook = a_copy()
+    change(notebook)
+    assert audit(notebook) == []
+    breaches = audit(notebook, least_margin=LEAST_MARGIN)
+    assert len(breaches) == bool(words)
+    assert words in " ".join(breaches)
 
 
 def test_a_style_sheet_is_not_output():

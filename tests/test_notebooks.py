@@ -41,7 +41,7 @@ def test_source_keeps_the_rules(path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(notebooks.TIME_LIMIT + 60)
+@pytest.mark.timeout(profiles.in_force().time_limit + 60)
 @pytest.mark.parametrize("path", OURS, ids=lambda path: path.stem)
 def test_runs_and_shows_what_it_promises(path):
     assert prove(path, profile()).findings == ()

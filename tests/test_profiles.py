@@ -83,6 +83,16 @@ def test_an_unknown_profile_is_refused_with_the_three_names(monkeypatch):
         profiles.settings()
 
 
+def test_a_lesson_may_take_as_long_as_its_profile_needs(pretend_gpus):
+    """Where there are fewer GPUs than workers, they train on cores, as `cpu` has it."""
+    pretend_gpus(2)
+    limits = [profiles.profile(name).time_limit for name in ("ci", "cpu", "gpu")]
+    assert limits == sorted(limits)
+    assert limits[0] < limits[-1]
+    pretend_gpus(1)
+    assert profiles.profile("gpu").time_limit == limits[1]
+
+
 def test_each_profile_is_listed_under_its_own_name():
     assert {name: s.name for name, s in profiles.PROFILES.items()} == {
         name: name for name in ("ci", "cpu", "gpu")

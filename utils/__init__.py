@@ -27,6 +27,7 @@ _NAMES = {
     "what_changed": "lessons.work",
     "write_steps": "lessons.work",
     "render": "lessons.markup",
+    "claim": "lessons.claims",
     "hint": "lessons.progress",
     "Progress": "lessons.progress",
 }

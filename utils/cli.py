@@ -97,6 +97,34 @@ def notebooks(
 
 
 @app.command()
+def margins(
+    numbers: Annotated[
+        list[str] | None, typer.Argument(help="Of notebooks; default: all of them.")
+    ] = None,
+    profile: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="ci, cpu or gpu; several times for several; default: ci, cpu."
+        ),
+    ] = None,
+    runs: Annotated[
+        int, typer.Option(help="Execute each until so many runs of it are kept: hours.")
+    ] = 0,
+    as_json: Json = False,
+) -> None:
+    """List how near the claims of the notebooks are to untrue, nearest first.
+
+    Exit status: 0 all are a factor of 3 from untrue, 1 some aren't. After an
+    interruption, the same command goes on where it was.
+    """
+    from utils.lessons.margins import margins, table
+
+    report = margins(numbers or (), profile or (), runs)
+    _show(table(report), report.as_json(), as_json)
+    _leave(report.ok)
+
+
+@app.command()
 def run(
     script: Annotated[Path, typer.Argument(help="The program.")],
     arguments: Annotated[

@@ -7,8 +7,8 @@ them all. What a rule needs to know about a cell stands in its tags:
 
 - `parameters`: the cell that papermill's parameters replace;
 - `figure`: the cell shows a figure;
-- `claim`: the cell ends in an expression that must come out True, because the
-  text says so;
+- `claim`: the cell says a sentence, and tries whether it is true, by `claim(...)`
+  (claims.py), and shows nothing else;
 - `nbval-ignore-output`: what the cell shows differs from run to run.
 """
 
@@ -22,7 +22,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from utils.base import tensorflow_log
-from utils.lessons import parts, work
+from utils.lessons import claims, parts, work
 
 # How the names of those notebooks begin that are deterministic enough to be published
 # with their outputs; nbval compares these with what running them gives.
@@ -33,6 +33,12 @@ AT_CELL = "At cell "
 
 TAGS = {"parameters", "figure", "claim", "nbval-ignore-output"}
 
+# How far a measured number has to be from its bound, as a ratio: claims.margin. More
+# is asked for than CI, which measures once, on a machine that it may share, can refuse.
+LEAST_MARGIN = 1.5
+WANTED_MARGIN = 3.0
+
+MIN_CLAIM_WORDS = 4
 MAX_WORDS = 80
 MAX_CODE_LINES = 12
 MAX_OUTPUT_LINES = 40
@@ -63,12 +69,16 @@ def tagged(cell: NotebookNode, tag: str) -> bool:
 # -------------------------------------------------------------- executed copies
 
 
-def audit(executed: NotebookNode, private: tuple[str, ...] = ()) -> list[str]:
+def audit(
+    executed: NotebookNode, private: tuple[str, ...] = (), least_margin: float = 1.0
+) -> list[str]:
     """Every breach in an executed notebook; an empty list when all is well.
 
     private: names of places on this machine that no output may show.
+    least_margin: of each claim about a measured number.
     """
     breaches = [breach for rule in AUDIT for breach in rule(executed)]
+    breaches += _claims_have_margins(executed, least_margin)
     return breaches + list(_no_private_places(executed, private))
 
 
@@ -144,14 +154,32 @@ def figures_are_there(notebook: NotebookNode) -> Iterator[str]:
             yield f"{place} shows a figure: tag it `figure`, so that a loss is seen"
 
 
-def claims_hold(notebook: NotebookNode) -> Iterator[str]:
+def claims_are_true(notebook: NotebookNode) -> Iterator[str]:
     for place, cell in _cells_that_ran(notebook):
-        texts = [text.strip() for text in _texts(cell)]
-        if tagged(cell, "claim") and texts != ["True"]:
+        said = list(claims.shown(cell.outputs))
+        if tagged(cell, "claim") and not 0 < len(said) == len(cell.outputs):
+            texts = " ".join(text.strip() for text in _texts(cell))[:100]
             yield (
-                f"{place} should show True and nothing else, not "
-                f"{' '.join(texts)[:100] or 'nothing'}: correct the text or the code"
+                f"{place} should show claims and nothing else, not "
+                f"{texts or 'nothing'}: call claim(sentence, ...)"
             )
+        for claim in said:
+            if not claim.true:
+                yield f"{place} says what is not true here: {_in_words(claim)}"
+
+
+def _claims_have_margins(notebook: NotebookNode, least: float) -> Iterator[str]:
+    for place, cell in cells_of(notebook, "code"):
+        for claim in claims.shown(cell.outputs):
+            if claim.true and claim.margin is not None and claim.margin < least:
+                yield (
+                    f"{place} is nearly untrue: {_in_words(claim)}: its margin is "
+                    f"{claim.margin:.3g}, let it be {least:g} at least"
+                )
+
+
+def _in_words(claim: claims.Claim) -> str:
+    return f"{claim.sentence} ({claim.numbers})" if claim.numbers else claim.sentence
 
 
 def outputs_are_short(notebook: NotebookNode) -> Iterator[str]:
@@ -211,7 +239,7 @@ AUDIT: tuple[Rule, ...] = (
     every_cell_ran_in_order,
     stops_are_kind,
     figures_are_there,
-    claims_hold,
+    claims_are_true,
     outputs_are_short,
     stderr_is_short,
     nothing_frightens,
@@ -402,40 +430,66 @@ def shell_failures_show(notebook: NotebookNode) -> Iterator[str]:
 
 def claims_can_fail(notebook: NotebookNode) -> Iterator[str]:
     for place, cell in cells_of(notebook, "code"):
-        if tagged(cell, "claim"):
-            try:
-                body = ast.parse(cell.source).body
-            except SyntaxError:  # magics
-                body = []
-            last = body[-1] if body else None
-            if not isinstance(last, ast.Expr) or isinstance(last.value, ast.Constant):
-                yield f"{place} claims nothing: end it in a comparison"
+        calls = _claims_made(_parsed(cell))
+        if tagged(cell, "claim") != bool(calls):
+            yield (
+                f"{place} claims something: tag it `claim`"
+                if calls
+                else f"{place} claims nothing: call claim(sentence, ...)"
+            )
+        for call in calls:
+            if len(call.args) != 2 or isinstance(call.args[1], ast.Constant):
+                yield f"{place} claims nothing: give a comparison, or a value and bound"
+
+
+def claims_are_sentences(notebook: NotebookNode) -> Iterator[str]:
+    for place, cell in cells_of(notebook, "code"):
+        for call in _claims_made(_parsed(cell)):
+            said = ast.unparse(call.args[0]).lstrip("f")[1:-1] if call.args else ""
+            long_enough = len(said.split()) >= MIN_CLAIM_WORDS
+            if not long_enough or said[0].islower() or said.endswith("."):
+                yield (
+                    f"{place} claims {said!r}: write a sentence, with a capital, "
+                    "without its full stop"
+                )
 
 
 def claims_ask_for_something(notebook: NotebookNode) -> Iterator[str]:
     """`all` of nothing is True, and so is `not any`; and `nothing or ...` says that
     nothing was run. What is empty in other ways can't be told from a source."""
     for place, cell in cells_of(notebook, "code"):
-        if not tagged(cell, "claim"):
-            continue
-        try:
-            body = ast.parse(cell.source).body
-        except SyntaxError:  # claims_can_fail says so
-            continue
-        if not body or not isinstance(body[-1], ast.Expr):
-            continue
-        counted = _names_counted(body)
-        for asked, of in _universal(body[-1].value):
+        body = _parsed(cell)
+        claimed = [part for call in _claims_made(body) for part in call.args[1:]]
+        counted = _names_counted(body, claimed)
+        for asked, of in (found for part in claimed for found in _universal(part)):
             if not (_names(of) & counted or _surely_some(of)):
                 yield (
                     f"{place} also holds of nothing: beside {ast.unparse(asked)} "
                     "let it ask for the right len(...)"
                 )
-        for escape in _escapes(body[-1].value):
+        for escape in (found for part in claimed for found in _escapes(part)):
             yield (
                 f"{place} also holds where nothing was run, by {ast.unparse(escape)}: "
                 "claim nothing there"
             )
+
+
+def _parsed(cell: NotebookNode) -> list[ast.stmt]:
+    """The statements of a cell; none where it holds more than Python: magics."""
+    try:
+        return ast.parse(cell.source).body
+    except SyntaxError:
+        return []
+
+
+def _claims_made(body: list[ast.stmt]) -> list[ast.Call]:
+    """The calls of `claim`."""
+    return [
+        node
+        for statement in body
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "claim"
+    ]
 
 
 def _names(node: ast.AST) -> set[str]:
@@ -452,12 +506,12 @@ def _surely_some(node: ast.AST) -> bool:
     return isinstance(node, ast.List | ast.Tuple) and bool(node.elts)
 
 
-def _names_counted(body: list[ast.stmt]) -> set[str]:
-    """The names in a cell of what can't be empty if its last expression is true: what
+def _names_counted(body: list[ast.stmt], claimed: list[ast.expr]) -> set[str]:
+    """The names in a cell of what can't be empty if all that is claimed is true: what
     is compared by its length, or stands for itself in an `and`; and what was written
     out above."""
     counted: set[str] = set()
-    for node in ast.walk(body[-1]):
+    for node in (node for part in claimed for node in ast.walk(part)):
         if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And):
             counted |= {part.id for part in node.values if isinstance(part, ast.Name)}
         if isinstance(node, ast.Compare):
@@ -533,6 +587,7 @@ LINT: tuple[Rule, ...] = (
     parameters_come_first,
     shell_failures_show,
     claims_can_fail,
+    claims_are_sentences,
     claims_ask_for_something,
     no_absolute_path,
 )
