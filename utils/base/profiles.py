@@ -34,9 +34,9 @@ class Settings:
         return self.train_images // (1 if self.width > 1 else parts)
 
 
-# `gpu` is the training that the course comes from: WRN-16-10 on all images, in batches of
-# 512. A lesson may take a learner 45 minutes; on GPUs, the network computes ninety times
-# as much, and lessons compare several runs.
+# `gpu` is the training that the course comes from: WRN-16-10 on all images, in batches
+# of 512. A lesson may take a learner 45 minutes; on GPUs, the network computes ninety
+# times as much, and lessons compare several runs.
 PROFILES = {
     "ci": Settings(
         "ci",
