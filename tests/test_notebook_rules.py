@@ -268,6 +268,10 @@ BAD_COPIES = {
         (stream("run", "Traceback (most recent call last):"), "Traceback"),
     ],
 }
+LOGGED = """\
+WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
+I0000 00:00:1795632105.220180   19509 port.cc:153] oneDNN operations are on.
+"""
 SHOWS_A_PLACE = [
     (stream("run", "saved to /home/me/logs"), "/home/me"),
     (stream("run", "saved to secret-folder/logs"), "secret-folder"),
@@ -280,6 +284,14 @@ SHOWS_A_PLACE = [
 
 def test_a_good_copy_has_no_breach():
     assert audit(a_copy(), private=("secret-folder",)) == []
+
+
+def test_what_tensorflow_logs_on_gpus_is_neither_long_nor_frightening():
+    notebook = a_copy()
+    stream("run", "\n".join([*LOGGED.splitlines()] * 9), "stderr")(notebook)
+    assert audit(notebook) == []
+    stream("run", "line\n" * 6, "stderr")(notebook)
+    assert len(audit(notebook)) == 1
 
 
 def test_a_style_sheet_is_not_output():
