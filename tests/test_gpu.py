@@ -86,7 +86,7 @@ def test_versions_that_libraries_tell_as_a_number():
         (H100.replace("560.35", "550.54"), {}, "too old for CUDA 12.5.1", "compiles"),
         (K80, {}, "no kernels for compute capability 3.7", ""),
         (K80, {}, "driver 470.57.2 is too old", ""),
-        (T4, {}, "", "GPU 0 has less than 4 GiB free"),
+        (T4, {}, "", "GPU 0 has less than 12 GiB free"),
         (A100, {"cudnn": 8902}, "built for cuDNN 9, and there is 8.9.2", ""),
         (V100, {"cudnn": 91000}, "", ""),
         (V100, {"cudnn": 91100}, "cuDNN 9.11.0 has no kernels for compute cap", ""),

@@ -2,9 +2,11 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from utils.base import course
+from utils.base import course, profiles
+from utils.measure import cost_model
 from utils.training import networks
 
 pytestmark = pytest.mark.slow
@@ -37,6 +39,23 @@ def described(model):
         )
         for layer in model.layers
     ]
+
+
+def test_the_network_that_gpus_train_makes_a_step():
+    """Of two images, in seconds; what it takes 512 of is a GPU."""
+    import tensorflow as tf
+
+    model = networks.wide_resnet(profiles.PROFILES["gpu"].width)
+    trained = sum(int(tf.size(weight)) for weight in model.trainable_weights)
+    assert trained == cost_model.wide_resnet(10).parameters == 17_116_346
+    optimizer = tf.keras.optimizers.SGD(0.02, momentum=0.9)
+    model.compile(optimizer, "sparse_categorical_crossentropy")
+    before = [weight.numpy() for weight in model.trainable_weights]
+    loss = model.train_on_batch(tf.random.normal([2, 28, 28, 1]), tf.constant([3, 7]))
+    assert np.isfinite(loss)
+    for weight, old in zip(model.trainable_weights, before, strict=True):
+        assert np.isfinite(weight.numpy()).all(), weight.name
+        assert (weight.numpy() != old).any(), weight.name
 
 
 def test_the_small_network_has_the_layers_that_the_text_names():

@@ -311,6 +311,10 @@ BAD_COPIES = {
         (stream("run", "Traceback (most recent call last):"), "Traceback"),
     ],
 }
+LOGGED = """\
+WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
+I0000 00:00:1795632105.220180   19509 port.cc:153] oneDNN operations are on.
+"""
 SHOWS_A_PLACE = [
     (stream("run", "saved to /home/me/logs"), "/home/me"),
     (stream("run", "saved to secret-folder/logs"), "secret-folder"),
@@ -343,6 +347,14 @@ def test_a_claim_that_is_nearly_untrue_is_reported_where_a_margin_is_asked_for(
     breaches = audit(notebook, least_margin=LEAST_MARGIN)
     assert len(breaches) == bool(words)
     assert words in " ".join(breaches)
+
+
+def test_what_tensorflow_logs_on_gpus_is_neither_long_nor_frightening():
+    notebook = a_copy()
+    stream("run", "\n".join([*LOGGED.splitlines()] * 9), "stderr")(notebook)
+    assert audit(notebook) == []
+    stream("run", "line\n" * 6, "stderr")(notebook)
+    assert len(audit(notebook)) == 1
 
 
 def test_a_style_sheet_is_not_output():

@@ -117,6 +117,61 @@ def test_a_gpu_that_its_lesson_hides_is_shown_all_the_same(count, cell_starts, c
     assert ("No GPU here" in capsys.readouterr().out) == (count == 0)
 
 
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_a_gpu_and_a_processor_are_compared_fairly(count, pretend_gpus, capsys):
+    """With all cores, the same network and batch, and in float32 on both."""
+    (path,) = [path for path in NOTEBOOKS if path.name.startswith("09")]
+    cells = [cell.source for cell in nbformat.read(path, 4).cells]
+    (code,) = [cell for cell in cells if cell.startswith("from utils import gpus\n")]
+    (typed,) = [cell for cell in cells if "CUDA_VISIBLE_DEVICES=-1 course run" in cell]
+    pretend_gpus(count)
+    profiles.settings()  # hides a single GPU from the rest of the lesson
+    runs = []
+
+    def run(program, environment, **options):
+        runs.append((environment, options))
+        return mock.Mock(images_per_second=10.0 * len(runs))
+
+    exec(code, {"run": run, "program": "p.py"})
+    if count == 0:
+        assert (runs, "No GPU here" in capsys.readouterr().out) == ([], True)
+        return
+    assert "2 times as fast as all cores" in capsys.readouterr().out
+    (on_cores, slow), (on_gpu, quick) = runs
+    assert machine.gpus(on_cores) == 0
+    assert (machine.gpus(on_gpu), on_gpu["NVIDIA_TF32_OVERRIDE"]) == (1, "0")
+    assert "threads" not in slow
+    assert {**slow, "train_images": 0} == {**quick, "train_images": 0}
+    for environment, options in runs:
+        names = ("width", "batch_size", "epochs", "train_images")
+        words = [f"--{name.replace('_', '-')} {options[name]}" for name in names]
+        assert " ".join(words) in typed
+        assert all(f"{name}={value}" in typed for name, value in environment.items())
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS[1:9], ids=lambda path: path.name[:2])
+def test_gpus_train_all_images_in_the_batches_of_their_profile(path, pretend_gpus):
+    """In every run of lessons 01 and 03 to 08; a number by hand would be forgotten."""
+    if path.name.startswith("02"):
+        pytest.skip("trains nothing")
+    pretend_gpus(2)
+    values = parameters(path)
+    assert (values["train_images"], values["batch_size"]) == (60_000, 512)
+    sources = [c.source for c in nbformat.read(path, 4).cells if c.cell_type == "code"]
+    calls = [
+        node
+        for source in sources
+        if not source.startswith("%") and "run(" in source
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "run"
+    ]
+    trainings = [call for call in calls if "limits" not in ast.unparse(call)]
+    assert trainings
+    for call in trainings:
+        given = {word.arg: ast.unparse(word.value) for word in call.keywords}
+        assert given.get("batch_size", given.get(None)) in ("batch_size", "same")
+
+
 def test_the_profile_gpu_never_means_fewer_than_two_workers(pretend_gpus, monkeypatch):
     cpu = profiles.PROFILES["cpu"]
     monkeypatch.setenv("COURSE_PROFILE", "gpu")

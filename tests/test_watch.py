@@ -1,5 +1,6 @@
 """Which GPUs a worker has, as a pretended nvidia-smi tells it."""
 
+import io
 import os
 import shutil
 from pathlib import Path
@@ -78,7 +79,7 @@ def test_an_nvidia_smi_that_fails_ends_nothing(samples):
 def test_the_table_names_gpus_or_says_what_can_not_be_seen(samples):
     from rich.console import Console
 
-    console = Console(width=120, record=True, quiet=True)
+    console = Console(width=120, record=True, file=io.StringIO())
     told = samples(f"{ME}, GPU-aa, 3100\n{ME}, GPU-bb, 9")
     console.print(watch._table([vars(told)]))
     assert "GPU 0, GPU 1" in console.export_text()
