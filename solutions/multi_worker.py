@@ -22,7 +22,7 @@ os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
 
 import tensorflow as tf
 
-from utils import Stopwatch, data, logs, networks, tasks
+from utils import Stopwatch, communication, data, logs, networks, tasks
 
 parser = argparse.ArgumentParser(
     description="Train on Fashion-MNIST with MultiWorkerMirroredStrategy.",
@@ -35,7 +35,7 @@ option("--epochs", type=int, default=2, help="passes over the training images")
 option("--lr", type=float, default=0.04, help="learning rate")
 option("--network", choices=["wide_resnet", "small_cnn"], default="small_cnn")
 option("--width", type=int, default=1, help="k of the wide_resnet WRN-16-k")
-option("--communication", choices=["AUTO", "RING", "NCCL"], default="AUTO")
+option("--communication", choices=["RING", "NCCL"], help="NCCL on GPUs, else RING")
 option("--shard", choices=["DATA", "OFF", "AUTO"], default="DATA", help="the policy")
 option("--train-images", type=int, help="take so many, and a sixth to validate on")
 option("--data", choices=["auto", "real", "sample"], default="auto", help="data set")
@@ -50,10 +50,8 @@ args = parser.parse_args()
 # Before anything else of TensorFlow: the strategy starts a server at this worker's
 # address, and waits for all the others.
 task = tasks.enter()
-distribute = tf.distribute.experimental
-how = distribute.CommunicationImplementation[args.communication]
 strategy = tf.distribute.MultiWorkerMirroredStrategy(
-    communication_options=distribute.CommunicationOptions(implementation=how)
+    communication_options=communication(args.communication)
 )
 workers = strategy.num_replicas_in_sync
 global_batch = args.batch_size * workers

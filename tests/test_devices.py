@@ -1,4 +1,5 @@
-"""Devices for replicas: parts of a real processor; GPUs that are only pretended."""
+"""Devices for replicas, and what their gradients travel by: parts of a real processor;
+GPUs that are only pretended."""
 
 import json
 import subprocess
@@ -90,3 +91,15 @@ def test_more_replicas_than_gpus_compute_on_cores(monkeypatch, capsys):
     assert devices.replica_devices(3) == ["CPU:0", "CPU:1", "CPU:2"]
     assert (hidden, split) == ([[]], [("processor", 3)])
     assert "2 GPUs, and 3 replicas need one each" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("gpus", "asked", "way"),
+    [([], None, "RING"), (["first"], None, "NCCL"), (["first"], "RING", "RING")],
+)
+def test_gradients_travel_by_nccl_where_there_are_gpus(gpus, asked, way, monkeypatch):
+    import tensorflow as tf
+
+    there = {"GPU": gpus, "CPU": ["processor"]}
+    monkeypatch.setattr(tf.config, "get_visible_devices", there.get)
+    assert devices.communication(asked).implementation.value == way

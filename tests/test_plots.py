@@ -11,7 +11,7 @@ from IPython.core.formatters import DisplayFormatter
 from matplotlib import pyplot
 from matplotlib.image import imread
 
-from utils.figures import style, training
+from utils.figures import cluster, style, training
 from utils.running.result import Run
 
 
@@ -275,3 +275,54 @@ def test_pictures_are_named_by_their_titles():
     for axis in axes:
         axis.set_title("")
     assert figure.in_words() == "a picture, 2 times."
+
+
+# ------------------------------------------------- as many workers as a machine has
+
+
+@pytest.fixture(params=[2, 3, 8])
+def workers(request):
+    return request.param
+
+
+def visible_rows(axis) -> set[int]:
+    """The rows that have marks within the limits of the axis."""
+    low, high = sorted(axis.get_ylim())
+    return {
+        int(row)
+        for line in axis.lines
+        for row in line.get_ydata()
+        if low + 0.2 < row < high - 0.2
+    }
+
+
+def test_every_worker_is_seen_with_its_images(workers, tmp_path):
+    for rank in range(workers):
+        np.save(tmp_path / f"seen-{rank}.npy", np.arange(rank, 100, workers))
+    run = Run("p.py", workers, "-", tmp_path, 0, 1.0, [], [])
+    figure = cluster.shards({"one": run, "other": run})
+    for axis in figure.axes:
+        assert visible_rows(axis) == set(range(workers))
+        assert axis.get_window_extent().height / workers > 22  # a mark is 22 high
+    assert f"worker {workers - 1}" in words(figure)
+
+
+def test_every_worker_is_seen_with_its_steps(workers, tmp_path):
+    header = "epoch,worker,read,wrote,loss,time\n"
+    rows = [f"0,{n % workers},{n},{n + 1 + n % 3},1.0,{n}" for n in range(40)]
+    (tmp_path / "steps.csv").write_text(header + "\n".join(rows) + "\n")
+    run = Run("p.py", workers, "-", tmp_path, 0, 1.0, [], [])
+    figure = cluster.timeline(run)
+    assert visible_rows(figure.axes[0]) == set(range(workers))
+    counted = cluster.staleness({"one": run}).axes[0].patches
+    assert sum(bar.get_height() for bar in counted) == 40
+
+
+def test_every_server_is_seen_with_its_bytes(workers, tmp_path):
+    rows = [f"layer_{n}/kernel:0,{n % workers},{1000 * (n + 1)}" for n in range(10)]
+    (tmp_path / "variables.csv").write_text("name,ps,bytes\n" + "\n".join(rows) + "\n")
+    run = Run("p.py", workers, "-", tmp_path, 0, 1.0, [], [])
+    axis = cluster.placement(run).axes[0]
+    assert sum(bar.get_width() for bar in axis.patches) == 55
+    assert len({bar.get_y() for bar in axis.patches}) == workers
+    assert all(min(axis.get_ylim()) < bar.get_y() for bar in axis.patches)

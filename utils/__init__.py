@@ -16,6 +16,7 @@ _NAMES = {
     "settings": "base.profiles",
     "gpus": "base.machine",
     "CourseError": "base.course",
+    "communication": "training.devices",
     "replica_devices": "training.devices",
     "Leaderboard": "training.leaderboard",
     "Stopwatch": "training.stopwatch",

@@ -36,14 +36,17 @@ def seen(run: Run) -> dict[int, np.ndarray]:
 
 def shards(runs: Mapping[str, Run], images: int = 60) -> Figure:
     """Which of the first so many images each worker got, in several runs."""
-    figure, axes = subplots(1, len(runs), figsize=(10, 2.4), squeeze=False)
-    for axis, (label, run) in zip(axes.flat, runs.items(), strict=True):
-        for rank, numbers in seen(run).items():
+    parts = {label: seen(run) for label, run in runs.items()}
+    workers = max(map(len, parts.values()))
+    size = (10, 1.4 + 0.5 * workers)
+    figure, axes = subplots(1, len(runs), figsize=size, squeeze=False)
+    for axis, (label, part) in zip(axes.flat, parts.items(), strict=True):
+        for rank, numbers in part.items():
             shown = numbers[numbers < images]
             rows = np.full(len(shown), rank)
             axis.plot(shown, rows, "|", ms=22, mew=2)
-        axis.set_yticks(list(seen(run)), [f"worker {rank}" for rank in seen(run)])
-        axis.set(title=label, xlabel="number of the image", ylim=(1.6, -0.6))
+        axis.set_yticks(list(part), [f"worker {rank}" for rank in part])
+        axis.set(title=label, xlabel="number of the image", ylim=(workers - 0.4, -0.6))
         axis.grid(visible=False)
     return figure.with_notices(*runs.values())
 

@@ -1,4 +1,4 @@
-"""The devices that the replicas of one process compute on."""
+"""The devices that replicas compute on, and how workers' gradients travel."""
 
 from utils.base.course import CourseError, notice
 
@@ -53,3 +53,19 @@ def replica_devices(replicas: int | None = None) -> list[str]:
                 "(in a notebook: restart the kernel)."
             ) from None
     return [f"CPU:{n}" for n in range(replicas)]
+
+
+def communication(way: str | None = None):
+    """The CommunicationOptions for a MultiWorkerMirroredStrategy: `way` is "NCCL" or
+    "RING"; by default NCCL where this worker sees GPUs, else the ring.
+
+    TensorFlow's own default, AUTO, is the ring on GPUs, too (TensorFlow 2.21). All
+    workers have to choose the same. Can be called before the strategy is made.
+    """
+    import tensorflow as tf
+
+    experimental = tf.distribute.experimental
+    way = way or ("NCCL" if tf.config.get_visible_devices("GPU") else "RING")
+    return experimental.CommunicationOptions(
+        implementation=experimental.CommunicationImplementation[way]
+    )

@@ -27,7 +27,7 @@ import tensorflow as tf
 from utils.base import course, files
 from utils.running import tasks
 from utils.training import networks, samples
-from utils.training.devices import replica_devices
+from utils.training.devices import communication, replica_devices
 
 STEPS, BATCH = 10, 12  # twelve images can be shared by two and by three
 REPLICAS = 2
@@ -123,7 +123,10 @@ def mirrored(make, fault):
 
 def multi_worker(make, fault):
     """A process per worker, which TF_CONFIG tells of the others."""
-    return fit_under(tf.distribute.MultiWorkerMirroredStrategy(), make)
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(
+        communication_options=communication()
+    )
+    return fit_under(strategy, make)
 
 
 def fit_under(strategy, make):

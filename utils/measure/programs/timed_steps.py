@@ -122,7 +122,9 @@ def main() -> None:
             devices.replica_devices(args.replicas)
         )
     elif args.how == "multi_worker":
-        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(
+            communication_options=devices.communication()
+        )
         rank = strategy.cluster_resolver.task_id
     started = time.time()
     tf.keras.mixed_precision.set_global_policy(args.precision)
