@@ -112,3 +112,25 @@ def test_bfloat16_is_found_on_any_processor(monkeypatch, told, found):
     monkeypatch.setattr(machine, "_cpuinfo", lambda key: told.get(key, ""))
     assert machine.bfloat16() == found
     assert ("bfloat16" in machine.summary()) == bool(found)
+
+
+@pytest.mark.parametrize(
+    ("files", "most"),
+    [
+        ({"cpu.max": "150000 100000\n"}, 1),
+        ({"cpu.max": "50000 100000\n"}, 1),
+        ({"cpu.max": "max 100000\n"}, 64),
+        ({"cpu/cpu.cfs_quota_us": "400000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 4),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 64),
+        ({}, 64),
+    ],
+)
+def test_a_container_has_as_many_cores_as_its_limit(monkeypatch, tmp_path, files, most):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(machine, "CGROUP", tmp_path)
+    monkeypatch.setattr(
+        machine.os, "sched_getaffinity", lambda _: range(64), raising=False
+    )
+    assert machine.cores() == most

@@ -9,11 +9,13 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
 
+CGROUP = Path("/sys/fs/cgroup")  # a container sees its own here
 HIDDEN = {"CUDA_VISIBLE_DEVICES": "-1"}  # what lets a process see no GPU
 
 
@@ -68,10 +70,23 @@ def _listed_by_nvidia_smi() -> int:
 
 
 def cores() -> int:
-    """How many processor cores this process may use."""
+    """How many processor cores this process may use, in a container no more than its
+    limit (`docker run --cpus 2`, a pod's `cpu`), which leaves all of them visible."""
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
+        return max(1, min(len(os.sched_getaffinity(0)), int(_limit(CGROUP))))
     return os.cpu_count() or 1
+
+
+def _limit(cgroup: Path) -> float:
+    """How many cores' time a control group gets, by version 2 or 1 of its files; what
+    has neither, or no limit, gets any."""
+    pair = (cgroup / "cpu" / f"cpu.cfs_{name}_us" for name in ("quota", "period"))
+    for paths in ([cgroup / "cpu.max"], pair):
+        with contextlib.suppress(OSError, ValueError):  # "max" or -1: no limit
+            quota, period = " ".join(path.read_text() for path in paths).split()
+            if int(quota) > 0:
+                return int(quota) / int(period)
+    return float(sys.maxsize)
 
 
 def share(workers: int, compared_with: int = 1, of: int | None = None) -> int:
