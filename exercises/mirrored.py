@@ -30,12 +30,13 @@ option("--log-dir", help="folder for history.csv; a new one below logs/ if not g
 option("--batch-size", type=int, default=64, help="training images per replica, step")
 option("--epochs", type=int, default=10, help="train so many epochs")
 option("--base-lr", type=float, default=0.02, help="learning rate for one replica")
-option("--width", type=int, default=1, help="k of WRN-16-k (for fashion-mnist)")
+option("--width", type=int, help="k of WRN-16-k; by itself 10 on GPUs, else 1")
 option("--train-images", type=int, help="take so many, and a sixth to test on")
 option("--seed", type=int, help="make weights and batches repeatable")
 args = parser.parse_args()
 
 devices = replica_devices(args.replicas)
+args.width = args.width or (10 if devices[0].startswith("GPU") else 1)
 
 # TODO: Task A: Keep a replica of the model on each of the devices.
 strategy = tf.distribute.get_strategy()

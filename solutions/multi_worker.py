@@ -24,6 +24,8 @@ import tensorflow as tf
 
 from utils import Stopwatch, communication, data, logs, networks, tasks
 
+gpus = tf.config.list_physical_devices("GPU")  # starts nothing
+
 parser = argparse.ArgumentParser(
     description="Train on Fashion-MNIST with MultiWorkerMirroredStrategy.",
     formatter_class=argparse.ArgumentDefaultsHelpFormatter,
@@ -34,7 +36,7 @@ option("--batch-size", type=int, default=64, help="training images per worker an
 option("--epochs", type=int, default=2, help="passes over the training images")
 option("--lr", type=float, default=0.04, help="learning rate")
 option("--network", choices=["wide_resnet", "small_cnn"], default="small_cnn")
-option("--width", type=int, default=1, help="k of the wide_resnet WRN-16-k")
+option("--width", type=int, default=10 if gpus else 1, help="k of WRN-16-k")
 option("--communication", choices=["RING", "NCCL"], help="NCCL on GPUs, else RING")
 option("--shard", choices=["DATA", "OFF", "AUTO"], default="DATA", help="the policy")
 option("--train-images", type=int, help="take so many, and a sixth to validate on")

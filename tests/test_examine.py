@@ -1,10 +1,10 @@
 """Hostile submissions, for real: two classes of them are graded to their ends, all
 contained, each called what it is, and normal ones among them graded right.
 
-Each attack is put around a finished program, whose later steps are marked as still to
-do: so it runs in as few worlds as can be, in one where that serves. What it may use up
-is bounded far below what this machine has, and by the attack itself where it could run
-away. Types of evidence are gone through in tests/test_evidence.py.
+Each attack is put around a finished program, of which only the first steps or tasks are
+looked at: so it runs in as few worlds as can be, in one where that serves. What it may
+use up is bounded far below what this machine has, and by the attack itself where it
+could run away. Types of evidence are gone through in tests/test_evidence.py.
 """
 
 import csv
@@ -30,8 +30,7 @@ from utils.checking import exercises, lab
 from utils.grading import examine, sandbox
 from utils.grading.gradebook import CRASHED, GRADER_ERROR, HUNG, OK
 from utils.grading.submissions import REFUSED
-from utils.lessons import markup
-from utils.lessons.parts import finding, title
+from utils.lessons import markup, parts
 from utils.lessons.verdict import WRONG
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -43,14 +42,7 @@ MOST_MEMORY = 500e6  # bytes, of the process that grades
 # Two workers in a single world; and, in a world more, with their gradients.
 LIGHT, FULL = "survive", "fashion_mnist"
 FINISHED = {name: TABLES[name].finished for name in (LIGHT, FULL)}
-LOOKED_AT = {LIGHT: 1, FULL: 3}  # so many steps
-
-
-def normal(exercise: str) -> str:
-    """A right program, which is looked at up to a step."""
-    rest = exercises.EXERCISES[exercise].parts[LOOKED_AT[exercise] :]
-    later = "\n".join(f"# TODO: {title(part)}: not looked at" for part in rest)
-    return f"{FINISHED[exercise]}\n{later}\n"
+UNTIL = {LIGHT: "A", FULL: 3}  # what is looked at
 
 
 @dataclass(frozen=True)
@@ -58,7 +50,7 @@ class Attack:
     """code, after: put before and behind the finished program of the exercise, from
     which the line `without` is taken.
 
-    status: of the submission; OK means that its first steps are right. seen: what the
+    status: of the submission; OK means that what is looked at is right. seen: what the
     verdict or the reason says.
     """
 
@@ -72,7 +64,7 @@ class Attack:
 
     @property
     def program(self) -> str:
-        finished = normal(self.exercise)
+        finished = FINISHED[self.exercise]
         assert self.without in finished
         # Some have to be the first line.
         return f"{self.code}\n{finished.replace(self.without, '')}\n{self.after}\n"
@@ -536,10 +528,12 @@ GRADER = """
 import functools, json, os, re, sys
 from pathlib import Path
 from utils.grading import examine, grade, sandbox
-folder, out, exercise, limits, silence = sys.argv[1:]
+folder, out, exercise, limits, silence, until = sys.argv[1:]
 limits = sandbox.Limits(**json.loads(limits))
 look = functools.partial(examine.examine, limits=limits, silence=float(silence))
-grades = grade.grade(Path(folder), Path(out), exercise, jobs=2, examine=look)
+grades = grade.grade(
+    Path(folder), Path(out), exercise, jobs=2, examine=look, until=until
+)
 told = {
     one.learner: {
         "status": one.status,
@@ -585,7 +579,7 @@ def grade_class(folder: Path, out: Path, exercise: str) -> dict:
     done = subprocess.run(
         [
             *(sys.executable, "-c", GRADER, str(folder), str(out), exercise),
-            *(json.dumps(LIMITS), str(SILENCE)),
+            *(json.dumps(LIMITS), str(SILENCE), str(UNTIL[exercise])),
         ],
         capture_output=True,
         text=True,
@@ -606,7 +600,7 @@ def graded(isolated, tmp_path_factory, listener, secret):
                 program = attack.program.replace("SECRET", repr(str(secret)))
                 program = program.replace("PORT", str(listener.getsockname()[1]))
                 (folder / f"{attack.name}.py").write_text(program, newline="")
-        (folder / "normal.py").write_text(normal(exercise))
+        (folder / "normal.py").write_text(FINISHED[exercise])
         out = tmp_path_factory.mktemp("results") / "grades"
         first, again = (grade_class(folder, out, exercise) for _ in range(2))
         results[exercise] = first, again, out
@@ -636,12 +630,9 @@ def examined(isolated, graded, tmp_path_factory):
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
 def test_an_attack_is_contained_and_called_what_it_is(attack, graded):
     grade = graded[attack.exercise][0]["grades"][attack.name]
-    # The later steps are marked as still to do.
-    status = WRONG if attack.status == OK else attack.status
-    assert grade["status"] == status, grade
+    assert grade["status"] == attack.status, grade
     assert any(attack.seen in text for text in grade["seen"]), grade
-    right = grade["right"][: LOOKED_AT[attack.exercise]]
-    assert all(right) == (attack.status == OK), grade
+    assert all(grade["right"]) == (attack.status == OK), grade
 
 
 @pytest.mark.parametrize("exercise", [LIGHT, FULL])
@@ -651,10 +642,8 @@ def test_the_class_is_graded_to_its_end_with_every_learner_s_row(graded, exercis
     names.add("normal")
     assert set(first["grades"]) == names
     assert GRADER_ERROR not in {grade["status"] for grade in first["grades"].values()}
-    looked_at = LOOKED_AT[exercise]
-    # An unfinished submission gets what it has earned.
-    right = first["grades"]["normal"]["right"]
-    assert right == [True] * looked_at + [False] * (len(right) - looked_at)
+    looked_at = parts.number(UNTIL[exercise])
+    assert first["grades"]["normal"]["right"] == [True] * looked_at
     with (out / "gradebook.csv").open(newline="") as file:
         rows = {row["learner"]: row for row in csv.DictReader(file)}
     assert set(rows) == names
@@ -689,7 +678,7 @@ def test_a_normal_submission_is_graded_right_after_all_that(exercise, examined):
     examination = examined[exercise.name]
     assert examination.status == OK, examination.reason
     assert [v.id for v in examination.verdicts] == [
-        finding(part, "right") for part in exercise.parts
+        parts.finding(part, "right") for part in exercise.parts
     ]
 
 

@@ -173,6 +173,47 @@ def test_pages_for_who_may_hand_in_again_show_no_answer(handed_in, out, examinat
     assert "Beside the course" not in page.read_text()
 
 
+def test_a_class_that_is_at_step_3_is_graded_and_compared_there(
+    handed_in, out, examination
+):
+    asked = []
+
+    def examine(program, parts):
+        asked.append(parts)
+        whole = examination(program)
+        judged = whole.verdicts[: len(parts)]
+        status = "ok" if all(verdict.ok for verdict in judged) else "wrong"
+        return replace(whole, verdicts=judged, status=status)
+
+    grades = grade(handed_in, out, examine=examine, until="3")
+    assert set(asked) == {(1, 2, 3)}
+    assert [(graded.status, graded.total, graded.max) for graded in grades[:3]] == [
+        ("ok", 3, 3),
+        ("wrong", 2, 3),
+        ("ok", 3, 3),
+    ]
+    header = list(rows(out)[0])
+    assert header[1:6] == ["step_1", "step_2", "step_3", "total", "max"]
+    page = (out / "reports/benedict.html").read_text()  # steps 1 and 2 are done
+    assert "program after step 3" in page
+    assert "optimizer = hvd.DistributedOptimizer(optimizer)" in page
+    assert "BroadcastGlobalVariablesCallback" not in page
+    # What was found out up to step 3 is not what is to be found out of all six.
+    whole = Examination()
+    assert grade(handed_in, out, examine=whole)[0].max == 6
+    assert len(whole.programs) == 3
+    page = (out / "reports/benedict.html").read_text()
+    assert "BroadcastGlobalVariablesCallback" in page
+
+
+def test_a_step_that_there_is_not_can_not_be_graded_up_to(handed_in, out, examination):
+    with pytest.raises(CourseError, match="no `7`: fashion_mnist has steps 1, 2"):
+        grade(handed_in, out, examine=examination, until="7")
+    with pytest.raises(CourseError, match="no `3`: mirrored has tasks A, B"):
+        grade(handed_in, out, "mirrored", examine=examination, until="3")
+    assert not out.exists()
+
+
 def test_only_what_changed_is_run_again(handed_in, out, examination, monkeypatch):
     grade(handed_in, out, examine=examination)
     (handed_in / "dietmar.py").write_text(rendered(3))

@@ -388,6 +388,10 @@ def grade(
         bool,
         typer.Option("--without-solution", help="Pages that don't show the course's."),
     ] = False,
+    until: Annotated[
+        str | None,
+        typer.Option(help="The step or task that the class is at, such as 3 or B."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Grade a folder of submissions; each program runs in a sandbox.
@@ -402,7 +406,13 @@ def grade(
     from utils.grading.gradebook import GRADER_ERROR
 
     grades = grade(
-        submissions, out, exercise, jobs, anonymous, compared=not without_solution
+        submissions,
+        out,
+        exercise,
+        jobs,
+        anonymous,
+        compared=not without_solution,
+        until=until,
     )
     header = ("Learner", "Points", "Status", "Findings")
     rows = [

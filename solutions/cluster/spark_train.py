@@ -45,6 +45,7 @@ def train(args):
         gpu = gpus[0] if len(gpus) == 1 else gpus[hvd.local_rank()]
         tf.config.set_visible_devices(gpu, "GPU")
         tf.config.experimental.set_memory_growth(gpu, True)
+    args.width = args.width or (10 if gpus else 1)  # the driver may have no GPU
 
     data.seed_worker(args.seed)
     dataset = data.load(args.data, args.train_images)
@@ -121,7 +122,7 @@ def main():
     option("--batch-size", type=int, default=64, help="images per worker and step")
     option("--val-batch-size", type=int, default=200, help="validation images likewise")
     option("--base-lr", type=float, default=0.005, help="learning rate for one worker")
-    option("--width", type=int, default=1, help="k of WRN-16-k")
+    option("--width", type=int, help="k of WRN-16-k; by itself 10 on GPUs, else 1")
     option("--train-images", type=int, help="take so many, and a sixth to validate on")
     option("--data", choices=["auto", "real", "sample"], default="auto", help="images")
     option("--seed", type=int, default=1, help="make weights and order repeatable")

@@ -8,6 +8,7 @@ at the end, all of them: there is no half gradebook.
 """
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -24,7 +25,7 @@ from utils.grading.examined import STATUSES, WITHOUT_VERDICTS, Examined
 from utils.grading.gradebook import GRADER_ERROR, Grade
 from utils.grading.submissions import Submission, collect, slugs
 from utils.lessons import markup, outline
-from utils.lessons.parts import Part
+from utils.lessons.parts import Part, number
 from utils.lessons.verdict import Verdict
 
 CACHE = ".cache"
@@ -62,7 +63,8 @@ def grade(
     jobs: int = 1,
     anonymous: bool = False,
     compared: bool = True,
-    examine: Callable[[Path], Examined] = examine,
+    examine: Callable[..., Examined] = examine,
+    until: Part | None = None,
 ) -> list[Grade]:
     """Grade all of the folder `submissions`; write the results into the folder `out`.
 
@@ -75,13 +77,19 @@ def grade(
     compared: do pages show the program beside the solution? If not, learners who may
         hand in again can have them.
     examine: examines a program; default, utils.grading.examine.examine.
+    until: the step or task that the class is at. Later ones are not looked at, and
+        pages compare with the course's program after that one; default, the last.
 
     Raises CourseError when a folder won't do or the exercise can't be graded. An error
     of `examine` is the grade of that program, a grader error, and nothing is raised.
     """
-    facts = outline.exercise(exercise).parts
-    worth = {part: of_it.points for part, of_it in facts.items()}
+    facts = outline.exercise(exercise)
+    worth = {part: of_it.points for part, of_it in facts.parts.items()}
     _same_parts(exercise, tuple(worth))
+    if until is not None:
+        last = number(facts.part(until))
+        worth = {part: worth[part] for part in worth if number(part) <= last}
+        examine = functools.partial(examine, parts=tuple(worth))
     handed_in = _collect(submissions, out, exercise)
     _prepare(out, {"exercise": exercise, "anonymous": anonymous})
 
@@ -181,7 +189,9 @@ def _examine_all(
             and submission.program not in known
             and submission.program not in new
         ):
-            examination = _recall(_cached(cache, submission.program, exercise), parts)
+            examination = _recall(
+                _cached(cache, submission.program, exercise, parts), parts
+            )
             if examination:
                 known[submission.program] = examination
             else:
@@ -192,7 +202,7 @@ def _examine_all(
             # Here, not in the thread: a Ctrl-C may have ended the program that another
             # thread examines, and nothing is kept from then on.
             if examination.settled:
-                cache_file = _cached(cache, program, exercise)
+                cache_file = _cached(cache, program, exercise, parts)
                 files.write_whole(cache_file, json.dumps(asdict(examination)))
             known[program] = examination
             advance(examination.status)
@@ -231,9 +241,12 @@ def _breach(examination: Examined, parts: tuple[Part, ...]) -> str | None:
     return None
 
 
-def _cached(cache: Path, program: bytes, exercise: str) -> Path:
+def _cached(
+    cache: Path, program: bytes, exercise: str, parts: tuple[Part, ...]
+) -> Path:
     digest = hashlib.sha256()
-    _add(digest, program, VERSION.encode(), exercise.encode())
+    looked_at = repr(parts).encode()
+    _add(digest, program, VERSION.encode(), exercise.encode(), looked_at)
     return cache / f"{digest.hexdigest()}.json"
 
 
@@ -350,7 +363,8 @@ def _write_all(
             bad = failed.grade
             if bad.program is None:  # nothing of the learner's is on it
                 raise
-            _cached(out / CACHE, bad.program.encode(), exercise).unlink(missing_ok=True)
+            kept = _cached(out / CACHE, bad.program.encode(), exercise, (*bad.worth,))
+            kept.unlink(missing_ok=True)
             reason = f"The grader failed, not the program: {failed}"
             instead = Grade(bad.learner, bad.slug, GRADER_ERROR, bad.worth, (), reason)
             grades = [instead if grade is bad else grade for grade in grades]

@@ -23,7 +23,7 @@ from utils.grading import gradebook
 from utils.grading.gradebook import Grade
 from utils.grading.submissions import REFUSED, visible
 from utils.lessons import hints, markup, work
-from utils.lessons.parts import title
+from utils.lessons.parts import Part, called, title
 from utils.lessons.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -76,7 +76,8 @@ def pages(
         general = nudges.get(verdict.part)
         return hints.about(verdict.id, exercise) or (general and general[0])
 
-    course_text = solution(exercise)
+    parts = tuple(grades[0].worth)
+    course_text = solution(exercise, parts[-1])
     style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     html = Environment(
@@ -93,6 +94,7 @@ def pages(
         "WRONG": WRONG,
         "NOT_CHECKED": NOT_CHECKED,
         "exercise": exercise,
+        "last": called(parts[-1]),
         "compared": compared,
         "version": version,
         "hint": hint,
@@ -133,10 +135,9 @@ def _facts(grade: Grade, course_text: str) -> dict:
     }
 
 
-def solution(exercise: str) -> str:
-    """The course's program after its last part. Raises CourseError if it has none."""
+def solution(exercise: str, last: Part) -> str:
+    """The course's program after one of its parts. Raises CourseError."""
     source = markup.source_of(exercise)
-    *_, last = markup.parts_of(source.read_text(encoding="utf-8"), source.name)
     # The file's own name, in its first lines, is not a difference.
     return markup.program(source, last, markup.exercise_of(source))
 
