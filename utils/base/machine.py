@@ -63,7 +63,8 @@ def gpus(environment: Mapping[str, str] | None = None) -> int:
 
 def has_cudnn() -> bool:
     """Is NVIDIA's library for networks here, as a package or as the system's?"""
-    return pretended().get("gpus", 0) > 0 or _finds_cudnn()
+    numbers = pretended()
+    return numbers["gpus"] > 0 if "gpus" in numbers else _finds_cudnn()
 
 
 @functools.cache
