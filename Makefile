@@ -18,7 +18,7 @@ add = if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
         false; \
     fi || echo "$(2) not added: that takes Debian or Ubuntu, and root."
 
-.PHONY: help setup lab course site screenshots test quick bench gpu soak wheel spark jax torch xprof cluster browser headers systems gpu-build peers image lock
+.PHONY: help setup lab course crowd site screenshots test quick bench gpu soak wheel spark jax torch xprof cluster browser headers systems gpu-build peers image lock
 
 help:
 	@awk -F ': .*## ' '/^[a-z-]+: .*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -32,6 +32,13 @@ lab: setup ## open JupyterLab on the first notebook
 # Where nobody reads the measured times, three share the cores: one often waits.
 course: setup jax xprof ## execute all notebooks on this machine and list how they went
 	@$(BIN)/course notebooks $(if $(CI),--jobs 3)
+
+# What is wrong with more workers than two, and isn't just slow.
+crowd: setup ## execute notebooks 03 to 10 with 3 workers, then 8, on however few cores (hours)
+	@for workers in 3 8; do \
+	    COURSE_PROFILE=ci COURSE_PRETEND=workers=$$workers $(BIN)/course notebooks \
+	        03 04 05 06 07 08 09 10 || failed=1; \
+	done; exit $${failed:-0}
 
 site: setup ## build the site from what `make course` executed
 	@$(BIN)/python site/build.py

@@ -6,10 +6,13 @@ import time
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"  # for tests that train themselves
 
+import psutil
 import pytest
 from ci_sample import ONE_IN
+from machines import Machine
 
 from utils.base import machine
+from utils.checking import gpu
 
 # What the modules of tests share asserts as they do.
 pytest.register_assert_rewrite("check_tables")
@@ -34,13 +37,26 @@ def pytest_runtest_setup(item):
 
 
 @pytest.fixture
-def pretend_gpus(monkeypatch):
-    """Sets how many GPUs the machine has, all of them visible."""
+def pretend(monkeypatch):
+    """Lets all that counts cores, GPUs or memory find another machine, in this process
+    and in what it starts: `pretend(cores=16, gpus=8)`, see machines.py.
 
-    def install(count):
+    Nobody has chosen a profile there. A second call is another machine.
+    """
+    for name in ("COURSE_PROFILE", "CI", "CUDA_VISIBLE_DEVICES", machine.PRETEND):
+        monkeypatch.setenv(name, "")  # so that it is put back
+        monkeypatch.delenv(name)
+    own_memory = psutil.virtual_memory()
+
+    def install(**what):
+        there = Machine(**what)
+        monkeypatch.setenv(machine.PRETEND, there.counts)
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        monkeypatch.setattr(machine, "installed", lambda: count)
-        monkeypatch.setattr(machine, "has_cudnn", lambda: True)
+        if there.visible is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", there.visible)
+        memory = own_memory._replace(total=there.memory, available=there.memory)
+        monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+        monkeypatch.setattr(gpu, "ask", lambda: there.nvidia_smi)
 
     return install
 

@@ -272,10 +272,8 @@ def started(monkeypatch):
 @pytest.mark.parametrize(
     ("gpus", "more"), [(1, []), (2, [2]), (3, [2, 3]), (8, [2, 4, 8])]
 )
-def test_gpus_are_measured_by_precision_and_by_number(
-    gpus, more, started, pretend_gpus
-):
-    pretend_gpus(gpus)
+def test_gpus_are_measured_by_precision_and_by_number(gpus, more, started, pretend):
+    pretend(gpus=gpus)
     section = bench.gpu(Plan(rounds=1), lambda text: None)
     medians = {row.name: row.values[0] for row in section.rows}
     single = {"float32": 320.0, "TF32": 640.0, "mixed precision": 1280.0}
@@ -292,8 +290,8 @@ def test_gpus_are_measured_by_precision_and_by_number(
     assert share in section.notes[0]
 
 
-def test_without_a_gpu_there_is_nothing_to_measure(pretend_gpus, tmp_path):
-    pretend_gpus(0)
+def test_without_a_gpu_there_is_nothing_to_measure(pretend, tmp_path):
+    pretend(gpus=0)
     with pytest.raises(course.CourseError, match="there is no GPU here"):
         bench.bench(["gpu"], out=tmp_path)
 
@@ -302,9 +300,9 @@ def test_without_a_gpu_there_is_nothing_to_measure(pretend_gpus, tmp_path):
     ("gpus", "names", "seen"), [(0, [], 0), (1, ["gpu"], 0), (4, ["gpu"], 4)]
 )
 def test_other_sections_have_a_device_for_each_worker(
-    gpus, names, seen, monkeypatch, pretend_gpus, tmp_path
+    gpus, names, seen, monkeypatch, pretend, tmp_path
 ):
-    pretend_gpus(gpus)
+    pretend(gpus=gpus)
     visible = {}
 
     def section(name):

@@ -11,10 +11,11 @@ import threading
 from dataclasses import replace
 
 import pytest
+from machines import PROBED
 from rich.console import Console
 
 from utils import figures
-from utils.base import course, machine, profiles
+from utils.base import course, profiles
 from utils.checking import doctor
 from utils.checking.doctor import LIMITED, MISSING, OK, Line, Report
 from utils.lessons import outline
@@ -22,13 +23,6 @@ from utils.running import launchers
 from utils.training import fetch
 
 pytestmark = pytest.mark.timeout(300)
-
-ALL_WELL = {
-    "tensorflow": "2.21.0",
-    "horovod": "0.28.1",
-    "built": {"MPI": True, "Gloo": True, "NCCL": False},
-    "sum": 3.0,
-}
 
 
 def course_doctor(**environment: str) -> tuple[int, dict]:
@@ -134,16 +128,16 @@ def test_an_unknown_profile_is_wrong_usage(monkeypatch):
         ({"last": "No module named 'tensorflow'"}, "tensorflow", "No module named"),
         ({"last": "Segmentation fault"}, "horovod", "Segmentation fault"),
         (
-            ALL_WELL | {"built": {"MPI": False, "Gloo": True, "NCCL": False}},
+            PROBED | {"built": {"MPI": False, "Gloo": True, "NCCL": False}},
             "horovod",
             "with Gloo",
         ),
         (
-            ALL_WELL | {"sum": 1.0, "last": "lone"},
+            PROBED | {"sum": 1.0, "last": "lone"},
             "all-reduce",
             "could not add 1 and 2",
         ),
-        (ALL_WELL | {"alone": True}, "all-reduce", "could not add 1 and 2"),
+        (PROBED | {"alone": True}, "all-reduce", "could not add 1 and 2"),
         ({}, "all-reduce", "no answer in time"),
     ],
 )
@@ -155,12 +149,12 @@ def test_software_that_is_missing_has_a_fix(facts, name, words):
 
 
 def test_software_that_is_there_needs_nothing():
-    for line in doctor._lines_of_software(ALL_WELL):
+    for line in doctor._lines_of_software(PROBED):
         assert (line.state, line.fix) == (OK, "")
 
 
-def test_one_core_is_a_limit_not_an_obstacle(monkeypatch):
-    monkeypatch.setattr(machine, "cores", lambda: 1)
+def test_one_core_is_a_limit_not_an_obstacle(pretend):
+    pretend(cores=1)
     line = doctor._core_line()
     assert line.state == LIMITED
     assert "no speed-up" in line.fix

@@ -1,30 +1,14 @@
 """What the doctor makes of GPUs: of answers that are made up, as no GPU is needed."""
 
 import pytest
+from machines import GPUS, PROBED_GPU
 
 from utils.checking import doctor, gpu
 from utils.checking.doctor import LIMITED, MISSING, OK
 
-A100 = "0, NVIDIA A100-SXM4-40GB, 8.0, 550.54.15, 40960, 423"
-V100 = "0, Tesla V100-SXM2-16GB, 7.0, 550.54.15, 40960, 423"
-H100 = "1, NVIDIA H100 80GB HBM3, 9.0, 560.35.03, 81559, 1"
-B200 = "0, NVIDIA B200, 10.0, 570.86.10, 183359, 0"
-T4 = "0, Tesla T4, 7.5, 525.60.13, 15360, 15000"
-K80 = "0, Tesla K80, 3.7, 470.57.02, 11441, 0"
+A100, V100, H100, B200, T4, K80 = (f"0, {answer}" for answer in GPUS.values())
 OLD = ["sm_50", "sm_60", "sm_70", "sm_75", "compute_80"]  # TensorFlow 2.15.1
-NEW = ["sm_60", "sm_70", "sm_80", "sm_89", "compute_90"]  # 2.21
-WELL = {
-    "gpus": 1,
-    "cuda": "12.5.1",
-    "built_for": NEW,
-    "built_cudnn": "9",
-    "cudnn": 90300,
-    "nccl": 22707,
-    "right": True,
-    "seconds": 1.5,
-    "sum": 1.0,
-    "workers": 1,
-}
+NEW = PROBED_GPU["built_for"]
 
 
 def test_the_answer_of_nvidia_smi_is_read_line_by_line():
@@ -97,7 +81,7 @@ def test_versions_that_libraries_tell_as_a_number():
     ],
 )
 def test_what_does_not_fit_is_said_with_its_remedy(answer, changes, forbids, limits):
-    found = gpu.problems(gpu.read(answer), WELL | changes)
+    found = gpu.problems(gpu.read(answer), PROBED_GPU | changes)
     for words, sentences in zip((forbids, limits), found, strict=True):
         assert words in ". ".join(sentences)
         if not words and answer not in (K80, H100, B200):
@@ -134,7 +118,7 @@ def test_what_does_not_fit_is_said_with_its_remedy(answer, changes, forbids, lim
     ],
 )
 def test_the_doctor_s_lines(installed, answer, changes, states, words):
-    lines = doctor._gpu_lines(installed, gpu.read(answer), WELL | changes)
+    lines = doctor._gpu_lines(installed, gpu.read(answer), PROBED_GPU | changes)
     assert [line.state for line in lines] == states
     assert words in " ".join(line.found for line in lines)
     assert [bool(line.fix) for line in lines] == [state != OK for state in states]
@@ -150,7 +134,7 @@ def test_a_missing_driver_is_said_where_gpus_were_set_up_for(monkeypatch):
 
 
 def test_a_convolution_that_does_not_end_may_still_be_compiling():
-    facts = {name: WELL[name] for name in ("gpus", "cuda", "built_for")}
+    facts = {name: PROBED_GPU[name] for name in ("gpus", "cuda", "built_for")}
     line = doctor._gpu_lines(1, gpu.read(H100), facts)[-1]
     assert (line.state, "still be compiling" in line.found) == (MISSING, True)
     assert "CUDA_CACHE_PATH" in line.fix

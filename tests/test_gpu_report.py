@@ -7,8 +7,8 @@ from utils.measure import gpu_report
 from utils.measure.gpu_report import Part
 
 
-def test_without_a_gpu_it_says_so_and_ends(pretend_gpus, capsys, tmp_path):
-    pretend_gpus(0)
+def test_without_a_gpu_it_says_so_and_ends(pretend, capsys, tmp_path):
+    pretend(gpus=0)
     with empty_course(tmp_path):
         assert gpu_report.main() == 1
     assert capsys.readouterr().out.startswith("There is no GPU here")
@@ -17,9 +17,9 @@ def test_without_a_gpu_it_says_so_and_ends(pretend_gpus, capsys, tmp_path):
 
 @pytest.mark.parametrize(("status", "ended"), [(0, "well"), (3, "with status 3")])
 def test_each_part_is_done_and_reported(
-    status, ended, monkeypatch, pretend_gpus, capsys, tmp_path
+    status, ended, monkeypatch, pretend, capsys, tmp_path
 ):
-    pretend_gpus(1)
+    pretend(gpus=1)
     tried = [
         Part("first", "what comes first", ("sh", "-c", f"echo hello; exit {status}")),
         Part("second", "what goes on after that", ("echo", "there")),

@@ -356,6 +356,22 @@ def test_what_a_result_depends_on(tiny_course, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+def test_a_pretended_machine_has_results_of_its_own(tiny_course, monkeypatch):
+    text = "from utils import settings\nprint(settings().workers)"
+    path = write(tiny_course, "00_asks", text)
+    own = prove(path, "ci")
+    monkeypatch.setenv("COURSE_PRETEND", "workers=3")
+    other = prove(path, "ci")
+    assert own.ok
+    assert other.ok
+    assert other.ipynb.parent.name == "ci_workers=3"
+    assert stdout_of(own) == ["2"]
+    notice, workers = sorted(stdout_of(other), reverse=True)
+    assert notice.endswith("this machine is pretended: workers=3.")
+    assert workers == "3"
+
+
+@pytest.mark.slow
 def test_a_failure_is_not_kept_for_good(tiny_course, monkeypatch):
     path = write(
         tiny_course, "00_maybe", "import os\nassert 'COURSE_LUCK' in os.environ"

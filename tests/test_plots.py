@@ -3,23 +3,31 @@
 import base64
 import io
 import json
+import re
 
 import matplotlib
 import numpy as np
+import pandas
 import pytest
 from IPython.core.formatters import DisplayFormatter
 from matplotlib import pyplot
 from matplotlib.image import imread
 
-from utils.figures import cluster, style, training
+from utils.figures import cluster, elastic, style, training
+from utils.figures import speed as speeds
 from utils.running.result import Run
 
 
 @pytest.fixture
 def run(tmp_path):
-    """A run of two workers as its folder would hold it, with known weights.
+    """A run of two workers."""
+    return made_run(tmp_path, 2)
 
-    Rank 1 starts one unit beside rank 0 and takes the same two steps.
+
+def made_run(folder, workers):
+    """A run as its folder would hold it, with known weights.
+
+    Each rank starts one unit beside the one before, and all take the same steps.
     """
     start = np.zeros(8, np.float32)
     start[0] = 10
@@ -28,24 +36,33 @@ def run(tmp_path):
     beside = np.zeros(8, np.float32)
     beside[2] = 1
     zero = np.stack([start, start + step, start + 2 * step, start + 4 * step])
-    record = tmp_path / "record"
+    record = folder / "record"
     record.mkdir()
-    for rank, weights in enumerate([zero, zero + beside]):
-        np.savez(record / f"{rank}.npz", weights=weights)
-        before = [{"val_accuracy": 0.5 + 0.1 * rank}]
+    for rank in range(workers):
+        np.savez(record / f"{rank}.npz", weights=zero + rank * beside)
+        before = [{"val_accuracy": 0.5 + 0.1 * rank / workers}]
         after = [{"val_accuracy": 0.55}]
         text = json.dumps({"before": before, "after": after})
         (record / f"{rank}.json").write_text(text)
-    (tmp_path / "log.txt").write_text("[0] a\n[1] b\n[0] c [1] d\n")
+    others = "".join(f"[{rank}] e\n" for rank in range(2, workers))
+    (folder / "log.txt").write_text(f"[0] a\n[1] b\n[0] c [1] d\n{others}")
     columns = "epoch,accuracy,images_per_second,loss,seconds,val_accuracy,val_loss\n"
     rows = "0,0.5,10,2.0,8.0,0.4,2.1\n1,0.6,20,1.0,12.0,0.5,1.1\n2,0.7,40,.5,14,.6,.6\n"
-    (tmp_path / "history.csv").write_text(columns + rows)
+    (folder / "history.csv").write_text(columns + rows)
     samples = [
         sampled(rank, f"core {core}", percent)
-        for rank, core, percent in [(0, 0, 75), (0, 1, 25), (1, 1, 100)]
+        for rank in range(workers)
+        for core, percent in [(rank, 75), (rank + 1, 25)]
     ]
     return Run(
-        "p.py", 2, "mpirun", tmp_path, 0, 20.0, ["a sample of garments"], samples
+        "p.py",
+        workers,
+        "mpirun",
+        folder,
+        0,
+        20.0,
+        ["a sample of garments"],
+        samples,
     )
 
 
@@ -61,6 +78,95 @@ def words(figure):
 
     texts = figure.findobj(matplotlib.text.Text)
     return " ".join(text.get_text() for text in texts)
+
+
+# ------------------------------------------------------ however many workers there are
+
+
+def assert_all_is_seen(figure):
+    """That nothing drawn or written lies outside, and that lines can be told apart."""
+    figure.draw_without_rendering()
+    box, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
+    assert min(box.x0, box.y0) > -0.01
+    assert box.x1 < width + 0.01
+    assert box.y1 < height + 0.01
+    for axis in figure.axes:
+        drawn = [line for line in axis.lines if line.get_transform() == axis.transData]
+        points = [line.get_xydata() for line in drawn]
+        within = axis.transData.inverted()
+        points += [
+            within.transform(bar.get_window_extent())
+            for bars in axis.containers
+            for bar in bars
+        ]
+        ends = np.array([axis.get_xlim(), axis.get_ylim()]).T
+        for places in points:
+            assert (places >= ends.min(axis=0) - 1e-6).all()
+            assert (places <= ends.max(axis=0) + 1e-6).all()
+        if legend := axis.get_legend():
+            looks = [
+                (line.get_color(), line.get_marker(), line.get_linestyle())
+                for line in legend.get_lines()
+            ]
+            assert len(set(looks)) == len(looks)
+
+
+@pytest.mark.parametrize("workers", [2, 3, 8, 16])
+@pytest.mark.parametrize(
+    "draw",
+    [
+        training.devices,
+        training.drift,
+        lambda run: training.paths({"before": run, "after": run}),
+        lambda run: training.voices({"before": run, "after": run}),
+        lambda run: training.accuracies({"before": run, "after": run}),
+        lambda run: training.ranks(machines=1, gpus=run.workers),
+    ],
+)
+def test_each_rank_is_seen(draw, workers, tmp_path):
+    figure = draw(made_run(tmp_path, workers))
+    assert_all_is_seen(figure)
+    text = words(figure) + " "
+    for rank in range(1, workers):
+        assert re.search(rf"rank {rank}\b", text)
+
+
+def test_paths_say_in_the_legend_how_far_apart_many_workers_are(tmp_path):
+    axis = training.paths({"before": made_run(tmp_path, 8)}).axes[0]
+    assert axis.get_title().startswith("before\n")
+    words = [text.get_text() for text in axis.get_legend().get_texts()]
+    assert (words[0], words[-1]) == ("rank 0", "rank 7: 70% apart")
+
+
+@pytest.mark.parametrize("workers", [2, 3, 8, 16])
+def test_each_worker_of_a_cluster_is_seen(workers, tmp_path):
+    tags = np.arange(5 * workers) % workers
+    rows = {"worker": tags, "time": np.arange(5.0 * workers), "loss": 1.0}
+    rows |= {"read": np.maximum(0, np.arange(5 * workers) - workers)}
+    rows |= {"wrote": np.arange(5 * workers) + 1, "epoch": 0}
+    pandas.DataFrame(rows).to_csv(tmp_path / "steps.csv")
+    run = Run("p.py", workers, "", tmp_path)
+    figure = cluster.timeline(run)
+    assert_all_is_seen(figure)
+    for worker in range(workers):
+        assert f"{chr(ord('A') + worker)}: 5 steps" in words(figure)
+    assert_all_is_seen(cluster.staleness({"all": run}))
+
+
+@pytest.mark.parametrize("workers", [2, 3, 8, 16])
+def test_speeds_are_seen_up_to_the_most_workers(workers):
+    speed = {n: 100.0 * n**0.9 for n in {1, 2, workers}}
+    for prediction in (None, 0.5, workers + 2.0):
+        figure = speeds.speed_up(speed, prediction, most=120.0 * workers)
+        assert_all_is_seen(figure)
+        assert {f"{n}" for n in speed} <= set(words(figure).split())
+    assert_all_is_seen(speeds.amdahl(0.05, speed))
+    rows = {"time": np.arange(40.0), "loss": 1.0, "epoch": np.arange(40) // 10}
+    rows |= {"workers": np.repeat([workers, workers - 1], 20)}
+    assert_all_is_seen(elastic.workers_and_loss(pandas.DataFrame(rows)))
+
+
+# ------------------------------------------------------------- what they are made from
 
 
 def test_distances_are_relative_to_rank_0(run):

@@ -363,7 +363,7 @@ def test_an_address_that_is_taken_is_named(monkeypatch):
         tasks.enter()
 
 
-def test_each_task_that_computes_gets_a_gpu_of_its_own(monkeypatch, pretend_gpus):
+def test_each_task_that_computes_gets_a_gpu_of_its_own(monkeypatch, pretend):
     cluster = {"chief": ["a:1"], "worker": ["a:2", "a:3"], "ps": ["a:4"]}
 
     def seen():
@@ -372,8 +372,9 @@ def test_each_task_that_computes_gets_a_gpu_of_its_own(monkeypatch, pretend_gpus
             for task in tasks.tasks_of(cluster)
         }
 
+    pretend(gpus=0)
     assert set(seen().values()) == {None}
-    pretend_gpus(2)
+    pretend(gpus=2)
     alone = {"chief 0": "-1", "worker 0": "0", "worker 1": "1", "ps 0": "-1"}
     assert seen() == alone
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")

@@ -15,8 +15,37 @@ from pathlib import Path
 
 import psutil
 
+from utils.base.course import CourseError
+
 CGROUP = Path("/sys/fs/cgroup")  # a container sees its own here
 HIDDEN = {"CUDA_VISIBLE_DEVICES": "-1"}  # what lets a process see no GPU
+PRETEND = "COURSE_PRETEND"
+
+
+def pretended() -> dict[str, int]:
+    """The numbers that COURSE_PRETEND sets in place of this machine's own, by name: of
+    `cores`, of `gpus`, and of the `workers` of a lesson that has several.
+
+    It is for trying the course out as another machine would run it, and changes what
+    is counted and nothing else: a GPU that isn't there computes nothing, so TensorFlow
+    takes the processor. Raises CourseError for what it can't read.
+    """
+    numbers = {}
+    for word in os.environ.get(PRETEND, "").split():
+        name, _, number = word.partition("=")
+        least = {"cores": 1, "gpus": 0, "workers": 2}.get(name)
+        if least is None or not number.isdecimal() or int(number) < least:
+            raise CourseError(
+                f"{PRETEND} has {word!r}: a word is cores=1 or more, gpus=0 or more, "
+                "or workers=2 or more."
+            )
+        numbers[name] = int(number)
+    return numbers
+
+
+def pretence() -> str:
+    """What is pretended, such as "cores=16 gpus=8"; "" where nothing is."""
+    return " ".join(f"{name}={number}" for name, number in pretended().items())
 
 
 def gpus(environment: Mapping[str, str] | None = None) -> int:
@@ -34,9 +63,14 @@ def gpus(environment: Mapping[str, str] | None = None) -> int:
     return there if visible is None else min(there, len(names(visible)))
 
 
-@functools.cache
 def has_cudnn() -> bool:
     """Is NVIDIA's library for networks here, as a package or as the system's?"""
+    numbers = pretended()
+    return numbers["gpus"] > 0 if "gpus" in numbers else _finds_cudnn()
+
+
+@functools.cache
+def _finds_cudnn() -> bool:
     with contextlib.suppress(ModuleNotFoundError):  # without any package of NVIDIA's
         if importlib.util.find_spec("nvidia.cudnn"):
             return True
@@ -45,6 +79,8 @@ def has_cudnn() -> bool:
 
 def installed() -> int:
     """The number of NVIDIA GPUs in this machine, whoever can use them."""
+    if "gpus" in pretended():
+        return pretended()["gpus"]
     return len(list(Path("/dev").glob("nvidia[0-9]*"))) or _listed_by_nvidia_smi()
 
 
@@ -72,6 +108,8 @@ def _listed_by_nvidia_smi() -> int:
 def cores() -> int:
     """How many processor cores this process may use, in a container no more than its
     limit (`docker run --cpus 2`, a pod's `cpu`), which leaves all of them visible."""
+    if "cores" in pretended():
+        return pretended()["cores"]
     if hasattr(os, "sched_getaffinity"):
         return max(1, min(len(os.sched_getaffinity(0)), int(_limit(CGROUP))))
     return os.cpu_count() or 1
@@ -114,6 +152,8 @@ def summary() -> str:
     gpu = gpus()
     parts.append(f"{gpu} GPU{'s' if gpu > 1 else ''}" if gpu else "no GPU")
     parts.append(platform.system())
+    if text := pretence():
+        parts.append(f"of which {text} is pretended")
     return ", ".join(parts)
 
 

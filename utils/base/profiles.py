@@ -76,6 +76,8 @@ def settings(alone: bool = False) -> Settings:
     not be compared with the others. A notice says so.
     """
     chosen = in_force(alone)
+    if pretence := machine.pretence():
+        notice(f"{machine.PRETEND} is set, so this machine is pretended: {pretence}.")
     if 0 < machine.gpus() < chosen.workers:
         notice(
             f"{_gpus_here()}, and this lesson has {chosen.workers} workers, which need "
@@ -122,6 +124,8 @@ def profile(name: str, alone: bool = False) -> Settings:
         selected = replace(selected, workers=1)
     elif name == "gpu":
         selected = replace(selected, workers=max(selected.workers, machine.gpus()))
+    if not alone and "workers" in machine.pretended():
+        selected = replace(selected, workers=machine.pretended()["workers"])
     if name == "gpu" and machine.gpus() < selected.workers:
         return replace(PROFILES["cpu"], name=name, workers=selected.workers)
     return selected

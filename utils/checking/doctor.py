@@ -133,7 +133,10 @@ def doctor() -> Report:
     gpu_facts = _gpu_facts(count) if count else {}
     hidden = "CUDA_VISIBLE_DEVICES" in os.environ
     installed = count if hidden else machine.installed()
-    gpu_lines = _gpu_lines(installed, gpu.read(gpu.ask()), gpu_facts)
+    gpus = gpu.read(gpu.ask())
+    if count:
+        gpus = gpu.seen(gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    gpu_lines = _gpu_lines(installed, gpus, gpu_facts)
     lines = [*_lines_of_software(facts), *own_lines, *gpu_lines]
     return Report(lines, _lessons(lines), profile)
 
@@ -142,7 +145,15 @@ def doctor() -> Report:
 
 
 def _lines_of_machine() -> list[Line]:
-    return [_core_line(), _memory_line(), _disk_line(), _data_line()]
+    return [*_pretence(), _core_line(), _memory_line(), _disk_line(), _data_line()]
+
+
+def _pretence() -> list[Line]:
+    """What of this machine is pretended, if anything."""
+    if not (found := machine.pretence()):
+        return []
+    fix = f"unset {machine.PRETEND}, to look at this machine itself"
+    return [Line("pretended", "Pretended", found, LIMITED, fix)]
 
 
 def _core_line() -> Line:

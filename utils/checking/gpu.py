@@ -10,6 +10,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from utils.base import machine
+
 FIELDS = "index,name,compute_cap,driver_version,memory.total,memory.used"
 ON_CORES = "until then, `export CUDA_VISIBLE_DEVICES=-1` lets everything run on cores"
 WARM_UP = (
@@ -91,6 +93,15 @@ def read(answer: str) -> list[Gpu]:
         except ValueError:
             continue  # such as "[N/A]"
     return gpus
+
+
+def seen(gpus: Sequence[Gpu], visible: str | None) -> list[Gpu]:
+    """Those that a CUDA_VISIBLE_DEVICES leaves visible, where it has their numbers;
+    names can't be compared with what is known of a GPU."""
+    names = None if visible is None else machine.names(visible)
+    if names is None or not all(name.isdecimal() for name in names):
+        return list(gpus)
+    return [gpu for gpu in gpus if str(gpu.index) in names]
 
 
 def version(text: str) -> tuple[int, ...]:

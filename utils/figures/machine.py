@@ -3,7 +3,7 @@
 from utils.base import machine
 from utils.checking.doctor import Report
 from utils.figures.diagrams import Diagram, draw_arrow, draw_box, draw_text, paper
-from utils.figures.style import BLUE, GREEN, INK, ORANGE, PALE
+from utils.figures.style import COLOURS, PALE
 
 
 def show_machine(report: Report) -> Diagram:
@@ -17,25 +17,32 @@ def show_machine(report: Report) -> Diagram:
     devices = machine.gpus() if on_gpus else machine.cores()
     shares = share_out(workers, devices, on_gpus)
     drawn = min(workers, 4)
-    diagram, ax = paper(8, 2.2, in_words(shares, kind))
+    rows = -(-workers // drawn)  # of so many each
+    diagram, ax = paper(8, 0.3 + 1.9 * rows, in_words(shares, kind))
     gap = 1.1
     width = (7.6 - gap * (drawn - 1)) / drawn
-    for rank, colour in zip(range(drawn), (BLUE, ORANGE, GREEN, INK), strict=False):
-        left = 0.2 + rank * (width + gap)
+    for rank, devices in enumerate(shares):
+        row, place = divmod(rank, drawn)
+        left = 0.2 + place * (width + gap)
+        bottom = 0.4 + 1.9 * (rows - 1 - row)
         middle = left + width / 2
-        draw_box(ax, left, 0.4, width, 1.6, "", edge=colour)
-        draw_text(ax, middle, 1.75, f"worker {rank}", size=12, weight="bold")
-        devices = shares[rank]
+        draw_box(ax, left, bottom, width, 1.6, "", edge=COLOURS[rank % len(COLOURS)])
+        name = f"worker {rank}"
+        draw_text(ax, middle, bottom + 1.35, name, size=12, weight="bold")
         boxes = devices[:2]
         box_width = (width - 0.2) / len(boxes)
-        for place, device in enumerate(boxes):
-            x, words = left + 0.15 + place * box_width, f"{kind} {device}"
-            draw_box(ax, x, 0.75, box_width - 0.1, 0.7, words, PALE)
+        for number, device in enumerate(boxes):
+            x, words = left + 0.15 + number * box_width, f"{kind} {device}"
+            draw_box(ax, x, bottom + 0.35, box_width - 0.1, 0.7, words, PALE)
         if len(devices) > len(boxes):
-            draw_text(ax, middle, 0.56, f"and {len(devices) - len(boxes)} more {kind}s")
-        if rank:
-            draw_arrow(ax, (left - gap + 0.1, 1.1), (left - 0.1, 1.1), both=True)
-            draw_text(ax, left - gap / 2, 1.35, "gradients")
+            more = f"and {len(devices) - len(boxes)} more {kind}s"
+            draw_text(ax, middle, bottom + 0.16, more)
+        if place:
+            ends = (left - gap + 0.1, bottom + 0.7), (left - 0.1, bottom + 0.7)
+            draw_arrow(ax, *ends, both=True)
+            draw_text(ax, left - gap / 2, bottom + 0.95, "gradients")
+        elif row:
+            draw_arrow(ax, (middle, bottom + 1.9), (middle, bottom + 1.6), both=True)
     draw_text(ax, 4, 0.16, diagram.words)
     return diagram
 

@@ -21,7 +21,7 @@ STYLE = matplotlib.rc_params_from_file(
     Path(__file__).with_name("course.mplstyle"), use_default_template=False
 )
 # The style's cycle by name, for what has its colour whatever stands beside it.
-COLOURS = STYLE["axes.prop_cycle"].by_key()["color"]
+COLOURS = list(dict.fromkeys(STYLE["axes.prop_cycle"].by_key()["color"]))
 BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION = COLOURS
 INK, GREY, PALE, WARNING = "#1a1a1a", "#595959", "#e6e6e6", "#b00000"
 
@@ -141,6 +141,14 @@ def subplots(
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=figsize)
         return figure, figure.subplots(nrows, ncols, **options)
+
+
+def legend(axis: Axes) -> None:
+    """A legend of workers: where there are many, beside the axes, or it would hide
+    some."""
+    count = len(axis.get_legend_handles_labels()[1])
+    beside = {"loc": "upper left", "bbox_to_anchor": (1, 1), "fontsize": 8}
+    axis.legend(**beside | {"ncols": 1 + count // 17} if count > 4 else {})
 
 
 def only_ticks(axis: Axis, numbers: Sequence[float]) -> None:

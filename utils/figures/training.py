@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from utils.figures.style import COLOURS, Figure, bars, subplots
+from utils.figures.style import COLOURS, Figure, bars, legend, subplots
 from utils.running.result import Run
 from utils.running.watch import UNSEEN
 from utils.training.data import SHIFT, Dataset, flip_and_shift
@@ -199,14 +199,19 @@ def paths(runs: Mapping[str, Run]) -> Figure:
         apart = {rank: distance[1:] for rank, distance in distances(run).items()}
         star = 0.0
         for rank, path in enumerate(np.split(plane, run.workers)):
+            name = f"rank {rank}"
             if rank and apart[rank][0] > 0:
                 gap = [star, star := star + apart[rank][0]]
                 axis.plot(gap, [0, 0], "k:", marker="")
-                words = {"xytext": (0, 4), "textcoords": "offset points"}
-                words |= {"ha": "center", "fontsize": 9}
-                axis.annotate(f"{apart[rank][0]:.0%} apart", (np.mean(gap), 0), **words)
+                distance = f"{apart[rank][0]:.0%} apart"
+                if run.workers < 4:
+                    words = {"xytext": (0, 4), "textcoords": "offset points"}
+                    words |= {"ha": "center", "fontsize": 9}
+                    axis.annotate(distance, (np.mean(gap), 0), **words)
+                else:  # there is no room for them
+                    name += f": {distance}"
             size = 9 if rank == 0 else 4
-            axis.plot(path[:, 0] + star, path[:, 1], ms=size, label=f"rank {rank}")
+            axis.plot(path[:, 0] + star, path[:, 1], ms=size, label=name)
             axis.plot(star, 0, "k*", markersize=12)
         end = max(distance[-1] for distance in apart.values())
         axis.set_title(f"{label}\nweights in the end: {end:.0%} apart", fontsize=10)
@@ -216,7 +221,7 @@ def paths(runs: Mapping[str, Run]) -> Figure:
         axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=1))
         axis.tick_params(labelsize=8)
         axis.locator_params(axis="x", nbins=5)
-        axis.legend()
+        legend(axis)
     return figure.with_notices(*runs.values())
 
 
@@ -231,7 +236,7 @@ def drift(run: Run) -> Figure:
     axis.set_ylim(bottom=-0.05)
     axis.yaxis.set_major_formatter(PercentFormatter(1))
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axis.legend()
+    legend(axis)
     return figure.with_notices(run)
 
 
@@ -311,7 +316,7 @@ def accuracies(runs: Mapping[str, Run]) -> Figure:
         axis.set_title(f"{label}\nat most {apart:.2f} percentage points apart")
         axis.set(xlabel="epoch", ylabel="validation accuracy")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axis.legend()
+        legend(axis)
     return figure.with_notices(*runs.values())
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
-from utils.base import course, files, profiles, supervise
+from utils.base import course, files, machine, profiles, supervise
 from utils.lessons import markup, notebook_rules, outline, work
 from utils.training import fetch
 
@@ -148,8 +148,10 @@ def kept(notebook: Path, profile: str) -> Result | None:
 
 
 def _copies(notebook: Path, profile: str) -> tuple[Path, Path]:
-    """Where the executed copies of `notebook` are kept: ipynb, HTML."""
-    ipynb = course.root() / "executed" / profile / notebook.name
+    """Where the executed copies of `notebook` are kept: ipynb, HTML. Those of a
+    pretended machine are apart from those of this one."""
+    folder = "_".join([profile, *machine.pretence().split()])
+    ipynb = course.root() / "executed" / folder / notebook.name
     return ipynb, ipynb.with_suffix(".html")
 
 

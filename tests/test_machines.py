@@ -1,18 +1,24 @@
-"""With one GPU, with two or four, and with none: what a lesson asks for, and what is
-started. The GPUs are pretended; nothing here computes."""
+"""On machines with 2 to 64 cores and up to eight GPUs: what the doctor says, what a
+lesson asks for, and what is started. They are pretended; nothing is trained here."""
 
 import ast
 import contextlib
+import itertools
 import re
 import shlex
 import subprocess
+import sys
 from unittest import mock
 
 import nbformat
 import pytest
+from machines import PROBED, PROBED_GPU
 from processes import empty_course
 
+from utils import figures
 from utils.base import course, machine, profiles
+from utils.checking import doctor
+from utils.checking.doctor import LIMITED, OK
 from utils.lessons import markup
 from utils.measure import equality, scaling
 from utils.running import launch, launchers, tasks
@@ -21,13 +27,144 @@ from utils.training import leaderboard
 NOTEBOOKS = sorted((course.PACKAGE_ROOT / "notebooks").glob("*.ipynb"))
 ALONE = "01"  # trains with one worker
 PRETENDED_HOSTS = ("11", "18")  # would all choose the same GPUs, and so hide them
+CORES, GPUS = (2, 4, 8, 16, 64), (0, 1, 2, 8)
+WORKERS = (1, 2, 3, 8, 16)
 
 
-@pytest.fixture(autouse=True)
-def _nothing_chosen(monkeypatch):
-    for name in ("COURSE_PROFILE", "CI", "CUDA_VISIBLE_DEVICES"):
-        monkeypatch.setenv(name, "")  # so that it is put back
-        monkeypatch.delenv(name)
+@pytest.fixture(params=itertools.product(CORES, GPUS), ids="{0[0]}c{0[1]}g".format)
+def counts(request, pretend):
+    """The cores and GPUs of the machine that is pretended, all of them in turn."""
+    cores, gpus = request.param
+    pretend(cores=cores, gpus=gpus)
+    return cores, gpus
+
+
+# ------------------------------------------------------------ how they are pretended
+
+
+def test_a_pretended_machine_is_there_for_all_that_counts(pretend):
+    pretend(cores=16, gpus=8, visible="2,3", memory=64e9)
+    assert (machine.cores(), machine.installed(), machine.gpus()) == (16, 8, 2)
+    assert machine.gpus({}) == 8
+    said = machine.summary()  # stands beside numbers that are recorded
+    assert said.startswith("16 cores of ")
+    assert "60 GiB, 2 GPUs" in said
+    assert said.endswith("of which cores=16 gpus=8 is pretended")
+
+
+def test_a_process_that_is_started_pretends_likewise(pretend):
+    pretend(cores=64, gpus=1)
+    code = "from utils import settings; print(settings(alone=True))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout == f"{profiles.settings(alone=True)}\n"
+    assert "this machine is pretended: cores=64 gpus=1." in done.stderr
+
+
+def test_the_workers_of_a_lesson_can_be_chosen(monkeypatch, capsys):
+    monkeypatch.setenv("COURSE_PROFILE", "ci")
+    assert (profiles.settings().workers, capsys.readouterr().err) == (2, "")
+    monkeypatch.setenv(machine.PRETEND, "workers=8")
+    assert profiles.settings().workers == 8
+    assert capsys.readouterr().err.count("workers=8") == 1
+    assert profiles.settings(alone=True).workers == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["cores", "cores=0", "cores=many", "gpus=-1", "workers=1", "core=4", "8"]
+)
+def test_what_can_not_be_pretended_is_refused(text, monkeypatch):
+    monkeypatch.setenv(machine.PRETEND, f"gpus=0 {text}")
+    with pytest.raises(course.CourseError, match=f"COURSE_PRETEND has '{text}'"):
+        profiles.in_force()
+
+
+# ------------------------------------------------------------ what the doctor says
+
+
+@pytest.fixture
+def probes(monkeypatch):
+    """The doctor's probes find all well, whatever there is; and what was started."""
+    commands = []
+
+    def facts(command, environment, limit=None):
+        commands.append((command, environment))
+        if "--gpu" not in command:
+            return PROBED
+        workers = int(command[command.index("-np") + 1])
+        total = workers * (workers + 1) / 2
+        seen = {"gpus": machine.gpus(environment), "workers": workers, "sum": total}
+        return PROBED_GPU | seen
+
+    monkeypatch.setattr(doctor, "_facts_from", facts)
+    monkeypatch.setattr(doctor, "_cgroup", lambda *_: None)
+    monkeypatch.setattr(doctor, "_data_line", lambda: doctor.Line("data", "Data", ""))
+    return commands
+
+
+def test_the_doctor_reports_what_there_is(counts, probes):
+    cores, gpus = counts
+    report = doctor.doctor()
+    states = {line.name: line.state for line in report.lines}
+    assert states.pop("pretended") == LIMITED
+    assert set(states.values()) == {OK}
+    assert report.line("pretended").found == f"cores={cores} gpus={gpus}"
+    assert report.line("cores").found == str(cores)
+    assert {lesson.verdict for lesson in report.lessons} == {"yes"}
+    on_cores, *on_gpus = probes
+    assert on_cores[0][1:3] == ["-np", "2"]
+    assert machine.gpus(on_cores[1]) == 0
+    found = report.line("gpus").found
+    if not gpus:
+        assert (on_gpus, found) == (
+            [],
+            "none, and none needed: a core stands in for each",
+        )
+        return
+    ((command, environment),) = on_gpus
+    assert command[1:3] == ["-np", str(min(2, gpus))]
+    assert machine.gpus(environment) == gpus
+    assert found.startswith(f"{gpus} x NVIDIA A100" if gpus > 1 else "NVIDIA A100")
+    assert found.endswith(
+        "for a worker each" if gpus > 1 else "several compute on cores"
+    )
+
+
+@pytest.mark.parametrize(
+    ("visible", "words"),
+    [
+        ("5", "NVIDIA A100-SXM4-40GB, compute"),
+        ("2,3", "2 x NVIDIA A100"),
+        ("GPU-8932f937,GPU-1c2d", "8 x NVIDIA A100"),  # which of them isn't known
+        ("-1", "none, and none needed"),
+        ("", "none, and none needed"),
+    ],
+)
+def test_the_doctor_reports_what_a_scheduler_lets_be_seen(
+    visible, words, pretend, probes
+):
+    pretend(cores=64, gpus=8, visible=visible)
+    report = doctor.doctor()
+    assert report.line("gpus").found.startswith(words)
+    assert report.line("gpus").state == OK
+    assert [command[2] for command, _ in probes[1:]] == [
+        str(min(2, count)) for count in [machine.gpus()] if count
+    ]
+
+
+def test_the_machine_is_drawn_with_all_its_workers(counts, probes):
+    cores, gpus = counts
+    report = doctor.doctor()
+    drawing = figures.machine.show_machine(report)
+    workers = report.profile.workers
+    assert workers == max(2, gpus)
+    said = {0: cores // 2, 1: cores // 2}.get(gpus, 1)
+    each = f"{said} cores" if said > 1 else "one GPU" if gpus > 1 else "one core"
+    assert drawing.words.startswith(f"{workers} workers, {each} each")
+    drawn = " ".join(text.get_text() for text in drawing.axes[0].texts)
+    for rank in range(workers):
+        assert f"worker {rank}" in drawn
 
 
 # ------------------------------------------------------------ what lessons ask for
@@ -54,24 +191,23 @@ def parameters(path):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name[:2])
-def test_one_gpu_changes_nothing_for_lessons_with_several_workers(path, pretend_gpus):
+def test_a_lesson_asks_for_what_there_is(path, pretend):
+    """Cores change nothing of it, and one GPU nothing for several workers."""
     cells = [c.source for c in cells_with_parameters(path)]
     if not any("settings(" in cell or "%env CUDA" in cell for cell in cells):
         pytest.skip("its workers don't depend on the machine")
-    found = {}
-    for count in (0, 1, 2, 4):
-        pretend_gpus(count)
-        found[count] = parameters(path)
-        hides = path.name[:2] in PRETENDED_HOSTS or count == 1
-        assert machine.gpus() == (0 if hides and path.name[:2] != ALONE else count)
     sizes = ("workers", "replicas", "width", "train_images", "epochs", "counts")
     sizes += ("batch_size",)
-    numbers = {
-        count: {name: values[name] for name in sizes if name in values}
-        for count, values in found.items()
-    }
+    numbers = {}
+    for cores, count in itertools.product(CORES, GPUS):
+        pretend(cores=cores, gpus=count)
+        values = parameters(path)
+        found = {name: values[name] for name in sizes if name in values}
+        assert numbers.setdefault(count, found) == found
+        hides = path.name[:2] in PRETENDED_HOSTS or count == 1
+        assert machine.gpus() == (0 if hides and path.name[:2] != ALONE else count)
     if path.name[:2] == ALONE:
-        assert numbers[1] == numbers[4] != numbers[0]
+        assert numbers[1] == numbers[8] != numbers[0]
         assert numbers[1]["width"] == 10
     else:
         assert numbers[1] == numbers[0]
@@ -79,7 +215,7 @@ def test_one_gpu_changes_nothing_for_lessons_with_several_workers(path, pretend_
 
 
 @pytest.fixture
-def cell_starts(pretend_gpus, monkeypatch):
+def cell_starts(pretend, monkeypatch):
     """Executes the cells of a lesson that have a word in them, where there are so many
     GPUs; gives the commands that these would start, and the GPUs each would see."""
 
@@ -92,7 +228,7 @@ def cell_starts(pretend_gpus, monkeypatch):
 
         monkeypatch.setattr(subprocess, "run", start)
         (path,) = [path for path in NOTEBOOKS if path.name.startswith(lesson)]
-        pretend_gpus(count)
+        pretend(gpus=count)
         profiles.settings()
         values = {"gpus": ["a GPU"] * machine.gpus()}  # that TensorFlow finds in there
         for cell in nbformat.read(path, 4).cells:
@@ -118,13 +254,13 @@ def test_a_gpu_that_its_lesson_hides_is_shown_all_the_same(count, cell_starts, c
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])
-def test_a_gpu_and_a_processor_are_compared_fairly(count, pretend_gpus, capsys):
+def test_a_gpu_and_a_processor_are_compared_fairly(count, pretend, capsys):
     """With all cores, the same network and batch, and in float32 on both."""
     (path,) = [path for path in NOTEBOOKS if path.name.startswith("09")]
     cells = [cell.source for cell in nbformat.read(path, 4).cells]
     (code,) = [cell for cell in cells if cell.startswith("from utils import gpus\n")]
     (typed,) = [cell for cell in cells if "CUDA_VISIBLE_DEVICES=-1 course run" in cell]
-    pretend_gpus(count)
+    pretend(gpus=count)
     profiles.settings()  # hides a single GPU from the rest of the lesson
     runs = []
 
@@ -150,11 +286,11 @@ def test_a_gpu_and_a_processor_are_compared_fairly(count, pretend_gpus, capsys):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS[1:9], ids=lambda path: path.name[:2])
-def test_gpus_train_all_images_in_the_batches_of_their_profile(path, pretend_gpus):
+def test_gpus_train_all_images_in_the_batches_of_their_profile(path, pretend):
     """In every run of lessons 01 and 03 to 08; a number by hand would be forgotten."""
     if path.name.startswith("02"):
         pytest.skip("trains nothing")
-    pretend_gpus(2)
+    pretend(gpus=2)
     values = parameters(path)
     assert (values["train_images"], values["batch_size"]) == (60_000, 512)
     sources = [c.source for c in nbformat.read(path, 4).cells if c.cell_type == "code"]
@@ -172,25 +308,47 @@ def test_gpus_train_all_images_in_the_batches_of_their_profile(path, pretend_gpu
         assert given.get("batch_size", given.get(None)) in ("batch_size", "same")
 
 
-def test_the_profile_gpu_never_means_fewer_than_two_workers(pretend_gpus, monkeypatch):
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [2, 3, 8, 16])
+def test_what_lessons_draw_for_their_workers(workers, capsys):
+    """The cells of 05 and 07 in which each worker of a data set draws images."""
+    import tensorflow as tf
+
+    values = {"tf": tf, "workers": workers}
+    cells = {"def drawn(seed": "05", "def drawn(shard": "07", "ranks =": "07"}
+    for word, lesson in cells.items():
+        (path,) = [path for path in NOTEBOOKS if path.name.startswith(lesson)]
+        (cell,) = [c.source for c in nbformat.read(path, 4).cells if word in c.source]
+        exec(cell, values)
+    said = dict(re.findall(r"^(.*?):? (\d+)%?$", capsys.readouterr().out, re.MULTILINE))
+    seen = {words: int(number) for words, number in said.items()}
+    assert seen["one seed for all"] == 5 * 64
+    assert min(seen["no seed"], seen["the rank as a seed"]) > 5 * 64
+    assert seen["a shard for each, epochs: 10"] == 100
+    assert seen["a shard for each, epochs: 1"] > 98
+    assert seen["the same shard for all, epochs: 10"] == round(100 / workers)
+
+
+def test_the_profile_gpu_never_means_fewer_than_two_workers(pretend, monkeypatch):
     cpu = profiles.PROFILES["cpu"]
     monkeypatch.setenv("COURSE_PROFILE", "gpu")
     for count, workers, width in ((0, 2, cpu.width), (1, 2, cpu.width), (4, 4, 10)):
-        pretend_gpus(count)
+        pretend(gpus=count)
         chosen = profiles.in_force()
         assert (chosen.name, chosen.workers, chosen.width) == ("gpu", workers, width)
-    pretend_gpus(1)
+    pretend(gpus=1)
     assert profiles.in_force(alone=True).workers == 1
     assert profiles.in_force(alone=True).width == 10
 
 
-def test_hiding_a_gpu_is_said(pretend_gpus, capsys):
-    pretend_gpus(2)
+def test_hiding_a_gpu_is_said(pretend, capsys):
+    pretend(gpus=2)
     profiles.settings()
-    assert capsys.readouterr().err == ""
-    pretend_gpus(1)
+    assert "which need one each" not in capsys.readouterr().err
+    pretend(gpus=1)
     profiles.settings(alone=True)
-    assert (capsys.readouterr().err, machine.gpus()) == ("", 1)
+    assert "which need one each" not in capsys.readouterr().err
+    assert machine.gpus() == 1
     profiles.settings()
     assert "1 GPU here, and this lesson has 2 workers" in capsys.readouterr().err
     assert machine.gpus() == 0
@@ -202,8 +360,6 @@ def test_hiding_a_gpu_is_said(pretend_gpus, capsys):
 @pytest.fixture
 def started(tmp_path, monkeypatch):
     """Starts nothing; gives the variables that workers would have, and the notices."""
-    monkeypatch.setattr(machine, "cores", lambda: 8)
-    monkeypatch.setattr(launch, "cores", lambda: 8)
 
     def follow(line, result, surroundings, *_):
         follow.line, follow.surroundings = line, surroundings
@@ -213,6 +369,7 @@ def started(tmp_path, monkeypatch):
 
     def start(**options):
         result = launch.run("program.py", **options)
+        start.command = result.command
         if "mpirun" in follow.line[0]:
             words = shlex.split(result.command)
             pairs = [words[i + 1] for i, word in enumerate(words) if word == "-x"]
@@ -230,6 +387,38 @@ def on_cores(variables):
     hidden = variables.get("CUDA_VISIBLE_DEVICES") == "-1"
     assert hidden == ("OMP_NUM_THREADS" in variables), variables
     return hidden
+
+
+def test_workers_share_the_machine_out(counts, started):
+    cores, gpus = counts
+    for workers in WORKERS:
+        variables, notices = started(workers=workers)
+        hidden = variables.get("CUDA_VISIBLE_DEVICES") == "-1"
+        assert hidden == (0 < gpus < workers)
+        assert ("OMP_NUM_THREADS" in variables) == (workers > gpus)
+        crowded = workers > cores
+        assert ("--oversubscribe" in started.command) == crowded
+        assert "--bind-to none" in started.command
+        assert any("take turns" in n for n in notices) == (crowded and workers > gpus)
+        if workers > gpus:
+            threads = int(variables["OMP_NUM_THREADS"])
+            assert 1 <= threads
+            assert threads * workers <= max(cores, workers)
+            names = {name for name in variables if "THREADS" in name}
+            assert names == set(launchers.thread_variables(1))
+            assert {variables[name] for name in names} == {str(threads)}
+
+
+def test_each_task_gets_a_device_of_its_own(counts):
+    _, gpus = counts
+    for workers in WORKERS:
+        cluster = {"worker": [f"a:{port}" for port in range(workers)], "ps": ["b:1"]}
+        given = [tasks.own_environment(task) for task in tasks.tasks_of(cluster)]
+        seen = [variables.get("CUDA_VISIBLE_DEVICES") for variables in given]
+        if workers <= gpus:
+            assert seen == [*map(str, range(workers)), "-1"]
+        else:
+            assert set(seen) == ({"-1"} if gpus else {None})
 
 
 @pytest.mark.parametrize(
@@ -250,14 +439,14 @@ def on_cores(variables):
     ],
 )
 def test_workers_use_gpus_just_if_there_is_one_for_each(
-    count, options, cores, pretend_gpus, started
+    count, options, cores, pretend, started
 ):
-    pretend_gpus(count)
+    pretend(gpus=count)
     variables, notices = started(**options)
     assert on_cores(variables) == cores
     if cores:
         assert "compute on cores" in notices[0]
-        pretend_gpus(0)
+        pretend(gpus=0)
         threads = started(**options)[0]
         assert variables == threads | machine.HIDDEN  # as on a machine without GPUs
     else:
@@ -315,7 +504,7 @@ def test_no_number_of_workers_to_compare_with_is_refused(workers, started):
     [(0, 2, False), (1, 2, True), (2, 2, False), (2, 3, True)],
 )
 def test_ways_that_are_compared_compute_on_the_same(
-    count, workers, hidden, pretend_gpus, monkeypatch
+    count, workers, hidden, pretend, monkeypatch
 ):
     environments = []
 
@@ -325,15 +514,15 @@ def test_ways_that_are_compared_compute_on_the_same(
 
     monkeypatch.setattr(equality, "train", train)
     monkeypatch.setattr(equality, "_row", lambda *_: None)
-    pretend_gpus(count)
+    pretend(gpus=count)
     equality.compare([equality.Case("horovod", workers), equality.Case("mirrored")])
     expected = machine.HIDDEN if hidden else {}
     assert len(environments) > 1
     assert all(environment == expected for environment in environments)
 
 
-def test_gpus_that_a_task_sees_are_those_that_the_command_names(pretend_gpus):
-    pretend_gpus(2)
+def test_gpus_that_a_task_sees_are_those_that_the_command_names(pretend):
+    pretend(gpus=2)
     two = {"worker": ["a:1", "a:2"]}
     lines = launchers.plain_tasks(two, ["python"], {}).splitlines()
     assert re.findall(r"CUDA_VISIBLE_DEVICES=(\S+)", "\n".join(lines)) == ["0", "1"]
@@ -343,8 +532,8 @@ def test_gpus_that_a_task_sees_are_those_that_the_command_names(pretend_gpus):
     ]  # for all at once
 
 
-def test_names_of_parts_of_gpus_are_handed_out_as_they_are(pretend_gpus):
-    pretend_gpus(4)
+def test_names_of_parts_of_gpus_are_handed_out_as_they_are(pretend):
+    pretend(gpus=4)
     cluster = {"worker": ["a:1", "a:2"]}
     names = "GPU-8932f937-d72c, MIG-5a1e-0001"
     given = [
@@ -366,15 +555,15 @@ def test_names_of_parts_of_gpus_are_handed_out_as_they_are(pretend_gpus):
         ("0,1,2,3,4", 4),
     ],
 )
-def test_gpus_of_an_environment(visible, count, pretend_gpus):
-    pretend_gpus(4)
+def test_gpus_of_an_environment(visible, count, pretend):
+    pretend(gpus=4)
     assert machine.gpus({"CUDA_VISIBLE_DEVICES": visible}) == count
     assert machine.gpus({}) == 4
 
 
-def test_gpus_that_tensorflow_can_t_use_do_not_count(pretend_gpus, monkeypatch):
+def test_gpus_that_tensorflow_can_t_use_do_not_count(pretend, monkeypatch):
     """Many a laptop has one, and was set up without GPU=1."""
-    pretend_gpus(1)
+    pretend(gpus=1)
     monkeypatch.setattr(machine, "has_cudnn", lambda: False)
     assert (machine.gpus(), machine.gpus({}), machine.installed()) == (0, 0, 1)
     assert profiles.in_force(alone=True).name == "cpu"
