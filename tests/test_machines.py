@@ -19,6 +19,7 @@ from utils import figures
 from utils.base import course, machine, profiles
 from utils.checking import doctor
 from utils.checking.doctor import LIMITED, OK
+from utils.cluster import namespaces
 from utils.lessons import markup
 from utils.measure import equality, scaling
 from utils.running import launch, launchers, tasks
@@ -178,6 +179,7 @@ def cells_with_parameters(path):
 def parameters(path):
     """What the parameters cells of a notebook set, by name; {} without such cells."""
     values = {"settings": profiles.settings, "leaderboard": leaderboard}
+    values["namespaces"] = namespaces
     for cell in cells_with_parameters(path):
         lines = cell.source.splitlines()
         for line in [line for line in lines if line.startswith("%env ")]:
@@ -455,11 +457,9 @@ def test_workers_use_gpus_just_if_there_is_one_for_each(
 
 @pytest.mark.parametrize("gpus", [0, 1, 2, 8])
 @pytest.mark.parametrize("team", [2, 3, 8, 9])
-def test_workers_that_are_compared_have_the_same_share(
-    gpus, team, pretend_gpus, started
-):
+def test_workers_that_are_compared_have_the_same_share(gpus, team, pretend, started):
     """Of 8 cores, or the same number of GPUs: one each, or none."""
-    pretend_gpus(gpus)
+    pretend(gpus=gpus)
     ways = [
         {"workers": 1, "compared_with": team},
         {"workers": team},
@@ -471,12 +471,14 @@ def test_workers_that_are_compared_have_the_same_share(
         assert alone["OMP_NUM_THREADS"] == {2: "4", 3: "2", 8: "1", 9: "1"}[team]
 
 
-def test_a_run_that_nobody_compares_has_all_cores(started):
+def test_a_run_that_nobody_compares_has_all_cores(pretend, started):
+    pretend(cores=8)
     assert started(workers=1)[0]["OMP_NUM_THREADS"] == "8"
 
 
-def test_measured_teams_have_the_same_share(started, monkeypatch):
+def test_measured_teams_have_the_same_share(pretend, started, monkeypatch):
     """However a lesson counts its workers."""
+    pretend(cores=8)
     given = []
 
     def run(*_, **options):

@@ -75,13 +75,13 @@ def test_an_unknown_profile_is_refused_with_the_three_names(monkeypatch):
         profiles.settings()
 
 
-def test_a_lesson_may_take_as_long_as_its_profile_needs(pretend_gpus):
+def test_a_lesson_may_take_as_long_as_its_profile_needs(pretend):
     """Where there are fewer GPUs than workers, they train on cores, as `cpu` has it."""
-    pretend_gpus(2)
+    pretend(gpus=2)
     limits = [profiles.profile(name).time_limit for name in ("ci", "cpu", "gpu")]
     assert limits == sorted(limits)
     assert limits[0] < limits[-1]
-    pretend_gpus(1)
+    pretend(gpus=1)
     assert profiles.profile("gpu").time_limit == limits[1]
 
 

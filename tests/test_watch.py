@@ -15,7 +15,7 @@ GPUS = "0, GPU-aa\n1, GPU-bb"
 
 
 @pytest.fixture
-def samples(monkeypatch, tmp_path, pretend_gpus):
+def samples(monkeypatch, tmp_path, pretend):
     """Samples this process as rank 0, where nvidia-smi gives these answers."""
 
     def take(apps, numbered=True, on_gpus=True):
@@ -29,7 +29,7 @@ def samples(monkeypatch, tmp_path, pretend_gpus):
         monkeypatch.setattr(watch, "numbered_as_by_the_driver", lambda: numbered)
         process = watch.psutil.Process()
         monkeypatch.setattr(watch, "worker_processes", lambda folder: {0: process})
-        pretend_gpus(2)
+        pretend(gpus=2)
         (reading,) = watch.Watch(tmp_path, on_gpus).sample()
         return SimpleNamespace(**reading)
 

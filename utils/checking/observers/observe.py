@@ -711,15 +711,17 @@ class Observer(Reporter):
         if UNKNOWN in images or np.shape(answer) != (len(images), classes):
             return
         labels = data.load("auto").y_train[images]
-        chances = np.asarray(answer, np.float64)
-        if not np.allclose(chances.sum(axis=1), 1, atol=1e-3):  # logits
-            chances = np.exp(chances - chances.max(axis=1, keepdims=True))
-            chances /= chances.sum(axis=1, keepdims=True)
-        right = chances[range(len(labels)), labels.astype(int)]
+        # As Keras' losses do: logits are exact where a chance is nearly 0.
+        logs = np.asarray(getattr(answer, "_keras_logits", answer), np.float64)
+        if np.allclose(logs.sum(axis=1), 1, atol=1e-3):  # chances
+            logs = np.log(logs + 1e-7)
+        logs -= logs.max(axis=1, keepdims=True)
+        logs -= np.log(np.exp(logs).sum(axis=1, keepdims=True))
+        right = logs[range(len(labels)), labels.astype(int)]
         self.event(
             "loss",
             value=float(sum(np.sum(part) for part in tf.nest.flatten(target))),
-            cross_entropy=float(-np.log(right + 1e-7).mean()),
+            cross_entropy=float(-right.mean()),
             penalty=float(sum(np.sum(part) for part in model.losses)),
         )
 
