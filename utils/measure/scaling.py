@@ -150,9 +150,9 @@ def points(run: Run) -> list[cost_model.Point]:
 
 
 def tuned(log: Path | str) -> pandas.DataFrame:
-    """What Horovod's autotuning tried, from its HOROVOD_AUTOTUNE_LOG: a row a try; cycle
-    (ms), fusion (MB) and score, bytes a microsecond. Where the program trained until the
-    search was over, the last row is what it chose.
+    """What Horovod's autotuning tried, from its HOROVOD_AUTOTUNE_LOG: a row a try;
+    cycle (ms), fusion (MB) and score, bytes a microsecond. If the program trained until
+    the search was over, the last row is what it chose.
 
     Raises CourseError for a log without a try: the program ended too soon.
     """
