@@ -7,6 +7,9 @@ started again, it goes on from there.
 """
 
 import argparse
+import signal
+import sys
+import threading
 import time
 
 import tensorflow as tf
@@ -19,10 +22,20 @@ args = parser.parse_args()
 tf.config.set_visible_devices([], "GPU")
 tf.get_logger().setLevel("ERROR")  # else it warns of a property of its own
 done = tf.Variable(0, name="done")
+told = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: told.set())
+# Left to itself, the handler listens for SIGTERM as well, but not on Google Cloud:
+# there it asks for notices of maintenance, and a SIGTERM ends the program at once.
+config = tf.distribute.experimental.TerminationConfig(
+    termination_watcher_fn=told.is_set,  # asked every second
+    exit_fn=lambda: sys.exit(42),
+    grace_period=0,  # save at once, don't train on for so many seconds
+)
 handler = tf.distribute.experimental.PreemptionCheckpointHandler(
     tf.distribute.cluster_resolver.TFConfigClusterResolver(),  # none: one process
     tf.train.Checkpoint(done=done),
     args.kept,  # what is there already is restored here
+    termination_config=config,
 )
 print("Begins after step", done.numpy(), flush=True)
 
