@@ -9,12 +9,13 @@ import re
 import pytest
 
 from utils import figures
-from utils.base import course, machine
+from utils.base import course, machine, supervise
 from utils.measure import bench, cost_model, records, table
 from utils.measure.bench import Plan
 from utils.measure.programs import pipelines, products
 from utils.measure.table import Row, Section
-from utils.running import launchers
+from utils.running import launch, launchers
+from utils.running.result import Run, RunFailed
 from utils.training import data, samples
 
 TINY = Plan(
@@ -240,6 +241,48 @@ def test_a_program_that_never_gets_there_gives_no_time():
     with pytest.raises(course.CourseError, match=r"not get above 0\.85 .* 2 epochs"):
         bench._reached(history, "it")
     bench._reached(pandas.DataFrame({"val_accuracy": [0.8, 0.86, 0.87]}), "it")
+
+
+@pytest.fixture
+def race(tmp_path, monkeypatch):
+    """Starts nothing: the options of both starts; the plain recipe ends with a status,
+    or well with 0."""
+
+    def begin(status):
+        starts = []
+
+        def run(script, *words, **options):
+            starts.append((words, options))
+            plain = "--plain" in words
+            result = Run(
+                script.name, 2, "mpirun", tmp_path, seconds=40 if plain else 10
+            )
+            (tmp_path / "history.csv").write_text("val_accuracy\n0.9\n0.9\n")
+            result.status = status if plain else 0
+            if result.status:
+                raise RunFailed("It failed.", result)
+            return result
+
+        monkeypatch.setattr(launch, "run", run)
+        return bench.accuracy(TINY, lambda text: None), starts
+
+    return begin
+
+
+@pytest.mark.parametrize(("status", "ended"), [(0, False), (supervise.TIMED_OUT, True)])
+def test_both_recipes_are_started_alike(status, ended, race):
+    section, ((words, options), (plain_words, plain_options)) = race(status)
+    assert section.rows[1].at_least == ended
+    assert section.rows[1].values == [40]
+    assert bool(section.notes) == ended
+    assert plain_words == ("--plain", *words)
+    del options["epochs"], plain_options["time_limit"]
+    assert plain_options == options
+
+
+def test_a_recipe_that_fails_has_no_time(race):
+    with pytest.raises(RunFailed, match="It failed"):
+        race(1)
 
 
 def test_plain_ways_to_start_are_plain():

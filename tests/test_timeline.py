@@ -311,3 +311,13 @@ def test_a_timeline_without_two_steps_says_so(tmp_path):
     trace = timeline.read(by_hand(tmp_path, *step_of(0, 0)))
     with pytest.raises(course.CourseError, match="no two steps"):
         _ = trace.steps
+
+
+def test_metrics_of_a_single_step_are_no_gradients(tmp_path):
+    """As of eight workers that share eight batches: none of its tensors comes twice."""
+    events = step_of(0, 0)
+    for number in range(4):
+        events += alone(3, 20_000 + 2_000 * number)
+    trace = timeline.read(by_hand(tmp_path, named(3, "metric"), *events))
+    with pytest.raises(course.CourseError, match="no two steps"):
+        _ = trace.gradients

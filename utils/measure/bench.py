@@ -26,6 +26,7 @@ from utils.lessons import outline
 from utils.measure import cost_model, network_speed, records, speedrun
 from utils.measure.table import IMAGES, SECONDS, TARGET, Row, Section, keep, recorded
 from utils.running import launch, launchers
+from utils.running.result import RunFailed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -488,7 +489,8 @@ def _peak(policy: str, environment: dict[str, str]) -> float:
 
 
 def accuracy(plan: Plan, tell: Callable[[str], None]) -> Section:
-    """The time from the command to TARGET, in two epochs running, by both recipes."""
+    """The time from the command to TARGET, in two epochs running, by both recipes,
+    which are started alike."""
     course_recipe, plain_recipe = "the course's recipe", "the plain recipe"
     seconds: dict[str, list[float]] = {course_recipe: [], plain_recipe: []}
     epochs: dict[str, list] = {course_recipe: [], plain_recipe: []}
@@ -505,22 +507,26 @@ def accuracy(plan: Plan, tell: Callable[[str], None]) -> Section:
         seconds[course_recipe].append(run.seconds)
         epochs[course_recipe].append(len(run.history))
         tell(f"round {turn + 1} of {plan.rounds}: {plain_recipe}")
-        with files.scratch() as folder:
-            command = [sys.executable, str(RACE), "--plain", "--log-dir", str(folder)]
-            command = _own_mpirun([*command, *size], plan.workers)
-            limit, started = PATIENCE * run.seconds, time.monotonic()
-            try:
-                _start(command, folder, {}, limit)
-            except course.CourseError:
-                if time.monotonic() - started < limit:
-                    raise
-                ended = True
-                notes.append(
-                    f"The plain recipe was ended after {PATIENCE:g} times the "
-                    "course's time; it had not got there."
-                )
-            seconds[plain_recipe].append(time.monotonic() - started)
-            epochs[plain_recipe].append(_epochs(folder / "history.csv"))
+        limit = PATIENCE * run.seconds
+        try:
+            run = launch.run(
+                RACE,
+                "--plain",
+                *size,
+                workers=plan.workers,
+                time_limit=limit,
+                quiet=True,
+            )
+        except RunFailed as failed:
+            if failed.run.status != supervise.TIMED_OUT:
+                raise
+            run, ended = failed.run, True
+            notes.append(
+                f"The plain recipe was ended after {PATIENCE:g} times the "
+                "course's time; it had not got there."
+            )
+        seconds[plain_recipe].append(run.seconds)
+        epochs[plain_recipe].append(_epochs(run.folder / "history.csv"))
     rows = [
         Row(name, v, SECONDS, facts={"epochs": epochs[name]})
         for name, v in seconds.items()

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas
 
-from utils.base import course, files, logs
+from utils.base import course, files, logs, machine
 from utils.measure import optimizers, records
 from utils.running import launch
 from utils.running.result import Run
@@ -567,7 +567,9 @@ def main() -> None:
         command += f" --train-images {args.train_images}"
     results = {"runs": runs, "batch": BATCH, "base_lr": BASE_LR, "target": target(runs)}
     results |= {"epochs": args.epochs, "images": args.train_images}
-    records.save("global_batch", results, command, tuple(notices))
+    share = machine.share(max(args.workers))
+    note = f"Threads of each worker: {share}, on {machine.cores()} cores."
+    records.save("global_batch", results, command, (note, *notices))
     saved.unlink()
 
 

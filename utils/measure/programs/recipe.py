@@ -1,14 +1,13 @@
-"""A race to an accuracy: the recipe that most tutorials have, and a faster one.
+"""A race to an accuracy: the recipe of an older tutorial, and a faster one.
 
-    mpirun -np 2 python utils/measure/programs/recipe.py --plain
+    course run -np 2 utils/measure/programs/recipe.py -- --plain
     course run -np 2 utils/measure/programs/recipe.py -- --epochs 3
 
 Both train the same network until its validation accuracy was above the target in two
 epochs running. The plain one takes Keras' ImageDataGenerator, batches of 32 for each
 worker, and SGD with a rate of 0.01 that never changes, without momentum. The other
 takes the course's pipeline, batches of 64, momentum, and a rate that warms up, then
-falls to 0 at the last epoch; and its workers share the validation images. `course
-bench accuracy` runs both.
+falls to 0 at the last epoch. `course bench accuracy` runs both.
 """
 
 import argparse
@@ -63,7 +62,7 @@ class UpAndDown(tf.keras.callbacks.Callback):
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     option = parser.add_argument
-    option("--plain", action="store_true", help="the recipe that most tutorials have")
+    option("--plain", action="store_true", help="the recipe of an older tutorial")
     option("--log-dir")
     option("--epochs", type=int, default=40)
     option("--width", type=int, default=1)
@@ -96,18 +95,13 @@ def main() -> None:
     if args.plain:
         train = pipelines.keras_generator(dataset, batch_size)
         optimizer = tf.keras.optimizers.SGD(0.01)
-        validation = {
-            "validation_data": data.validation_batches(dataset, 200),
-            "validation_steps": -(-3 * len(dataset.x_val) // 200 // size),
-        }
     else:
         train = data.training_batches(dataset, batch_size)
         optimizer = tf.keras.optimizers.SGD(
             args.peak_lr, momentum=args.momentum, nesterov=args.momentum > 0
         )
-        # Shards of unequal length, by an image at most, weigh the same in the average.
-        shard = data.validation_shard(dataset, 200, rank, size)
-        validation = {"validation_data": shard}
+    # Shards of unequal length, by an image at most, weigh the same in the average.
+    shard = data.validation_shard(dataset, 200, rank, size)
 
     model = networks.wide_resnet(args.width)
     model.compile(
@@ -132,7 +126,7 @@ def main() -> None:
         train,
         steps_per_epoch=steps,
         epochs=args.epochs,
-        **validation,
+        validation_data=shard,
         callbacks=callbacks,
         verbose=0,
     )
