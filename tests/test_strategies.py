@@ -209,7 +209,7 @@ class Gpus:
     def set_logical_device_configuration(self, device, parts):
         self.parts[device] = parts
 
-    def LogicalDeviceConfiguration(self, memory_limit):  # noqa: N802
+    def LogicalDeviceConfiguration(self, memory_limit):
         return memory_limit
 
     def strategy(self):
