@@ -24,7 +24,7 @@ parser = argparse.ArgumentParser(
 )
 option = parser.add_argument
 option("--log-dir", help="folder for the results; a new one below logs/ if not given")
-option("--api", choices=["loop", "keras"], default="loop", help="or Keras' own fit")
+option("--api", choices=["loop", "keras"], default="loop", help="or Keras 2's fit")
 option("--batch-size", type=int, default=64, help="training images per step")
 option("--steps", type=int, default=100, help="steps of an epoch, of all workers")
 option("--epochs", type=int, default=2, help="train so many epochs")
@@ -89,7 +89,8 @@ with strategy.scope():
     model = networks.small_cnn((28, 28, 1))
     optimizer = tf.keras.optimizers.SGD(args.lr, momentum=0.9)
     optimizer.build(model.trainable_variables)
-    # Counts the updates of the weights, and so numbers their versions.
+    # Counts updates. Weights as a whole have no versions: each variable is read and
+    # written by itself, without a lock, so a step may mix older ones and newer ones.
     version = tf.Variable(0, dtype=tf.int64, trainable=False)
 
 history = logs.claim(args.log_dir, "history.csv")

@@ -1,12 +1,15 @@
 """What notebook 17 says about the strategies is what happens under each."""
 
+import types
+from unittest import mock
+
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from rich.console import Console
 
 from utils.base import course
 from utils.figures import diagrams
-from utils.lessons import markup
+from utils.lessons import markup, notebook_rules
 from utils.measure import strategies
 
 KINDS = {kind.name: kind for kind in strategies.KINDS}
@@ -188,3 +191,43 @@ def test_the_chart_is_whole_and_in_words():
     assert isinstance(chart, diagrams.Diagram)
     for title in ("MirroredStrategy", "TPUStrategy", "Horovod"):
         assert title in repr(chart)
+
+
+class Gpus:
+    """TensorFlow's configuration of GPUs, as far as notebook 17 splits one of them."""
+
+    def __init__(self, count):
+        self.there = [f"GPU:{number}" for number in range(count)]
+        self.visible, self.parts = list(self.there), {}
+
+    def list_physical_devices(self, kind):
+        return self.there
+
+    def set_visible_devices(self, device, kind):
+        self.visible = [device]
+
+    def set_logical_device_configuration(self, device, parts):
+        self.parts[device] = parts
+
+    def LogicalDeviceConfiguration(self, memory_limit):
+        return memory_limit
+
+    def strategy(self):
+        parts = [self.parts.get(device, [None]) for device in self.visible]
+        return types.SimpleNamespace(num_replicas_in_sync=sum(map(len, parts)))
+
+
+@pytest.mark.parametrize("count", [1, 2, 8])
+def test_one_gpu_is_split_however_many_there_are(count, capsys):
+    path = course.PACKAGE_ROOT / "notebooks" / "17_choose_a_strategy.ipynb"
+    cells = [cell.source for cell in notebook_rules.read(path).cells]
+    (source,) = [text for text in cells if "SPLIT = " in text]
+    names = {}
+    exec(source, names)
+    gpus = Gpus(count)
+    distribute = types.SimpleNamespace(MirroredStrategy=gpus.strategy)
+    tensorflow = types.SimpleNamespace(config=gpus, distribute=distribute)
+    with mock.patch.dict("sys.modules", tensorflow=tensorflow):
+        exec(names["SPLIT"], {})
+    assert capsys.readouterr().out == "replicas: 2\n"
+    assert gpus.parts == {"GPU:0": [2048, 2048]}

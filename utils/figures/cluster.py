@@ -74,8 +74,9 @@ def steps(run: Run) -> pandas.DataFrame:
     """What the steps of a parameter-server run reported, in the order they ended.
 
     Columns: epoch; worker, "A", "B", ... by first appearance, where a process that was
-    started again is a new one; read and wrote, versions of the weights; stale, how many
-    updates of others came between the two; loss; seconds, since the first.
+    started again is a new one; read and wrote, the count of updates when it began and
+    after its own; stale, how many updates of others came between the two; loss;
+    seconds, since the first.
     """
     table = pandas.read_csv(run.folder / "steps.csv").sort_values("time")
     names = {tag: chr(ord("A") + n) for n, tag in enumerate(table["worker"].unique())}

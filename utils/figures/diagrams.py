@@ -446,15 +446,14 @@ QUESTIONS = {
     "Only one device?": "the default strategy,\nor OneDeviceStrategy to name it",
     "TPU cores?": "TPUStrategy",
     "All in one machine?": "MirroredStrategy or Horovod",
-    "Different speeds,\nor some may leave?": (
-        "ParameterServerStrategy,\nor elastic Horovod"
-    ),
+    "Nobody may wait\nfor the slowest?": "ParameterServerStrategy",
+    "Workers may come\nand go?": "elastic Horovod",
 }
 LAST = "MultiWorkerMirroredStrategy\nor Horovod"
 
 
 def decision_chart() -> Diagram:
-    """Four questions, from the top to the bottom; the first yes decides."""
+    """Five questions, from the top to the bottom; the first yes decides."""
     lines = [f"{question} Yes: {where}." for question, where in QUESTIONS.items()]
     words = ["Questions in order; the first yes decides.", *lines, f"All no: {LAST}."]
     row, box = 0.95, 0.6  # inches

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils.base import course
+from utils.base import course, machine
 from utils.base.show import Table
 from utils.lessons import markup
 from utils.running import launch
@@ -126,7 +126,8 @@ def table() -> Table:
 
 
 def try_out(*names: str, ways: Sequence[str] = tuple(WAYS)) -> dict[str, list[dict]]:
-    """Run solutions/any_strategy.py under these strategies, by default under all.
+    """Run solutions/any_strategy.py under these strategies, by default under all. It
+    computes on cores, as it did when `KINDS` was written: GPUs were not there to try.
 
     Returns, for each, what happened in each of its processes: {"start": None, "fit":
     None, "coordinator": "AttributeError: ...", "replicas": 2, ...}, where None is all
@@ -150,6 +151,7 @@ def try_out(*names: str, ways: Sequence[str] = tuple(WAYS)) -> dict[str, list[di
             tasks={"worker": processes} if processes > 1 else None,
             time_limit=TIME_LIMIT,
             quiet=True,
+            environment=machine.HIDDEN,
         )
         reports = [json.loads(p.read_text()) for p in run.folder.glob("tried*.json")]
         if len(reports) != processes:
