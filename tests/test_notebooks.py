@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -259,10 +260,12 @@ def family(monkeypatch):
 
 
 @pytest.mark.slow
-def test_an_overrun_ends_with_all_its_processes(tiny_course, family):
+def test_an_overrun_ends_with_all_its_processes(tiny_course, family, monkeypatch):
+    impatient = replace(profiles.PROFILES["ci"], time_limit=10)
+    monkeypatch.setitem(profiles.PROFILES, "ci", impatient)
     escape = [line.format(marker=tiny_course / "started") for line in ESCAPE]
     path = write(tiny_course, "00_overrun", *escape)
-    result = prove(path, "ci", time_limit=10)
+    result = prove(path, "ci")
     assert any("its time limit of 10 s" in finding for finding in result.findings)
     assert family() == []
 

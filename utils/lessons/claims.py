@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 
 REPORT = (
-    "You can go on. If you have changed nothing above, the lesson is wrong about your "
-    "machine: please open an issue with this line and what `course doctor` prints."
+    "The text may say what to do about it, or a cell that was changed be the cause. If "
+    "neither is so, the lesson is wrong about your machine: please open an issue with "
+    "this output, and with what `course doctor` prints."
 )
 
 

@@ -107,17 +107,13 @@ def prove(
     profile: str,
     *,
     force: bool = False,
-    time_limit: float | None = None,
     on_cell: OnCell = lambda cell: None,
 ) -> Result:
     """Execute `notebook` unless its result is known already; audit the result.
 
     force: execute it even though the result is known.
-    time_limit: seconds, after which all its processes are ended; by default those of
-        the profile.
+    After the time limit of the profile all its processes are ended.
     """
-    if time_limit is None:
-        time_limit = profiles.profile(profile).time_limit
     if not force:
         known = kept(notebook, profile)
         if known and known.cached and known.ok:
@@ -126,7 +122,7 @@ def prove(
     contents = scratch_files(notebook)
     proof = fingerprint(notebook, contents, profile)
     ipynb, html = _copies(notebook, profile)
-    executed = _execute(notebook, contents, profile, time_limit, on_cell)
+    executed = _execute(notebook, contents, profile, on_cell)
     # What it trained on is known afterwards: it may have fetched the data itself.
     executed.metadata["proof"] |= {"of": proof, "data": _data_in_use()}
     _keep(executed, ipynb, html, notebook.parent)
@@ -216,7 +212,6 @@ def _execute(
     notebook: Path,
     contents: dict[str, bytes],
     profile: str,
-    time_limit: float,
     on_cell: OnCell,
 ) -> NotebookNode:
     """Run `notebook` in a scratch copy; return the copy with `metadata.proof`."""
@@ -233,7 +228,7 @@ def _execute(
         executed, findings = run(
             scratch / notebook.parent.name / notebook.name,
             _environment(scratch, profile),
-            time_limit,
+            profiles.profile(profile).time_limit,
             on_cell,
         )
     executed.metadata.pop("papermill", None)  # it holds paths of this machine
