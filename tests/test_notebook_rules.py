@@ -119,7 +119,7 @@ BAD_SOURCES = {
         (source("summary", "## Summary\n\nThe end."), "the question that leads on"),
     ],
     "a_figure_is_shown": [(tags("look"), "no cell is tagged `figure`")],
-    "text_is_short": [(source("link", "word " * 81), "has 81 words")],
+    "text_is_short": [(source("link", "word " * 151), "has 151 words")],
     "code_is_short": [
         (source("look", "a = 1\n" * 13), "has 13 lines"),
         (source("look", " \n"), "holds no code"),
