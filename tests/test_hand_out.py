@@ -153,7 +153,7 @@ def test_a_learner_checks_and_gets_hints_there(first_part, tmp_path):
     course_command = functools.partial(in_class, first_part.folder, folder)
     todo = course_command("check", "1")
     assert todo.returncode == 1
-    assert "Line 20 still says `TODO: Step 1`" in todo.stdout
+    assert "Line 16 still says `TODO: Step 1`" in todo.stdout
     assert "Place." in course_command("hint", "1").stdout  # the check nudged
     exercise = folder / "exercises/fashion_mnist.py"
     exercise.write_text(markup.render(SOLVED, 1))
