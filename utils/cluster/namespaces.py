@@ -394,13 +394,11 @@ for name in {names}:
 def network_options(workers: int, mca: Mapping[str, object] | None = None) -> list[str]:
     """Options of `mpirun` for a worker on each of the first hosts.
 
-    The network card is named, as Open MPI would try all that it finds. Only TCP is
-    allowed, as it would notice the memory that these hosts share; and by ob1, as UCX
-    would take an InfiniBand card, which all of them see.
+    The network card is named, as Open MPI would try all that it finds, and only TCP is
+    allowed, as it would notice the memory that these hosts share.
     """
     options = ["-H", ",".join(name(number) for number in range(1, workers + 1))]
-    words = {"pml": "ob1", "btl": "tcp,self"}
-    words |= {"btl_tcp_if_include": CARD, "oob_tcp_if_include": CARD}
+    words = {"btl": "tcp,self", "btl_tcp_if_include": CARD, "oob_tcp_if_include": CARD}
     for key, value in (words | dict(mca or {})).items():
         options += ["--mca", key, str(value)]
     return options
