@@ -124,7 +124,7 @@ def test_tasks_are_marked_as_steps_are():
     assert markup.render(tasks, 1) == markup.render(tasks, "A") == after_1
     bare = markup.without_answers(tasks)
     assert "# Task B: Add b to x.\n    # was: if x:" in bare
-    assert work.todo_lines(after_1) == {"B": [10]}
+    assert work.todo_lines(after_1) == {"B": [9]}
 
 
 @pytest.mark.parametrize("n", [-1, 3])

@@ -1,4 +1,4 @@
-"""Judge the steps of exercises/way_on.py: by what the devices of one process did."""
+"""Judge the tasks of exercises/way_on.py: by what the devices of one process did."""
 
 from utils.checking.judges.judge import Missing, Observed, Problem, in_line
 from utils.checking.lab import WORLDS

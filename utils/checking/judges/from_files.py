@@ -1,4 +1,4 @@
-"""Judge the steps of exercises/from_files.py: by which images two workers trained on.
+"""Judge the tasks of exercises/from_files.py: by which images two workers trained on.
 
 They get the same images in shards of equal sizes, in one file, and in shards of very
 different sizes; and in yet another world they are started in the middle of an epoch.
@@ -43,7 +43,7 @@ def shares_the_files(worlds: dict[str, Observed]) -> None:
     """Every image is trained on by one worker, however many files there are."""
     line = _place(worlds[EQUAL])
     for name in (EQUAL, FEW):
-        if name not in worlds:  # the checks of later steps don't need both
+        if name not in worlds:  # the checks of later tasks don't need both
             continue
         world = worlds[name]
         where = "With one file for two workers" if name == FEW else "With four files"

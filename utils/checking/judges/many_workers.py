@@ -1,4 +1,4 @@
-"""Judge the steps of exercises/many_workers.py, by what two real workers did."""
+"""Judge the tasks of exercises/many_workers.py, by what two real workers did."""
 
 import numpy as np
 

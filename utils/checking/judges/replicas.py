@@ -1,4 +1,4 @@
-"""Judge the steps of the programs with tf.distribute, by what their replicas did."""
+"""Judge the tasks of the programs with tf.distribute, by what their replicas did."""
 
 import functools
 import math

@@ -1,4 +1,4 @@
-"""Judge the steps of exercises/scaled.py: rate, warm-up, validation and checkpoint.
+"""Judge the tasks of exercises/scaled.py: rate, warm-up, validation and checkpoint.
 
 Every worker is on a machine of its own (see lab.py), so its local rank is 0, and
 what it writes can't be taken for another's.

@@ -1,4 +1,4 @@
-"""Judge the steps of exercises/servers.py, by what a chief, two workers and two servers
+"""Judge the tasks of exercises/servers.py, by what a chief, two workers and two servers
 did."""
 
 from utils.checking.judges.judge import Observed, Problem, Rank

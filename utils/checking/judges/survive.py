@@ -1,4 +1,4 @@
-"""Judge the steps of exercises/survive.py: keep, take up, agree, and survive.
+"""Judge the tasks of exercises/survive.py: keep, take up, agree, and survive.
 
 The program has two lives: it is trained, and later started again, with one more epoch
 to train and the same folders. In another world, the newest file in them has been cut
@@ -75,7 +75,7 @@ def goes_on(worlds: dict[str, Observed]) -> None:
             f"on with epoch {epoch + 1}, not {EPOCHS + 1}.",
             line,
         )
-    if CUT in worlds:  # the checks of later steps don't need it
+    if CUT in worlds:  # the checks of later tasks don't need it
         _goes_back(worlds[CUT], last)
 
 
@@ -171,7 +171,7 @@ def _takes_over(world: Observed) -> None:
             failed[0]["line"],
         )
     if not dead.first("reset")["files"]:
-        return  # nothing was kept before, either: that is for step 1
+        return  # nothing was kept before, either: that is for task A
     kept, ends = rank.first("kept"), [e["epoch"] for e in rank.all("epoch")]
     if kept["weights"] < 1 or kept["epoch"] < len(ends) - 1:
         raise Problem(

@@ -1,4 +1,4 @@
-"""Judge the steps of exercises/bandwidth.py: by the collectives that the workers make,
+"""Judge the tasks of exercises/bandwidth.py: by the collectives that the workers make,
 and by the table that they print, on clocks that show made-up seconds.
 
 What each way to measure gives on these clocks is worked out here (see
@@ -205,7 +205,7 @@ def counts_bytes(worlds: dict[str, Observed]) -> None:
 def counts_the_wires(worlds: dict[str, Observed]) -> None:
     """The bus bandwidth is by how many workers there are; rank 0 alone prints."""
     for name in (TWO, THREE):
-        if name not in worlds:  # the checks of other steps don't need both
+        if name not in worlds:  # the checks of other tasks don't need both
             continue
         world = worlds[name]
         workers = world.size

@@ -1,4 +1,4 @@
-"""Judge the steps of exercises/zero.py, by what three workers handed in, received,
+"""Judge the tasks of exercises/zero.py, by what three workers handed in, received,
 updated and had in the end.
 
 Adam is computed here once more, from the gradients that were seen: that of Kingma and
