@@ -93,9 +93,10 @@ class System:
         Raises Failed.
         """
         print(f"{title} ...", end=" ", flush=True)
-        started, start = time.monotonic(), self.log.stat().st_size
+        started = time.monotonic()
         with self.log.open("a") as log:
             print("\n$", shlex.join(map(str, command)), file=log, flush=True)
+            start = log.tell()
             process = subprocess.Popen(
                 [str(word) for word in command],
                 stdin=subprocess.DEVNULL,
@@ -193,7 +194,7 @@ def gpu_build():
     print("\n".join(line for line in told.splitlines() if "GPU" in line))
     peers = os.environ.get("PEERS") or str(PEERS)
     if not Path(peers).is_dir():
-        print("Horovod's own Keras suite was not run: PEERS=FOLDER names it.")
+        print("Horovod's own Keras suite was not run: make gpu-build PEERS=FOLDER.")
         return
     suite = (
         "cd /peers; export TF_USE_LEGACY_KERAS=1 PYTHONDONTWRITEBYTECODE=1; "

@@ -449,5 +449,9 @@ def test_other_stops_are_reported(notebook, words):
 
 def test_what_is_asked_for():
     assert notebook_rules.parts_asked_for(a_copy()) == 0
+    task = new_output(
+        "error", ename="StepMissing", evalue="task C is not right yet.", traceback=[]
+    )
+    assert notebook_rules.missing_part(task) == 3
     other = new_output("error", ename="KeyError", evalue="step 3", traceback=[])
     assert notebook_rules.missing_part(other) == 0
