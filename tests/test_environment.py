@@ -885,3 +885,15 @@ def test_github_runs_the_same_commands():
     ci_runs = re.findall(r"^make .*", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
     assert ci_runs == [f"make {target}" for target in CI_RUNS]
     assert github_runs == ['make setup PYTHON="$(command -v python)"', ".ci/run"]
+
+
+def test_other_systems_are_skipped_with_a_word_where_none_can_be_made(tmp_path):
+    for name in ("headers", "systems", "gpu-build"):
+        skipped = subprocess.run(
+            [sys.executable, ROOT / "tests" / "systems.py", name],
+            env={"PATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+        )
+        assert (skipped.returncode, skipped.stderr) == (0, "")
+        assert skipped.stdout.startswith(f"{name}: skipped, as it takes root and mmdeb")
