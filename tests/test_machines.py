@@ -187,8 +187,8 @@ def parameters(path):
             name, value = line.removeprefix("%env ").split("=")
             machine.os.environ[name] = value
         tree = ast.parse("\n".join(ln for ln in lines if not ln.startswith("%")))
-        imports = (ast.Import, ast.ImportFrom)  # which take their time
-        tree.body = [node for node in tree.body if not isinstance(node, imports)]
+        ours = ast.ImportFrom  # from utils, which takes its time
+        tree.body = [node for node in tree.body if not isinstance(node, ours)]
         exec(compile(tree, path.name, "exec"), values)
     return values
 
@@ -232,9 +232,8 @@ def cell_starts(pretend, monkeypatch):
         monkeypatch.setattr(subprocess, "run", start)
         (path,) = [path for path in NOTEBOOKS if path.name.startswith(lesson)]
         pretend(gpus=count)
-        values = {"as_given": dict(machine.os.environ)}
-        profiles.settings()
-        values |= {"gpus": ["a GPU"] * machine.gpus()}  # that TensorFlow finds in there
+        values = parameters(path)
+        values["gpus"] = ["a GPU"] * machine.gpus()  # that TensorFlow finds in there
         for cell in nbformat.read(path, 4).cells:
             if cell.cell_type == "code" and word in cell.source:
                 exec(cell.source, values)
