@@ -352,7 +352,7 @@ def test_need_steps_names_the_first_missing_step_and_its_lines(copy, capsys):
 
     exercise.write_text(programs_of()[2])
     work.need_steps(2)
-    assert "Steps 1 to 2 are marked as done" in capsys.readouterr().out
+    assert "Steps 1 to 2 are done in" in capsys.readouterr().out
     with pytest.raises(work.StepMissing, match="step 3 is still to do"):
         work.need_steps(3)
 

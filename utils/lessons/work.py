@@ -167,7 +167,7 @@ def need_steps(n: int, script: str | os.PathLike | None = None) -> None:
                 "right."
             )
     which = "Step 1 is" if n == 1 else f"Steps 1 to {n} are"
-    print(f"{which} marked as done, or were found right, in {course.shown(path)}.")
+    print(f"{which} done in {course.shown(path)}.")
 
 
 def yours_and_ours(
