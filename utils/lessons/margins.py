@@ -181,6 +181,6 @@ def table(report: Report):
         "less."
         if narrow
         else f"All are a factor of {wanted:g} from untrue, or more.",
-        f"True in every run, without a number: {len(plain)} claims.",
+        f"Claims without a number, true in every run: {len(plain)}.",
         *(f"[red]{escape(finding)}[/]" for finding in report.findings),
     )
