@@ -313,7 +313,7 @@ def of_section(section: Section, origin: str = "") -> Figure:
     axis.set_yticks(range(len(rows)), [row.name.replace("`", "") for row in rows])
     axis.invert_yaxis()
     several = any(len(row.values) > 1 for row in rows)
-    axis.margins(x=0.25 if several or any(row.at_least for row in rows) else 0.1)
+    axis.margins(x=0.32 if several or any(row.at_least for row in rows) else 0.1)
     axis.set_xlim(left=0)
     axis.grid(visible=False)
     if compared:
