@@ -3,7 +3,7 @@
 
     mpirun -np 2 python solutions/fashion_mnist_after_step_02.py --epochs 3
 
-This trains with two workers, and without `mpirun -np 2` with one.
+Once all steps are done, this trains one network with two workers.
 """
 
 import argparse
@@ -14,14 +14,14 @@ os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2, because Horovod knows no Ker
 
 import tensorflow as tf
 
-# Step 1: Import Horovod's Keras interface under its usual name, hvd.
+# Step 1: Import Horovod's interface for tf.keras under its usual name, hvd.
 import horovod.tensorflow.keras as hvd
 
 from utils import data
 
-# Step 1: Start Horovod. Then give each worker one GPU: the only one that it sees,
-# if a scheduler has hidden the others, and else the one whose number is its local
-# rank. Let its memory grow as needed. Without GPUs there is nothing to pin.
+# Step 1: Start Horovod. Then let each worker see one GPU: if it finds only one,
+# that one; else the one whose number is its local rank, its rank on this machine.
+# Let the GPU's memory grow as needed. Without GPUs there is nothing to pin.
 hvd.init()
 gpus = tf.config.list_physical_devices("GPU")
 if gpus:
@@ -29,45 +29,45 @@ if gpus:
     tf.config.set_visible_devices(gpu, "GPU")
     tf.config.experimental.set_memory_growth(gpu, True)
 
-# Step 2: Only rank 0 writes files, and only rank 0 speaks.
+# Step 2: Let rank 0 alone write files (is_root), and it alone print (verbose).
 is_root = hvd.rank() == 0
 verbose = 1 if is_root else 0
 
 on_gpu = bool(tf.config.list_physical_devices("GPU"))
-# `course run` has a folder ready for the logs; otherwise make one named by the time.
+# `course run` names a folder in COURSE_RUN; otherwise make one named by the time.
 log_dir = os.getenv("COURSE_RUN", time.strftime("logs/%Y-%m-%d_%H-%M-%S"))
 parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
 add = parser.add_argument
 add("--log-dir", default=log_dir, help="Write history.csv to this folder.")
-add("--batch-size", type=int, default=64, help="Train each worker on such batches.")
-add("--val-batch-size", type=int, default=200, help="Validate on such batches.")
+add("--batch-size", type=int, default=64, help="Train each worker on batches this big.")
+add("--val-batch-size", type=int, default=200, help="Validate on batches this big.")
 add("--epochs", type=int, default=40, help="Train for at most this many epochs.")
 add("--base-lr", type=float, default=0.02, help="Start with this learning rate.")
-add("--wd", type=float, default=5e-6, help="Use this L2 weight decay.")
-add("--target-accuracy", type=float, default=0.85, help="Stop above this accuracy.")
-add("--patience", type=int, default=2, help="Stop after as many such epochs in a row.")
-add("--width", type=int, default=10 if on_gpu else 1, help="Train WRN-16-WIDTH.")
-add("--train-images", type=int, help="Use only this many of the training images.")
-add("--seed", type=int, help="Draw the same random numbers in every run.")
+add("--wd", type=float, default=5e-6, help="Use this L2 penalty in the convolutions.")
+add("--target-accuracy", type=float, default=0.85, help="Aim at this val_accuracy.")
+add("--patience", type=int, default=2, help="Stop after this many epochs above it.")
+add("--width", type=int, default=10 if on_gpu else 1, help="Multiply channels by this.")
+add("--train-images", type=int, help="Use this many images (None: all).")
+add("--seed", type=int, help="Repeat random numbers (None: don't).")
 args = parser.parse_args()
 
-data.seed_worker(args.seed)  # different random numbers on each worker, seed or not
+data.seed_worker(args.seed)  # other random numbers on each rank, with a seed, too
 dataset = data.load(train_images=args.train_images)
 data.check_batch_size(dataset, args.batch_size)
 
-# Training: shuffle the numbers of all images, anew in each pass, and cut them into
-# batches. Then turn each batch of numbers into images, flipped and shifted at random.
+# Training: shuffle the indices of all images, anew in each pass, and cut them into
+# batches. Then turn each batch of indices into images, flipped and shifted at random.
 train = tf.data.Dataset.range(len(dataset.x_train))
 train = train.shuffle(len(dataset.x_train))
 train = train.batch(args.batch_size, drop_remainder=True).repeat()
 train = train.map(data.augmented(dataset)).prefetch(2).with_options(data.one_thread())
 
-# Validation: shuffled, too, but neither flipped nor shifted.
+# Validation: images as they are; shuffled, too, because workers will share it (step 5).
 validation = data.validation_batches(dataset, args.val_batch_size, args.seed)
 
 # The network: a wide residual network (Zagoruyko and Komodakis, 2016,
-# arXiv:1605.07146), simplified: it normalizes after each convolution, not before, and
-# has max-pooling between its three groups instead of strides.
+# arXiv:1605.07146), simplified: it normalizes after each 3x3 convolution, not before,
+# and has max-pooling between its three groups instead of strides.
 layers, l2 = tf.keras.layers, tf.keras.regularizers.L2(args.wd)
 
 
@@ -84,7 +84,7 @@ def cbr(x, filters):
 
 
 def conv_block(x, filters):
-    """Two cbr, and a way around them: a 1x1 convolution where the width changes."""
+    """Two cbr, with dropout between, and a shortcut: x, or a 1x1 convolution of it."""
     shortcut = x if x.shape[-1] == filters else conv(x, filters, 1)
     x = layers.Dropout(0.01)(cbr(x, filters))
     return layers.Add()([cbr(x, filters), shortcut])
@@ -105,19 +105,19 @@ if verbose:
 
 optimizer = tf.keras.optimizers.SGD(args.base_lr, momentum=0.9)
 
-# TODO: Step 3: Average the gradients of all workers before each update of the weights.
+# TODO: Step 3: Average all workers' gradients before each update: wrap the optimizer.
 
 model.compile(optimizer, loss="categorical_crossentropy", metrics=["accuracy"])
 callbacks = []
 
-# TODO: Step 4: Start from the same weights: every worker takes those of rank 0.
+# TODO: Step 4: Start from the same weights: add a callback that hands out rank 0's.
 
 workers = 1
 steps = len(dataset.x_train) // args.batch_size
 val_steps = -(-len(dataset.x_test) // args.val_batch_size)  # rounded up
 
 # TODO: Step 5: Share the epoch. Each of N workers takes an Nth of the training steps,
-# and an Nth of three rounds of validation, because random draws miss many in one.
+# and an Nth of three rounds of validation: at random, one round misses many images.
 
 # TODO: Step 6: Average the metrics of all workers before the callbacks below read them.
 
@@ -130,7 +130,7 @@ class Stopwatch(tf.keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
         self.started = time.perf_counter()
 
-    def on_test_begin(self, logs=None):
+    def on_test_begin(self, logs=None):  # validation begins: training has ended
         self.epoch_seconds = time.perf_counter() - self.started
 
     def on_epoch_end(self, epoch, logs=None):
