@@ -29,4 +29,4 @@ def test_without_jax_a_check_says_what_to_do_and_finds_nothing_right(
     program = tmp_path / "way_on.py"
     program.write_text("print('Hello')\n")
     with pytest.raises(course.CourseError, match="`make jax`"):
-        checks.report_on(1, "way_on", program)
+        checks.report_on("A", "way_on", program)
