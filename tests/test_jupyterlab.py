@@ -237,7 +237,7 @@ def test_an_exercise_is_written_and_checked_in_notebook_and_terminal(opened, lab
     has_run(page, run_cell(page, "from utils import check"))
     output = f"{run_cell(page, 'check(1)')} .jp-OutputArea"
     shown = wait_for_text(page, output, "StepMissing")
-    assert "Line 20 still says TODO: Step 1." in shown
+    assert "Line 16 still says TODO: Step 1." in shown
     assert "Traceback" not in shown
 
     select(page, "check(1)")
