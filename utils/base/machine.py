@@ -79,8 +79,8 @@ def _finds_cudnn() -> bool:
 
 def installed() -> int:
     """The number of NVIDIA GPUs in this machine, whoever can use them."""
-    if "gpus" in pretended():
-        return pretended()["gpus"]
+    if (count := pretended().get("gpus")) is not None:
+        return count
     return len(list(Path("/dev").glob("nvidia[0-9]*"))) or _listed_by_nvidia_smi()
 
 
@@ -108,8 +108,8 @@ def _listed_by_nvidia_smi() -> int:
 def cores() -> int:
     """How many processor cores this process may use, in a container no more than its
     limit (`docker run --cpus 2`, a pod's `cpu`), which leaves all of them visible."""
-    if "cores" in pretended():
-        return pretended()["cores"]
+    if count := pretended().get("cores"):
+        return count
     if hasattr(os, "sched_getaffinity"):
         return max(1, min(len(os.sched_getaffinity(0)), int(_limit(CGROUP))))
     return os.cpu_count() or 1

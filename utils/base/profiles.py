@@ -124,8 +124,8 @@ def profile(name: str, alone: bool = False) -> Settings:
         selected = replace(selected, workers=1)
     elif name == "gpu":
         selected = replace(selected, workers=max(selected.workers, machine.gpus()))
-    if not alone and "workers" in machine.pretended():
-        selected = replace(selected, workers=machine.pretended()["workers"])
+    if not alone and (workers := machine.pretended().get("workers")):
+        selected = replace(selected, workers=workers)
     if name == "gpu" and machine.gpus() < selected.workers:
         return replace(PROFILES["cpu"], name=name, workers=selected.workers)
     return selected

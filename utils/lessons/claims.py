@@ -39,9 +39,15 @@ class Claim:
         side = self.side if self.true else f"not {self.side}"
         return f"value {_short(self.value)}, {side} the bound {_short(self.bound)}"
 
+    @property
+    def said(self) -> str:
+        """The sentence, with its numbers if it has some."""
+        return f"{self.sentence} ({self.numbers})" if self.numbers else self.sentence
+
     def __repr__(self) -> str:
-        said = f"{self.sentence} ({self.numbers})" if self.numbers else self.sentence
-        return f"✓ {said}" if self.true else f"✗ Not true here: {said}\n{REPORT}"
+        if self.true:
+            return f"✓ {self.said}"
+        return f"✗ Not true here: {self.said}\n{REPORT}"
 
     def _repr_mimebundle_(self, **_) -> tuple[dict, dict]:
         """For Jupyter: the text, and in its metadata what `shown` reads."""

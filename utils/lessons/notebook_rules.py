@@ -165,7 +165,7 @@ def claims_are_true(notebook: NotebookNode) -> Iterator[str]:
             )
         for claim in said:
             if not claim.true:
-                yield f"{place} says what is not true here: {_in_words(claim)}"
+                yield f"{place} says what is not true here: {claim.said}"
 
 
 def _claims_have_margins(notebook: NotebookNode, least: float) -> Iterator[str]:
@@ -173,13 +173,9 @@ def _claims_have_margins(notebook: NotebookNode, least: float) -> Iterator[str]:
         for claim in claims.shown(cell.outputs):
             if claim.true and claim.margin is not None and claim.margin < least:
                 yield (
-                    f"{place} is nearly untrue: {_in_words(claim)}: its margin is "
+                    f"{place} is nearly untrue: {claim.said}: its margin is "
                     f"{claim.margin:.3g}, let it be {least:g} at least"
                 )
-
-
-def _in_words(claim: claims.Claim) -> str:
-    return f"{claim.sentence} ({claim.numbers})" if claim.numbers else claim.sentence
 
 
 def outputs_are_short(notebook: NotebookNode) -> Iterator[str]:

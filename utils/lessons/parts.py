@@ -24,7 +24,7 @@ def called(part: Part) -> str:
 
 def title(part: Part) -> str:
     """The same where a sentence or a paragraph begins, or the part stands by itself."""
-    return f"{'Step' if isinstance(part, int) else 'Task'} {part}"
+    return called(part).title()
 
 
 def number(part: Part) -> int:

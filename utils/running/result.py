@@ -1,5 +1,6 @@
 """What came of running a program: its log, its history, what its workers left."""
 
+from collections import deque
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -86,7 +87,8 @@ class Run:
 
     def tail(self, lines: int = 10) -> str:
         """The last lines that the workers printed."""
-        return "\n".join(self.lines()[-lines:]).rstrip()
+        with self.log.open(encoding="utf-8") as log:
+            return "".join(deque(tensorflow_log.left_out(log), maxlen=lines)).rstrip()
 
     def recording(self, rank: int):
         """What `rank` recorded in a run started with `record=...`."""
