@@ -34,10 +34,10 @@ course: setup jax xprof ## execute all notebooks on this machine and list how th
 	@$(BIN)/course notebooks $(if $(CI),--jobs 3)
 
 # What is wrong with more workers than two, and isn't just slow.
-crowd: setup ## execute notebooks 03 to 10 with 3 workers, then 8, on however few cores (hours)
+crowd: setup ## execute notebooks 03 to 09 and 15 to 17 with 3 workers, then 8, on however few cores (hours)
 	@for workers in 3 8; do \
 	    COURSE_PROFILE=ci COURSE_PRETEND=workers=$$workers $(BIN)/course notebooks \
-	        03 04 05 06 07 08 09 10 || failed=1; \
+	        03 04 05 06 07 08 15 16 || failed=1; \
 	done; exit $${failed:-0}
 
 site: setup ## build the site from what `make course` executed
@@ -64,22 +64,22 @@ soak: setup ## run, interrupt and kill at random for 20 minutes; is anything lef
 wheel: setup ## keep the Horovod that was built, for other machines: wheels/
 	@$(or $(PYTHON3),$(error $(NO_PYTHON))) utils/setup/install.py wheel
 
-spark: ## add Spark for notebook 18 (400 MB; needs Java 17 or 21)
+spark: ## add Spark for notebook 23 (400 MB; needs Java 17 or 21)
 	@$(or $(PYTHON3),$(error $(NO_PYTHON))) utils/setup/install.py spark
 
-jax: ## add Keras 3 with JAX for notebook 23, in .venv-jax (160 MB)
+jax: ## add Keras 3 with JAX for notebook 30, in .venv-jax (160 MB)
 	@$(or $(PYTHON3),$(error $(NO_PYTHON))) utils/setup/install.py jax
 
 # The package index has PyTorch for Linux with CUDA only.
-torch: ## add PyTorch for notebook 23, in .venv-torch (3 GB on Linux)
+torch: ## add PyTorch for notebook 30, in .venv-torch (3 GB on Linux)
 	@$(or $(PYTHON3),$(error $(NO_PYTHON))) utils/setup/install.py torch
 
-xprof: ## add TensorBoard's profiler for notebook 20, in .venv-xprof (140 MB)
+xprof: ## add TensorBoard's profiler for notebook 18, in .venv-xprof (140 MB)
 	@$(or $(PYTHON3),$(error $(NO_PYTHON))) utils/setup/install.py xprof
 
-# What can't be added is missed by nobody but notebook 18, which says so, as do tests.
+# What can't be added is missed by nobody but notebook 23, which says so, as do tests.
 # Not each of these systems has AWS's command line.
-cluster: ## add Slurm, sshd and aws for notebook 18 (Debian, Ubuntu; as root)
+cluster: ## add Slurm, sshd and aws for notebook 23 (Debian, Ubuntu; as root)
 	@$(call add,slurm-wlm munge libpmix-dev openssh-server \
 	    $$(apt-cache --names-only search '^awscli$$' | cut --delimiter ' ' --fields 1),\
 	    Slurm and sshd were)

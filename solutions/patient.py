@@ -2,7 +2,7 @@
 
     course run -np 2 solutions/patient.py
 
-Notebook 12 gives it one fault at a time.
+Notebook 22 gives it one fault at a time.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Notebook 23: one training in four frameworks, and programs run beside the course."""
+"""Notebook 30: one training in four frameworks, and programs run beside the course."""
 
 import re
 import subprocess

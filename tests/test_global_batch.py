@@ -1,4 +1,4 @@
-"""What notebook 10 measures and draws, and the exact shard of the validation images."""
+"""What notebook 16 measures and draws, and the exact shard of the validation images."""
 
 import json
 from dataclasses import replace

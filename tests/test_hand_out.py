@@ -38,7 +38,7 @@ def first_part(tmp_path_factory):
 @pytest.fixture(scope="module")
 def longest(tmp_path_factory):
     folder = tmp_path_factory.mktemp("class") / "course"
-    return hand_out.hand_out(folder, "16")
+    return hand_out.hand_out(folder, "21")
 
 
 def answers(name: str) -> dict[int, set[str]]:
@@ -172,7 +172,7 @@ def test_a_learner_checks_and_gets_hints_there(first_part, tmp_path):
 
 @pytest.mark.parametrize(
     ("until", "message"),
-    [("44", "there is no lesson 44"), ("01", "no answers"), ("17", "show them all")],
+    [("44", "there is no lesson 44"), ("01", "no answers"), ("22", "show them all")],
 )
 def test_what_can_not_be_handed_out_is_refused(tmp_path, until, message):
     with pytest.raises(course.CourseError, match=message):

@@ -444,8 +444,8 @@ def home() -> Path:
     return home
 
 
-REAL = [*((f"{number:02}", False) for number in (*range(9), 13)), ("01", True)]
-REAL += [("08", True), ("13", True)]
+REAL = [*((f"{number:02}", False) for number in (*range(9), 10)), ("01", True)]
+REAL += [("08", True), ("10", True)]
 
 
 @pytest.mark.slow

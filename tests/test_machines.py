@@ -28,7 +28,7 @@ from utils.training import leaderboard
 NOTEBOOKS = sorted((course.PACKAGE_ROOT / "notebooks").glob("*.ipynb"))
 ALONE = "01"  # trains with one worker
 # Hosts that are one machine would choose the same GPUs; MPI alone has none.
-HIDE_GPUS = ("11", "18", "22")
+HIDE_GPUS = ("20", "23", "27")
 CORES, GPUS = (2, 4, 8, 16, 64), (0, 1, 2, 8)
 WORKERS = (1, 2, 3, 8, 16)
 
@@ -244,7 +244,7 @@ def cell_starts(pretend, monkeypatch):
 
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_a_gpu_that_its_lesson_hides_is_split_all_the_same(count, cell_starts):
-    ((command, seen),) = cell_starts("17", "SPLIT", count)
+    ((command, seen),) = cell_starts("14", "SPLIT", count)
     assert "set_logical_device_configuration" in command[-1]
     assert seen == count
 
@@ -259,7 +259,7 @@ def test_a_gpu_that_its_lesson_hides_is_shown_all_the_same(count, cell_starts, c
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_a_gpu_and_a_processor_are_compared_fairly(count, pretend, capsys):
     """With all cores, the same network and batch, and in float32 on both."""
-    (path,) = [path for path in NOTEBOOKS if path.name.startswith("09")]
+    (path,) = [path for path in NOTEBOOKS if path.name.startswith("15")]
     cells = [cell.source for cell in nbformat.read(path, 4).cells]
     (code,) = [cell for cell in cells if cell.startswith("from utils import gpus\n")]
     (typed,) = [cell for cell in cells if "CUDA_VISIBLE_DEVICES=-1 course run" in cell]

@@ -1,4 +1,4 @@
-"""Memory: the figures of notebook 21 say what is given to them, and its measurement
+"""Memory: the figures of notebook 28 say what is given to them, and its measurement
 notices what is held."""
 
 import json

@@ -1,4 +1,4 @@
-"""What notebook 17 says about the strategies is what happens under each."""
+"""What notebook 14 says about the strategies is what happens under each."""
 
 import types
 from unittest import mock
@@ -194,7 +194,7 @@ def test_the_chart_is_whole_and_in_words():
 
 
 class Gpus:
-    """TensorFlow's configuration of GPUs, as far as notebook 17 splits one of them."""
+    """TensorFlow's configuration of GPUs, as far as notebook 14 splits one of them."""
 
     def __init__(self, count):
         self.there = [f"GPU:{number}" for number in range(count)]
@@ -219,7 +219,7 @@ class Gpus:
 
 @pytest.mark.parametrize("count", [1, 2, 8])
 def test_one_gpu_is_split_however_many_there_are(count, capsys):
-    path = course.PACKAGE_ROOT / "notebooks" / "17_choose_a_strategy.ipynb"
+    path = course.PACKAGE_ROOT / "notebooks" / "14_choose_a_strategy.ipynb"
     cells = [cell.source for cell in notebook_rules.read(path).cells]
     (source,) = [text for text in cells if "SPLIT = " in text]
     names = {}

@@ -1,4 +1,4 @@
-"""What notebook 22 reads off, calculates, draws and quotes."""
+"""What notebook 27 reads off, calculates, draws and quotes."""
 
 import itertools
 import types
@@ -39,7 +39,7 @@ def test_a_ring_sends_the_fewest_bytes_in_the_most_messages():
     counts = {law: of(64) for law, of in wires.LAWS.items()}
     assert max(counts, key=lambda law: counts[law][0]) == "ring"
     assert min(counts, key=lambda law: counts[law][1]) == "ring"
-    # As the cost model of notebook 09 has it.
+    # As the cost model of notebook 15 has it.
     model = cost_model.CostModel(0, 0, 0, message=2e-5, byte=1 / 1.25e9)
     network = cost_model.Network("one", 1_000_000)
     ring = wires.seconds("ring", 64, network.bytes, 2e-5, 1.25e9)

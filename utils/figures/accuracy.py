@@ -1,4 +1,4 @@
-"""The figures of notebook 10: what the global batch does to accuracy, and to time."""
+"""The figures of notebook 16: what the global batch does to accuracy, and to time."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""The figures of notebook 20."""
+"""The figures of notebook 18."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""The figures of notebook 21: what takes memory, and what data parallelism ends at."""
+"""The figures of notebook 28: what takes memory, and what data parallelism ends at."""
 
 from collections.abc import Mapping
 

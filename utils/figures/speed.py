@@ -1,4 +1,4 @@
-"""The figures of notebook 09."""
+"""The figures of notebook 15."""
 
 import statistics
 from collections.abc import Mapping, Sequence

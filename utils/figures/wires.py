@@ -1,4 +1,4 @@
-"""The figures of notebook 22."""
+"""The figures of notebook 27."""
 
 from collections.abc import Callable, Mapping, Sequence
 

@@ -1,7 +1,7 @@
 """The course as a class gets it: a folder without the answers, whose checks work.
 
 Lessons show answers, too: `scaled.py` begins with the six steps of `fashion_mnist.py`,
-and notebook 15 runs the finished many_workers.py. So a hand-out ends with a lesson, and
+and notebook 12 runs the finished many_workers.py. So a hand-out ends with a lesson, and
 keeps back what no lesson up to that one shows (SHOWN_BY).
 """
 
@@ -17,12 +17,13 @@ from utils.lessons import hints, markup, outline
 # The first lesson that shows how a program is done; those that aren't here are never
 # shown before EVERYTHING, which compares all of them line by line.
 SHOWN_BY = {
-    outline.FIRST: "09",  # the later exercises begin with it
-    "custom_loop": "14",  # it is run after each of its tasks
-    "many_workers": "15",  # the finished program is run, with apparatus
-    "servers": "16",  # likewise
+    outline.FIRST: "14",  # scaled.py, of lesson 16, begins with it
+    "mirrored": "14",
+    "custom_loop": "11",  # it is run after each of its tasks
+    "many_workers": "12",  # the finished program is run, with apparatus
+    "servers": "13",  # likewise
 }
-EVERYTHING = "17"
+EVERYTHING = "22"
 
 # What any lesson needs. The tests and the handbook have answers in them.
 ALWAYS = (
@@ -38,9 +39,9 @@ PAGES = ("glossary.md", "clinic.md", "clusters.md", "gpus.md")
 WHEELS = course.PACKAGE_ROOT / "wheels"
 
 # What of the library has answers in it, and the lesson that needs it.
-LIBRARY = {"utils/measure/programs": "09", "utils/checking/clinic.toml": "12"}
+LIBRARY = {"utils/measure/programs": "15", "utils/checking/clinic.toml": "22"}
 
-# Programs of the course that an exercise of lesson 08 is to end as.
+# Programs of the course that an exercise of lesson 09 is to end as.
 OWN_WAYS = ("waves_distributed.py",)
 
 

@@ -1,4 +1,4 @@
-"""Notebook 23: the six steps in four frameworks, and what the four programs end with.
+"""Notebook 30: the six steps in four frameworks, and what the four programs end with.
 
 The programs are in solutions/four_ways; each gets the same images, order and first
 weights in a file, and leaves the weights and the losses that it ends with in another.

@@ -485,7 +485,7 @@ def set_up(home):
 
 
 def add_spark(home):
-    """What notebook 18 asks for; nothing of what is there is changed."""
+    """What notebook 23 asks for; nothing of what is there is changed."""
     print("Spark: 400 MB to fetch, unless it is there already ...", flush=True)
     with claimed(home):
         exact = ("--no-deps", "--require-hashes", "--requirements", SPARK_LOCK)
@@ -508,7 +508,7 @@ def keep_wheel(home):
 
 
 def add_beside(home, name):
-    """What notebooks 20 and 23 ask for, in an environment of its own, in which the
+    """What notebooks 18 and 30 ask for, in an environment of its own, in which the
     course's package is found. In the course's, TensorFlow would import JAX each time,
     PyTorch would bring another NCCL than the one that Horovod was built with, and
     XProf fifty packages."""
