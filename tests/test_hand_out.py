@@ -38,7 +38,7 @@ def first_part(tmp_path_factory):
 @pytest.fixture(scope="module")
 def longest(tmp_path_factory):
     folder = tmp_path_factory.mktemp("class") / "course"
-    return hand_out.hand_out(folder, "21")
+    return hand_out.hand_out(folder, "20")
 
 
 def answers(name: str) -> dict[int, set[str]]:

@@ -10,7 +10,7 @@ import pytest
 
 from utils.base import course
 from utils.grading import hand_out
-from utils.lessons import handbook, notebook_rules, outline
+from utils.lessons import handbook, outline
 from utils.measure import room
 
 LESSONS = [
@@ -87,19 +87,8 @@ def test_each_page_on_a_lesson_is_on_one_that_there_is():
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.number)
-def test_a_page_answers_each_prediction_of_its_notebook(lesson):
+def test_a_page_has_its_parts(lesson):
     text = handbook.page(lesson).read_text()
-    cells = notebook_rules.read(
-        course.PACKAGE_ROOT / f"notebooks/{lesson.name}.ipynb"
-    ).cells
-    texts = [" ".join(cell.source.split()) for cell in cells]
-    asked = [text for text in texts if re.search(r"\*\*Predict[.:]", text)]
-    answered = handbook.predictions(text)
-    for words in answered:
-        assert any(words in cell for cell in asked), f"no prediction asks: {words}"
-    for cell in asked:
-        question = cell[cell.index("**Predict") :]
-        assert any(words in cell for words in answered), f"not answered: {question}"
     assert text.startswith(f"# {lesson.number} ")
     for part in ("Aims", "Say before", "Where people get stuck", "What to skip"):
         assert f"\n## {part}\n" in text, part

@@ -29,6 +29,7 @@ _NAMES = {
     "write_steps": "lessons.work",
     "render": "lessons.markup",
     "claim": "lessons.claims",
+    "beside_reference": "lessons.reference",
     "hint": "lessons.progress",
     "Progress": "lessons.progress",
 }

@@ -7,7 +7,6 @@ timetables: each a list of days, each day a list of a lesson's number, or of min
 what they are for.
 """
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -123,12 +122,6 @@ def generated() -> dict[Path, str]:
             path.name, old, outline.BEGIN, outline.END, content
         )
     return texts
-
-
-def predictions(text: str) -> list[str]:
-    """The words of a notebook's questions that a page answers, in its order."""
-    part = text.partition("## Predictions")[2].partition("\n## ")[0]
-    return re.findall(r"^- \*(.+?)\* ", part, re.MULTILINE)
 
 
 def main() -> None:
