@@ -28,7 +28,8 @@ class Notebook:
     """A lesson.
 
     name: of its file, without .ipynb; it begins with its number. title: its heading.
-    teaches: what one learns, for README. minutes: what a learner should set aside.
+    teaches: what one learns, for README. minutes: what a learner should set aside, by
+    minutes.py. lines: those that a learner writes besides the exercise's.
     needs: what must work on a machine, in the words of `course doctor`. devices: what
     it is better with, for README. exercise: the program that it is about.
     """
@@ -40,6 +41,7 @@ class Notebook:
     needs: tuple[str, ...] = ()
     devices: str = ""
     exercise: str = FIRST
+    lines: int = 0
 
     @property
     def number(self) -> str:
