@@ -37,7 +37,7 @@ def test_readme_is_short():
     assert {"INSTALL", "CONTRIBUTING", "BENCHMARKS"} <= {page.stem for page in PAGES}
     text = (ROOT / "README.md").read_text()
     generated = outline.overview()
-    assert len(text.replace(generated, "").split()) < 1_200
+    assert len(text.replace(generated, "").split()) < 1_300
 
 
 def test_the_map_names_every_room():
