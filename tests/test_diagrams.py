@@ -9,7 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import imread
 from matplotlib.text import Text
 
-from utils.figures import diagrams, memory, style
+from utils.figures import diagrams, memory, style, workers
 
 SMALLEST_TYPE = 8  # points
 
@@ -41,6 +41,8 @@ DRAWINGS = {
     "fully sharded": memory.fully_sharded,
     "pipeline": memory.pipeline,
     "tensor parallel": memory.tensor_parallel,
+    "two workers": workers.two_workers,
+    "mirrored": workers.mirrored,
 }
 
 

@@ -121,7 +121,7 @@ def test_the_doctor_reports_what_there_is(counts, probes):
     if not gpus:
         assert (on_gpus, found) == (
             [],
-            "none, and none needed: a core stands in for each",
+            "none, and none needed: workers share the cores",
         )
         return
     ((command, environment),) = on_gpus
