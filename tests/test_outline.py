@@ -31,10 +31,28 @@ def test_what_notebooks_need_are_lines_of_the_doctor():
 
 def test_readme_has_its_table():
     readme = (course.PACKAGE_ROOT / "README.md").read_text()
-    assert f"{outline.BEGIN}\n\n{outline.table()}\n\n{outline.END}" in readme
+    assert f"{outline.BEGIN}\n\n{outline.overview()}\n\n{outline.END}" in readme
     assert len(re.findall(r"^\| \d\d \| \[", readme, re.MULTILINE)) == len(
         OUTLINE.notebooks
     )
+
+
+def test_every_lesson_is_on_one_route_and_in_a_part():
+    numbers = [lesson.number for lesson in OUTLINE.notebooks.values()]
+    assert set(OUTLINE.parts) <= set(numbers)
+    assert min(OUTLINE.parts) == numbers[0]
+    for number in numbers:
+        on = [r for r in OUTLINE.routes if r.lessons[0] <= number <= r.lessons[1]]
+        assert len(on) == 1, number
+
+
+@pytest.mark.parametrize(
+    ("minutes", "words"),
+    [(20, "½ hour"), (60, "1 hour"), (95, "1½ hours"), (120, "2 hours")],
+)
+def test_hours_are_said_in_halves(minutes, words):
+    lessons = [outline.Notebook("00_a", "A", "a", m) for m in (minutes - 5, 5)]
+    assert outline.hours(lessons) == words
 
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.name)
@@ -95,6 +113,8 @@ def test_all_exercises_with_hints_are_there():
         ("minutes = 15", "hours = 1"),
         ("[exercises.", "[programs."),
         ("worlds = ", "worlds "),
+        ("[[routes]]", "[[ways]]"),
+        ("about = ", "says = "),
     ],
 )
 def test_nonsense_is_an_error_that_names_the_file(tmp_path, old, new):

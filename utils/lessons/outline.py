@@ -1,13 +1,13 @@
 """The course as data: outline.toml, its notebooks and its exercises with their parts.
 
-python -m utils.lessons.outline    # writes README's table of notebooks anew
+python -m utils.lessons.outline    # writes README's routes and table of lessons anew
 """
 
 import functools
 import math
 import re
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import tomli
@@ -28,7 +28,8 @@ class Notebook:
     """A lesson.
 
     name: of its file, without .ipynb; it begins with its number. title: its heading.
-    teaches: what one learns, for README. minutes: what a learner should set aside.
+    teaches: what one learns, for README. minutes: what a learner should set aside, by
+    minutes.py. lines: those that a learner writes besides the exercise's.
     needs: what must work on a machine, in the words of `course doctor`. devices: what
     it is better with, for README. exercise: the program that it is about.
     """
@@ -40,10 +41,21 @@ class Notebook:
     needs: tuple[str, ...] = ()
     devices: str = ""
     exercise: str = FIRST
+    lines: int = 0
 
     @property
     def number(self) -> str:
         return self.name[:2]
+
+
+@dataclass(frozen=True)
+class Route:
+    """A way through the course. lessons: the numbers of its first and its last; about:
+    what one learns on it."""
+
+    title: str
+    lessons: tuple[str, str]
+    about: str
 
 
 @dataclass(frozen=True)
@@ -82,10 +94,13 @@ class Exercise:
 
 @dataclass(frozen=True)
 class Outline:
-    """The whole course, each part by its name, in its order."""
+    """The whole course, each thing by its name, in its order. parts: their titles, by
+    the number of the lesson that each begins with."""
 
     notebooks: dict[str, Notebook]
     exercises: dict[str, Exercise]
+    parts: dict[str, str] = field(default_factory=dict)
+    routes: tuple[Route, ...] = ()
 
 
 @functools.cache
@@ -100,12 +115,17 @@ def read(path: Path = FILE) -> Outline:
         exercises = {
             name: _exercise(name, facts) for name, facts in data["exercises"].items()
         }
+        routes = tuple(
+            Route(**facts | {"lessons": tuple(facts["lessons"])})
+            for facts in data["routes"]
+        )
+        parts_of_it = dict(data["parts"])
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise course.CourseError(
             f"{course.shown(path)} can't be read as the course's outline: "
             f"{type(error).__name__}: {error}."
         ) from None
-    return Outline(notebooks, exercises)
+    return Outline(notebooks, exercises, parts_of_it, routes)
 
 
 def _exercise(name: str, facts: dict) -> Exercise:
@@ -152,23 +172,50 @@ def only(notebooks: Collection[str], exercises: Collection[str]) -> str:
     return "".join(kept)
 
 
+def hours(lessons: Iterable[Notebook]) -> str:
+    """How long these lessons take together, such as "3½ hours"."""
+    halves = round(sum(lesson.minutes for lesson in lessons) / 30)
+    whole, half = divmod(halves, 2)
+    return f"{whole or ''}{'½' if half else ''} hour{'s' if halves > 2 else ''}"
+
+
+def routes() -> str:
+    """The ways through the course with their hours, in Markdown."""
+    lessons = read().notebooks.values()
+    lines = []
+    for route in read().routes:
+        first, last = route.lessons
+        taken = [lesson for lesson in lessons if first <= lesson.number <= last]
+        if taken:
+            which = f"lessons {first} to {last}, {hours(taken)}"
+            lines.append(f"- **{route.title}** ({which}). {route.about}")
+    return "\n".join(lines)
+
+
 def table() -> str:
-    """README's table of the notebooks, in Markdown."""
+    """README's table of the lessons, in Markdown."""
     rows = [
-        "| No. | Notebook | What you learn | Minutes | Better with |",
+        "| No. | Lesson | What you learn | Minutes | Better with |",
         "|---|---|---|---|---|",
     ]
     for lesson in read().notebooks.values():
+        if lesson.number in read().parts:
+            rows.append(f"| | **{read().parts[lesson.number]}** | | | |")
         link = f"[{lesson.title}](notebooks/{lesson.name}.ipynb)"
         cells = (lesson.number, link, lesson.teaches, str(lesson.minutes))
         rows.append(f"| {' | '.join((*cells, lesson.devices))} |".replace("  |", " |"))
     return "\n".join(rows)
 
 
+def overview() -> str:
+    """What README has of this: the ways through the course, and the lessons."""
+    return f"{routes()}\n\n{table()}"
+
+
 def main() -> None:
     readme = course.PACKAGE_ROOT / "README.md"
     old = readme.read_text("utf-8")
-    text = programs.between(readme.name, old, BEGIN, END, table())
+    text = programs.between(readme.name, old, BEGIN, END, overview())
     files.write_whole(readme, text)
 
 
