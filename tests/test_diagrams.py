@@ -9,7 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import imread
 from matplotlib.text import Text
 
-from utils.figures import diagrams, memory, style, workers
+from utils.figures import diagrams, feeding, memory, style, workers
 
 SMALLEST_TYPE = 8  # points
 
@@ -38,6 +38,9 @@ DRAWINGS = {
     "steps of 2": lambda: diagrams.ring_in_steps(2),
     "steps of 4": lambda: diagrams.ring_in_steps(4),
     "busiest wire": busiest_wire,
+    "unequal steps": feeding.unequal_steps,
+    "loss scale": memory.loss_scale_around_horovod,
+    "zero": memory.zero_step,
     "fully sharded": memory.fully_sharded,
     "pipeline": memory.pipeline,
     "tensor parallel": memory.tensor_parallel,
