@@ -38,6 +38,8 @@ DRAWINGS = {
     "steps of 2": lambda: diagrams.ring_in_steps(2),
     "steps of 4": lambda: diagrams.ring_in_steps(4),
     "busiest wire": busiest_wire,
+    "short and long steps": diagrams.short_and_long_steps,
+    "short and long steps of 8": lambda: diagrams.short_and_long_steps(8),
     "fully sharded": memory.fully_sharded,
     "pipeline": memory.pipeline,
     "tensor parallel": memory.tensor_parallel,
