@@ -21,7 +21,7 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from utils.base import course, files, machine, profiles, supervise
-from utils.lessons import markup, notebook_rules, outline, work
+from utils.lessons import markup, notebook_rules, outline, parts, work
 from utils.training import fetch
 
 # For a cell whose outputs are compared, on a busy machine. nbval waits so long for a
@@ -91,7 +91,9 @@ def parts_needed(notebook: Path) -> int:
     """How many parts of its exercise are done by the time that `notebook` ends."""
     name = outline.exercise_of(notebook.stem)
     if name != outline.FIRST:  # notebook and exercise are done together
-        return len(markup.parts_of(markup.source_of(name).read_text()))
+        until = outline.read().notebooks[notebook.stem].until
+        every = markup.parts_of(markup.source_of(name).read_text())
+        return parts.number(until) if until else len(every)
     return max(step_of(path) for path in discover() if path.name <= notebook.name)
 
 

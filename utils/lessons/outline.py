@@ -31,7 +31,8 @@ class Notebook:
     teaches: what one learns, for README. minutes: what a learner should set aside, by
     minutes.py. lines: those that a learner writes besides the exercise's.
     needs: what must work on a machine, in the words of `course doctor`. devices: what
-    it is better with, for README. exercise: the program that it is about.
+    it is better with, for README. exercise: the program that it is about. until: the
+    last part of that which it asks for, where a later lesson asks for the others.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Notebook:
     devices: str = ""
     exercise: str = FIRST
     lines: int = 0
+    until: Part | None = None
 
     @property
     def number(self) -> str:
