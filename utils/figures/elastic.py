@@ -89,7 +89,7 @@ def cost_of_saving(saving: float, failures: float) -> Figure:
     shares = elastic.share_lost(intervals, saving, failures)
     axis.plot(intervals / 60, shares, "-", label="both")
     axis.plot(intervals / 60, saving / intervals, "--", label="saving")
-    axis.plot(intervals / 60, intervals / 2 / failures, ":", label="doing again")
+    axis.plot(intervals / 60, intervals / 2 / failures, ":", label="repeating work")
     least = elastic.share_lost(best, saving, failures)
     axis.plot(best / 60, least, "o", color=VERMILION)
     axis.annotate(
@@ -101,6 +101,7 @@ def cost_of_saving(saving: float, failures: float) -> Figure:
     )
     axis.set(xscale="log", ylim=(0, 6 * least), xlabel="minutes between checkpoints")
     axis.set_ylabel("share of the time lost")
+    axis.xaxis.set_major_formatter("{x:g}")
     axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     axis.legend()
     return figure

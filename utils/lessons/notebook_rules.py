@@ -709,7 +709,6 @@ NOT_YET: tuple[str, ...] = (
     "15_measure_the_speedup",
     "16_keep_the_accuracy",
     "18_feed_the_workers",
-    "22_break_it_on_purpose",
     "23_run_on_a_cluster",
     "27_trust_the_wires",
     "28_fit_more_into_one_device",
