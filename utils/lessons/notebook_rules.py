@@ -692,7 +692,6 @@ STYLE: tuple[Rule, ...] = (
     it_says_where_it_was_run,
 )
 NOT_YET: tuple[str, ...] = (
-    "00_check_your_machine",
     "01_train_on_one_device",
     "02_share_the_gradients",
     "03_step_1_start_horovod",
@@ -708,10 +707,8 @@ NOT_YET: tuple[str, ...] = (
     "14_choose_a_strategy",
     "15_measure_the_speedup",
     "16_keep_the_accuracy",
-    "18_feed_the_workers",
     "23_run_on_a_cluster",
     "27_trust_the_wires",
-    "28_fit_more_into_one_device",
     "30_the_way_on",
     "31_capstone_doodles",
 )
