@@ -1,4 +1,4 @@
-"""The drawings of notebook 02: whole, readable, described, and true."""
+"""The lessons' drawings: whole, readable, described, and true."""
 
 import base64
 import io
@@ -9,7 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import imread
 from matplotlib.text import Text
 
-from utils.figures import diagrams, feeding, memory, style, workers
+from utils.figures import diagrams, elastic, feeding, memory, style, workers
 
 SMALLEST_TYPE = 8  # points
 
@@ -40,6 +40,7 @@ DRAWINGS = {
     "steps of 2": lambda: diagrams.ring_in_steps(2),
     "steps of 4": lambda: diagrams.ring_in_steps(4),
     "busiest wire": busiest_wire,
+    "commits": lambda: elastic.commits(every=10, dies_in=14, batches=20),
     "unequal steps": feeding.unequal_steps,
     "loss scale": memory.loss_scale_around_horovod,
     "zero": memory.zero_step,

@@ -704,8 +704,6 @@ NOT_YET: tuple[str, ...] = (
     "14_choose_a_strategy",
     "15_measure_the_speedup",
     "16_keep_the_accuracy",
-    "20_survive_a_crash",
-    "22_break_it_on_purpose",
     "23_run_on_a_cluster",
     "27_trust_the_wires",
     "30_the_way_on",
