@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from utils import Routes
 from utils.base import course
 from utils.checking import doctor, exercises, lab
 from utils.lessons import hints, markup, notebook_rules, notebooks, outline
@@ -50,9 +51,21 @@ def test_every_lesson_is_on_one_route_and_in_a_part():
     ("minutes", "words"),
     [(20, "½ hour"), (60, "1 hour"), (95, "1½ hours"), (120, "2 hours")],
 )
-def test_hours_are_said_in_halves(minutes, words):
-    lessons = [outline.Notebook("00_a", "A", "a", m) for m in (minutes - 5, 5)]
-    assert outline.hours(lessons) == words
+def test_the_hours_of_a_route_are_those_of_its_lessons(monkeypatch, minutes, words):
+    lessons = [
+        outline.Notebook(f"0{n}_a", "A", "a", m) for n, m in enumerate((minutes - 5, 5))
+    ]
+    whole = outline.Outline({lesson.name: lesson for lesson in lessons}, {})
+    monkeypatch.setattr(outline, "read", lambda: whole)
+    assert outline.Route("R", ("00", "01"), "r").hours == words
+    assert outline.Route("R", ("00", "01"), "r", ("00", "01")).minutes == minutes - 5
+    assert outline.Route("R", ("01", "09"), "r").minutes == 5
+
+
+def test_learners_see_each_route():
+    text = repr(Routes())
+    assert all(route.title in text for route in OUTLINE.routes if route.minutes)
+    assert "00 to 10" in text
 
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.name)

@@ -189,7 +189,7 @@ def test_equal_steps_are_equal_paths_from_stars_as_far_apart_as_the_starts(run):
     assert lengths == pytest.approx(np.array([0, 1, 3]) / np.sqrt(101), abs=1e-6)
     text = words(figure)
     assert "10% apart" in text
-    assert "weights in the end: 9% apart" in text
+    assert "weights at the end: 9% apart" in text
     assert "direction of most movement" in text
 
 

@@ -32,6 +32,7 @@ _NAMES = {
     "beside_reference": "lessons.reference",
     "hint": "lessons.progress",
     "Progress": "lessons.progress",
+    "Routes": "lessons.routes",
 }
 _MODULES = {
     module: room

@@ -178,6 +178,55 @@ def descent(paths: Mapping[int, Sequence[float]]) -> Diagram:
     return diagram
 
 
+def average_of_two_slopes(places: tuple[float, float], rate: float = 0.5) -> Diagram:
+    """Two workers at two places of the curve w²/2: the step that each one's gradient
+    asks for, and the step that the average of both gradients makes each of them take.
+    """
+    average = sum(places) / 2  # the slope of w²/2 is w
+    titles = ("Each takes its own gradient", "Both take the average gradient")
+    steps = [[-rate * place for place in places], [-rate * average] * 2]
+    said = [
+        f"worker {worker} goes {_way(place, step)}"
+        for own in steps
+        for worker, (place, step) in enumerate(zip(places, own, strict=True))
+    ]
+    diagram = Diagram(
+        8,
+        3.0,
+        f"A valley, w²/2, with worker 0 at {places[0]:g} and worker 1 at "
+        f"{places[1]:g}. With its own gradient, {said[0]} and {said[1]}. With the "
+        f"average of both gradients, {average:g}, {said[2]} and {said[3]}.",
+    )
+    axes = diagram.subplots(1, 2, sharex=True, sharey=True)
+    diagram.subplots_adjust(left=0.07, right=0.98, top=0.88, bottom=0.17, wspace=0.1)
+    reach = 1.4 * max(map(abs, places))
+    curve = np.linspace(-reach, reach, 100)
+    for ax, title, own in zip(axes, titles, steps, strict=True):
+        ax.plot(curve, curve**2 / 2, color=GREY, lw=1.5)
+        ax.set_title(title, fontsize=10)
+        ax.set(xlabel="weight w", xlim=(-reach, reach), ylim=(-0.35, reach**2 / 2))
+        for worker, (place, step) in enumerate(zip(places, own, strict=True)):
+            colour, height = (BLUE, ORANGE)[worker], place**2 / 2
+            ax.plot(place, height, "o", color=colour, ms=6)
+            draw_arrow(
+                ax, (place, height), (place + step, height + place * step), colour
+            )
+            words = f"worker {worker}: {_way(place, step)}"
+            side, gap = ("right", -0.07) if place > 0 else ("left", 0.07)
+            up = height + 0.12 * reach  # above the point, on the valley's side
+            draw_text(ax, place + gap * reach, up, words, align=side)
+        _open_axes(ax)
+    axes[0].set_ylabel("loss")
+    return diagram
+
+
+def _way(place: float, step: float) -> str:
+    """Where a step leads on the curve w²/2."""
+    if not step:
+        return "nowhere"
+    return "downhill" if place * step < 0 else "uphill"
+
+
 def parameter_server(workers: int) -> Diagram:
     """Every worker's gradients to one machine, and their sum back. For 2 to 8."""
     _must_fit(workers, 8)

@@ -692,7 +692,6 @@ STYLE: tuple[Rule, ...] = (
     it_says_where_it_was_run,
 )
 NOT_YET: tuple[str, ...] = (
-    "00_check_your_machine",
     "01_train_on_one_device",
     "02_share_the_gradients",
     "03_step_1_start_horovod",

@@ -6,7 +6,7 @@ python -m utils.lessons.outline    # writes README's routes and table of lessons
 import functools
 import math
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,12 +50,33 @@ class Notebook:
 
 @dataclass(frozen=True)
 class Route:
-    """A way through the course. lessons: the numbers of its first and its last; about:
-    what one learns on it."""
+    """A way through the course. lessons: the numbers of its first and its last; one_of:
+    of these a learner takes one; about: what one learns on it."""
 
     title: str
     lessons: tuple[str, str]
     about: str
+    one_of: tuple[str, ...] = ()
+
+    @property
+    def minutes(self) -> int:
+        """What a learner should set aside, with the longest of those to choose from."""
+        first, last = self.lessons
+        taken = {
+            lesson.number: lesson.minutes
+            for lesson in read().notebooks.values()
+            if first <= lesson.number <= last
+        }
+        choices = [taken.pop(number, 0) for number in self.one_of]
+        return sum(taken.values()) + max(choices, default=0)
+
+    @property
+    def hours(self) -> str:
+        """The same in words, such as "3½ hours"."""
+        halves = max(1, round(self.minutes / 30))
+        whole, half = divmod(halves, 2)
+        number = f"{whole or ''}{'½' if half else ''}"
+        return f"{number} hour{'s' if halves > 2 else ''}"
 
 
 @dataclass(frozen=True)
@@ -116,7 +137,12 @@ def read(path: Path = FILE) -> Outline:
             name: _exercise(name, facts) for name, facts in data["exercises"].items()
         }
         routes = tuple(
-            Route(**facts | {"lessons": tuple(facts["lessons"])})
+            Route(
+                facts["title"],
+                tuple(facts["lessons"]),
+                facts["about"],
+                tuple(facts.get("one_of", ())),
+            )
             for facts in data["routes"]
         )
         parts_of_it = dict(data["parts"])
@@ -172,24 +198,14 @@ def only(notebooks: Collection[str], exercises: Collection[str]) -> str:
     return "".join(kept)
 
 
-def hours(lessons: Iterable[Notebook]) -> str:
-    """How long these lessons take together, such as "3½ hours"."""
-    halves = round(sum(lesson.minutes for lesson in lessons) / 30)
-    whole, half = divmod(halves, 2)
-    return f"{whole or ''}{'½' if half else ''} hour{'s' if halves > 2 else ''}"
-
-
 def routes() -> str:
     """The ways through the course with their hours, in Markdown."""
-    lessons = read().notebooks.values()
-    lines = []
-    for route in read().routes:
-        first, last = route.lessons
-        taken = [lesson for lesson in lessons if first <= lesson.number <= last]
-        if taken:
-            which = f"lessons {first} to {last}, {hours(taken)}"
-            lines.append(f"- **{route.title}** ({which}). {route.about}")
-    return "\n".join(lines)
+    return "\n".join(
+        f"- **{route.title}** (lessons {' to '.join(route.lessons)}, {route.hours}). "
+        f"{route.about}"
+        for route in read().routes
+        if route.minutes
+    )
 
 
 def table() -> str:
