@@ -37,6 +37,7 @@ DRAWINGS = {
     "ring of 8": lambda: diagrams.ring(8),
     "steps of 2": lambda: diagrams.ring_in_steps(2),
     "steps of 4": lambda: diagrams.ring_in_steps(4),
+    "one worker stops": diagrams.one_worker_stops,
     "busiest wire": busiest_wire,
     "unequal steps": feeding.unequal_steps,
     "loss scale": memory.loss_scale_around_horovod,
