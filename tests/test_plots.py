@@ -66,6 +66,13 @@ def made_run(folder, workers):
     )
 
 
+def test_a_batch_size_has_its_point():
+    text = speeds.by_batch_size({1: 100.0, 64: 1300.0}).in_words()
+    assert "images per second by images in a batch" in text
+    assert "from 100" in text
+    assert "to 1,300" in text
+
+
 def sampled(rank, core, percent, gpus=(), in_use=()):
     """A reading of a watched worker, as far as the figure needs it."""
     reading = {"rank": rank, "core": core, "percent": percent}
@@ -189,7 +196,7 @@ def test_equal_steps_are_equal_paths_from_stars_as_far_apart_as_the_starts(run):
     assert lengths == pytest.approx(np.array([0, 1, 3]) / np.sqrt(101), abs=1e-6)
     text = words(figure)
     assert "10% apart" in text
-    assert "weights in the end: 9% apart" in text
+    assert "weights at the end: 9% apart" in text
     assert "direction of most movement" in text
 
 

@@ -214,7 +214,7 @@ def paths(runs: Mapping[str, Run]) -> Figure:
             axis.plot(path[:, 0] + star, path[:, 1], ms=size, label=name)
             axis.plot(star, 0, "k*", markersize=12)
         end = max(distance[-1] for distance in apart.values())
-        axis.set_title(f"{label}\nweights in the end: {end:.0%} apart", fontsize=10)
+        axis.set_title(f"{label}\nweights at the end: {end:.0%} apart", fontsize=10)
         axis.set_xlabel("direction of most movement", fontsize=9)
         axis.set_ylabel("direction of next most", fontsize=9)
         axis.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))

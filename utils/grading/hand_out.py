@@ -201,7 +201,7 @@ def _copy_named(root: Path, out: Path, texts: str, kept_back: list[str]) -> None
     """What these notebooks name of exercises/ and solutions/ and is not there yet."""
     pages = {f"exercises/{page}" for page in PAGES}
     named = set(re.findall(r"((?:exercises|solutions)/\w+(?:\.\w+|/))", texts))
-    if "utils import clinic" in texts:
+    if "clinic.admit" in texts:
         named.add("solutions/patient.py")
     for name in sorted(pages | named):
         path = root / name

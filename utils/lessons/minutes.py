@@ -15,7 +15,7 @@ import re
 from nbformat import NotebookNode
 
 from utils.base import course, files
-from utils.lessons import markup, notebook_rules, outline, parts, reference
+from utils.lessons import markup, notebook_rules, notebooks, outline, reference
 
 WORDS_A_MINUTE = 180
 MINUTES_A_LINE = 1.5
@@ -39,9 +39,9 @@ def lines(lesson: outline.Notebook) -> int:
     """The lines of code that a learner writes in a lesson: those of the parts of its
     exercise that it is the first to check, and those that the outline counts."""
     source = markup.source_of(lesson.exercise).read_text(encoding="utf-8")
-    last = _checked(lesson, source)
+    last = notebooks.parts_checked(notebook_of(lesson), source)
     earlier = [
-        _checked(other, source)
+        notebooks.parts_checked(notebook_of(other), source)
         for other in outline.read().notebooks.values()
         if other.exercise == lesson.exercise and other.number < lesson.number
     ]
@@ -81,18 +81,6 @@ def notebook_of(lesson: outline.Notebook) -> NotebookNode:
 
 def _texts(notebook: NotebookNode) -> list[str]:
     return [cell.source for _, cell in notebook_rules.cells_of(notebook, "markdown")]
-
-
-def _checked(lesson: outline.Notebook, source: str) -> int:
-    """How many parts of its exercise a lesson has checked when it ends."""
-    every = markup.parts_of(source)
-    checked = [0]
-    for _, cell in notebook_rules.cells_of(notebook_of(lesson), "code"):
-        for part in re.findall(r"(?<!\w)check\((?:(\d+)|\"([A-Z])\")", cell.source):
-            checked.append(parts.number(parts.of(*part)))
-        if re.search(r"(?<!\w)check\(exercise=", cell.source):
-            checked.append(len(every))
-    return max(checked)
 
 
 def main() -> None:
