@@ -39,6 +39,7 @@ DRAWINGS = {
     "ring of 8": lambda: diagrams.ring(8),
     "steps of 2": lambda: diagrams.ring_in_steps(2),
     "steps of 4": lambda: diagrams.ring_in_steps(4),
+    "one worker stops": diagrams.one_worker_stops,
     "busiest wire": busiest_wire,
     "commits": lambda: elastic.commits(every=10, dies_in=14, batches=20),
     "unequal steps": feeding.unequal_steps,

@@ -138,6 +138,16 @@ def test_each_rank_is_seen(draw, workers, tmp_path):
         assert re.search(rf"rank {rank}\b", text)
 
 
+def test_the_title_has_how_far_apart_accuracies_are(tmp_path):
+    run = made_run(tmp_path, 2)
+    title = training.accuracies({"": run}).axes[0].get_title()
+    assert f"{training.points_apart(run):.2f} percentage points" in title
+
+
+def test_the_waves_of_a_lesson_are_seen():
+    assert_all_is_seen(training.waves())
+
+
 def test_paths_say_in_the_legend_how_far_apart_many_workers_are(tmp_path):
     axis = training.paths({"before": made_run(tmp_path, 8)}).axes[0]
     assert axis.get_title().startswith("before\n")

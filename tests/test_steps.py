@@ -437,6 +437,7 @@ def test_an_excerpt_is_the_part_between_two_lines(copy):
     text = repr(work.excerpt("def cbr", "def conv_block"))
     assert text.startswith("def cbr(x, filters):")
     assert text.endswith("return layers.ReLU()(x)")
+    assert repr(work.excerpt("if is_root:", None)).splitlines()[-1].startswith("    ")
     with pytest.raises(course.CourseError, match="no part from `def nothing`"):
         work.excerpt("def nothing", "def conv_block")
 

@@ -349,6 +349,34 @@ def ring_states(workers: int) -> list[np.ndarray]:
     return states
 
 
+def one_worker_stops() -> Diagram:
+    """Two workers in time: one ends its training after an epoch, the other does not."""
+    diagram = Diagram(
+        8,
+        1.9,
+        "Two lanes of time. Both workers train and validate in epoch 1. Then rank 0, "
+        "with 0.86, stops, and its program goes on to its end. Rank 1, with 0.84, "
+        "begins epoch 2: it computes a gradient, and waits in the all-reduce for rank "
+        "0's. When rank 0's program ends, rank 1 fails.",
+    )
+    ax = diagram.subplots()
+    diagram.subplots_adjust(left=0.09, right=0.99, top=0.83, bottom=0.16)
+    for worker, score in enumerate(("0.86", "0.84")):
+        _block(ax, worker, 0, 3, BLUE, "trains epoch 1")
+        _block(ax, worker, 3, 1.8, GREEN, f"validates: {score}")
+    _block(ax, 0, 4.8, 2.9, GREY, "stops; tests, prints, ends")
+    _block(ax, 1, 4.8, 0.95, BLUE, "gradient")
+    _block(ax, 1, 5.75, 1.95, None, "waits for rank 0")
+    _block(ax, 1, 7.7, 1.1, ORANGE, "fails")
+    ax.axvline(7.7, color=INK, lw=2)
+    ax.set(xlim=(0, 8.9), ylim=(1.5, -0.5), xlabel="time", xticks=[])
+    ax.set_title("One worker stops, the other goes on", fontsize=10, loc="left")
+    ax.set_yticks([0, 1], ["rank 0", "rank 1"])
+    ax.tick_params(axis="y", length=0)
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    return diagram
+
+
 def busiest_wire(
     server: Callable[[int, float], float],
     ring: Callable[[int, float], float],

@@ -697,8 +697,6 @@ NOT_YET: tuple[str, ...] = (
     "05_step_3_average_the_gradients",
     "06_step_4_start_from_the_same_weights",
     "07_step_5_share_the_epoch",
-    "08_step_6_average_the_metrics",
-    "11_write_your_own_loop",
     "12_many_workers",
     "13_parameter_server",
     "14_choose_a_strategy",
