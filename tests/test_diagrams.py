@@ -44,6 +44,8 @@ DRAWINGS = {
     "unequal steps": feeding.unequal_steps,
     "loss scale": memory.loss_scale_around_horovod,
     "zero": memory.zero_step,
+    "short and long steps": diagrams.short_and_long_steps,
+    "short and long steps of 8": lambda: diagrams.short_and_long_steps(8),
     "fully sharded": memory.fully_sharded,
     "pipeline": memory.pipeline,
     "tensor parallel": memory.tensor_parallel,

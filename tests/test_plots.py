@@ -66,6 +66,13 @@ def made_run(folder, workers):
     )
 
 
+def test_a_batch_size_has_its_point():
+    text = speeds.by_batch_size({1: 100.0, 64: 1300.0}).in_words()
+    assert "images per second by images in a batch" in text
+    assert "from 100" in text
+    assert "to 1,300" in text
+
+
 def sampled(rank, core, percent, gpus=(), in_use=()):
     """A reading of a watched worker, as far as the figure needs it."""
     reading = {"rank": rank, "core": core, "percent": percent}

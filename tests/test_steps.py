@@ -77,7 +77,7 @@ PARTS = {
     "from_files": 4,
     "many_workers": 5,
     "mirrored": 4,
-    "scaled": 4,
+    "scaled": 3,
     "servers": 4,
     "survive": 4,
     "way_on": 4,

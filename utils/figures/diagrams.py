@@ -411,6 +411,49 @@ def _must_fit(workers: int, maximum: int) -> None:
         raise ValueError(f"this drawing is for 2 to {maximum} workers, not {workers}")
 
 
+def short_and_long_steps(workers: int = 4) -> Diagram:
+    """The updates of one worker, one update of several workers with one worker's
+    learning rate, and one with that many times the rate: where the slope hardly turns
+    from one update to the next, and where it turns quickly.
+
+    All workers together step in the direction of the first of the short steps.
+    """
+    diagram, ax = paper(
+        9,
+        3.4,
+        f"Left, later in training: one worker's {workers} short steps lie nearly on a "
+        f"line. One step of {workers} workers with the base learning rate ends where "
+        f"the first of these ends; with {workers} times the rate it ends close to the "
+        f"last. Right, new weights: the {workers} short steps turn away, and the long "
+        "step, which goes straight on, ends far from them.",
+    )
+    sides = {"later in training: the slope hardly turns": (0.3, 12)}
+    sides["new weights: the slope turns quickly"] = (4.8, 72)
+    for title, (left, turn) in sides.items():
+        angles = np.radians(np.linspace(0, turn, workers))
+        steps = 3.6 / workers * np.array([np.cos(angles), np.sin(angles)])
+        path = np.hstack([np.zeros((2, 1)), np.cumsum(steps, axis=1)])
+        path += np.array([[left], [1.1]])
+        for begin, end in zip(path.T[:-1], path.T[1:], strict=True):
+            draw_arrow(ax, begin, end, BLUE)
+        draw_arrow(ax, (left, 0.8), (left + 3.6 / workers, 0.8), ORANGE)
+        draw_arrow(ax, (left, 0.5), (left + 3.6, 0.5), GREEN)
+        ax.plot(*path[:, -1], "o", color=BLUE, ms=7)
+        # Where the long step would end, if it began where the short ones do.
+        ax.plot([left + 3.6] * 2, [0.5, 1.1], ":", color=GREEN, lw=1)
+        ax.plot(left + 3.6, 1.1, "o", color=GREEN, ms=7, mfc="white")
+        draw_text(ax, left, 3.2, title, size=11, align="left")
+    legend = {
+        f"1 worker: {workers} updates": (0.6, BLUE),
+        f"{workers} workers, base learning rate: 1 update": (2.7, ORANGE),
+        f"{workers} workers, {workers} times the rate: 1 update": (6.0, GREEN),
+    }
+    for label, (left, colour) in legend.items():
+        draw_arrow(ax, (left - 0.45, 0.15), (left - 0.08, 0.15), colour)
+        draw_text(ax, left, 0.15, label, align="left")
+    return diagram
+
+
 def paper(width: float, height: float, words: str) -> tuple[Diagram, Axes]:
     """A Diagram without axes, to draw on in inches from its lower left corner."""
     diagram = Diagram(width, height, words)

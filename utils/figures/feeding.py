@@ -70,7 +70,7 @@ def step_times(milliseconds: Mapping[str, float], computing: str) -> Figure:
     figure, axis = subplots(figsize=(8, 0.9 + 0.5 * len(milliseconds)))
     colours = [BLUE if way == computing else ORANGE for way in milliseconds]
     bars(axis, milliseconds, "{:.1f}", colours)
-    label = f"{computing}: computing alone"
+    label = f"{computing}: computing only"
     axis.axvline(milliseconds[computing], color=BLUE, ls="--", label=label)
     axis.set(xlabel="milliseconds for a step")
     figure.legend(loc="outside lower center", fontsize=9)

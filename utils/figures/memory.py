@@ -118,7 +118,7 @@ def loss_scale_around_horovod() -> Diagram:
     draw_text(ax, 3.3, 3.35, words, 9, "left", "bold", ORANGE)
     draw_box(ax, 5.9, 2.92, 1.6, 0.32, "update: SGD", edge=BLUE)
     columns = (
-        (0.95, "loss\nx scale", GREEN),
+        (1.02, "loss\nx scale", GREEN),
         (2.15, "way back\nin float16", GREY),
         (4.85, "÷ scale", GREEN),
         (6.0, "finite?", GREEN),
@@ -126,10 +126,10 @@ def loss_scale_around_horovod() -> Diagram:
     )
     for worker in range(2):
         y = 1.55 - 1.15 * worker
-        draw_text(ax, 0.32, y + 0.32, f"worker\n{worker}", 8.5, weight="bold")
+        draw_text(ax, 0.27, y + 0.32, f"worker\n{worker}", 8.5, weight="bold")
         for x, label, colour in columns:
             draw_box(ax, x - 0.42, y, 0.9, 0.62, label, edge=colour)
-        for start, end in ((1.43, 1.73), (5.33, 5.58), (6.48, 6.73)):
+        for start, end in ((1.5, 1.73), (5.33, 5.58), (6.48, 6.73)):
             draw_arrow(ax, (start, y + 0.31), (end, y + 0.31))
         draw_arrow(ax, (2.63, y + 0.31), (3.05, 1.3))
         draw_arrow(ax, (3.95, 1.3), (4.43, y + 0.31))
@@ -201,8 +201,8 @@ def fully_sharded() -> Diagram:
         8,
         3.3,
         "Fully sharded data parallelism. Three workers keep a third of each of three "
-        "layers. When layer 2 is computed, all three gather all of layer 2, and give "
-        "the foreign parts back after it. Each worker has a batch of its own.",
+        "layers. When layer 2 is computed, all three gather all of layer 2, and drop "
+        "the parts of the others after it. Each worker has a batch of its own.",
     )
     for worker in range(3):
         left = 0.2 + 2.6 * worker
@@ -227,7 +227,7 @@ def fully_sharded() -> Diagram:
         if worker:
             draw_arrow(ax, (left - 0.36, 1.79), (left - 0.04, 1.79), both=True)
     draw_text(
-        ax, 4, 0.48, "strong: kept; pale: came by wire, for as long as layer 2 is used"
+        ax, 4, 0.48, "strong color: kept; pale: gathered, only while layer 2 is used"
     )
     draw_text(ax, 4, 0.2, "weights travel twice a step, gradients once", colour=GREY)
     return diagram
@@ -275,8 +275,8 @@ def tensor_parallel() -> Diagram:
         2.9,
         "Tensor parallelism. Two workers get the same images. Each has half of the "
         "columns of a first matrix and half of the rows of a second, computes half of "
-        "the activations in between, and a sum that is not whole; an all-reduce adds "
-        "the two up, for both, in each pair of layers.",
+        "the activations in between, and a partial sum; an all-reduce adds the two up, "
+        "for both, in each pair of layers.",
     )
     for worker, colour in enumerate((BLUE, ORANGE)):
         y = 1.55 - 1.2 * worker

@@ -692,15 +692,12 @@ STYLE: tuple[Rule, ...] = (
     it_says_where_it_was_run,
 )
 NOT_YET: tuple[str, ...] = (
-    "01_train_on_one_device",
-    "02_share_the_gradients",
     "03_step_1_start_horovod",
     "04_step_2_speak_with_one_voice",
     "05_step_3_average_the_gradients",
     "06_step_4_start_from_the_same_weights",
     "07_step_5_share_the_epoch",
     "08_step_6_average_the_metrics",
-    "10_mirrored_strategy",
     "11_write_your_own_loop",
     "12_many_workers",
     "13_parameter_server",
