@@ -385,12 +385,8 @@ def _supervised(
 def _keep(executed: NotebookNode, ipynb: Path, html: Path, beside: Path) -> None:
     """Write the executed copy, HTML first, each in one go."""
     import nbformat
-    from nbconvert import HTMLExporter
 
-    # Output comes in pieces, which may end within a word: joined, as Jupyter does.
-    joined = ["nbconvert.preprocessors.CoalesceStreamsPreprocessor"]
-    exporter = HTMLExporter(embed_images=True, preprocessors=joined)
-    page, _ = exporter.from_notebook_node(
+    page, _ = _exporter().from_notebook_node(
         executed, {"metadata": {"name": ipynb.stem, "path": str(beside)}}
     )
     # Pages lead to pages.
@@ -398,6 +394,26 @@ def _keep(executed: NotebookNode, ipynb: Path, html: Path, beside: Path) -> None
     ipynb.parent.mkdir(parents=True, exist_ok=True)
     for path, text in ((html, page), (ipynb, nbformat.writes(executed) + "\n")):
         files.write_whole(path, text)
+
+
+def _exporter():
+    """nbconvert's for pages that need no other file.
+
+    Where it embeds images, it parses each piece of HTML by itself, and so ends a folded
+    block at its first blank line: a cell with such a block keeps its images outside.
+    """
+    from jinja2 import pass_context
+    from nbconvert import HTMLExporter
+
+    class Exporter(HTMLExporter):
+        @pass_context
+        def markdown2html(self, context, source):
+            self.embed_images = "<details>" not in source
+            return super().markdown2html(context, source)
+
+    # Output comes in pieces, which may end within a word: joined, as Jupyter does.
+    joined = ["nbconvert.preprocessors.CoalesceStreamsPreprocessor"]
+    return Exporter(embed_images=True, preprocessors=joined)
 
 
 def _judge(ipynb: Path, html: Path, profile: str) -> Result:
