@@ -74,7 +74,7 @@ jax: ## add Keras 3 with JAX for notebook 30, in .venv-jax (160 MB)
 torch: ## add PyTorch for notebook 30, in .venv-torch (3 GB on Linux)
 	@$(or $(PYTHON3),$(error $(NO_PYTHON))) utils/setup/install.py torch
 
-xprof: ## add TensorBoard's profiler for notebook 18, in .venv-xprof (140 MB)
+xprof: ## add TensorBoard's profiler for lesson 19, in .venv-xprof (140 MB)
 	@$(or $(PYTHON3),$(error $(NO_PYTHON))) utils/setup/install.py xprof
 
 # What can't be added is missed by nobody but notebook 23, which says so, as do tests.

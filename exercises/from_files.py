@@ -5,8 +5,8 @@
     course run -np 2 exercises/from_files.py -- --epochs 3 --epochs-done 1
 
 It begins as a Horovod program in which every worker reads all files, image by image.
-What is left to do: a part for each worker, whole batches, as many steps for all, and
-the place in the epoch at which a training goes on.
+What is left to do: a share for each worker, the same number of steps for all workers,
+the place in the epoch at which a training goes on after a crash, and whole batches.
 """
 
 import argparse
@@ -54,20 +54,20 @@ hvd.allreduce(0.0, name="written")  # ends when all have come
 files = sorted(tf.io.gfile.glob(f"{args.shards}/*.tfrecord"))
 names = tf.data.Dataset.from_tensor_slices(files)
 
-# TODO: Task A: Take a part of your own, before anything is shuffled. Of the files, so
-# that each is read by one worker: every Nth, from the one with your rank's number on.
+# TODO: Task A: Give each of the N workers its own share of the files, before anything is
+# shuffled: every Nth file, beginning with the one whose number is the worker's rank.
 
 records = names.interleave(tf.data.TFRecordDataset, cycle_length=4)
 
-# TODO: Task A: With fewer files than workers, somebody would have none. Then everybody
-# reads all of them, and they share out the records.
+# TODO: Task A: With fewer files than workers, some worker would have no file. In that case
+# every worker reads all files, and takes every Nth record instead.
 
 # Keep them in memory as they come: as bytes, and before anything random.
 records = records.cache()
 own_images = int(records.reduce(0, lambda count, _: count + 1))
 
-# TODO: Task C: Let all take as many steps as those who have the fewest images can. A
-# step is taken by all or by nobody.
+# TODO: Task B: Let all workers take the same number of training steps: as many as the worker
+# with the fewest images can take.
 steps = own_images // args.batch_size
 
 FEATURES = {
@@ -76,8 +76,8 @@ FEATURES = {
 }
 
 
-# TODO: Task B: Parse and augment a whole batch in one call. A call costs more than the
-# pixels of an image. Each image still has its own flip and shift.
+# TODO: Task D: Parse and augment a whole batch in one call, because a call costs more than
+# the pixels of an image. Each image still gets a flip and a shift of its own.
 def to_train_on(record):
     """An image to train on, and its label, of a record."""
     example = tf.io.parse_single_example(record, FEATURES)
@@ -90,16 +90,16 @@ def to_train_on(record):
 
 def rest_of(epoch, done):
     """The batches of an epoch that come after `done` others."""
-    # TODO: Task D: Let the order come from the seed and the epoch alone, so that it is
+    # TODO: Task C: Let the order follow from the seed and the epoch alone, so that it is
     # the same again after a crash.
     order = records.shuffle(own_images)
 
-    # TODO: Task B: Batches first, then the function.
+    # TODO: Task D: Make batches of records here, without the function.
     batches = order.map(to_train_on).batch(args.batch_size).take(steps)
 
-    # TODO: Task D: Leave out what was trained on, while it is still bytes.
+    # TODO: Task C: Leave out the `done` batches that were trained on before the crash.
 
-    # TODO: Task B: And here the function, now on whole batches.
+    # TODO: Task D: Apply the function here, to whole batches.
 
     return batches.prefetch(tf.data.AUTOTUNE)
 
@@ -123,7 +123,7 @@ if verbose:
     callbacks.append(tf.keras.callbacks.CSVLogger(history, append=True))
 
 for epoch in range(args.epochs_done, args.epochs):
-    # TODO: Task D: Only the epoch that was interrupted has something done.
+    # TODO: Task C: Only in the epoch that was interrupted are some steps done already.
     done = 0
 
     model.fit(

@@ -5,8 +5,8 @@
     course run -np 2 --elastic exercises/survive.py -- --epochs 2
 
 The second line goes on where the first has ended. It begins as a Horovod program that
-a crash throws back to its start. What is left to do: a checkpoint, going on from the
-newest whole one, on all workers, and going on without a worker that has died.
+a crash throws back to its start. What is left to do: save a checkpoint, go on from the
+newest complete one, on all workers, and go on without a worker that has died.
 """
 
 import argparse
@@ -49,7 +49,7 @@ args = parser.parse_args()
 data.seed_worker(args.seed)
 dataset = data.load(args.data, args.train_images)
 optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(momentum=0.9))
-# Without dropout: where its random numbers are, is in no checkpoint.
+# Without dropout, because the state of its random numbers is in no checkpoint.
 model = networks.wide_resnet(args.width, args.wd, dropout=0.0)
 model.compile(
     optimizer=optimizer,
@@ -64,23 +64,28 @@ epochs_done = 0
 
 def keep_checkpoint():
     """Keep a checkpoint of the epochs that are done, as one of the newest three."""
-    # TODO: Task A: Rank 0 alone writes, as all have the same. The manager takes the
-    # oldest away only when the new one is whole.
+    # TODO: Task A: Only rank 0 writes, because all workers have the same. The manager
+    # deletes the oldest checkpoint when the new one is complete.
     pass
 
 
 def restore_newest():
-    """Restore the newest checkpoint that is whole; return how many epochs it has done.
+    """Restore the newest complete checkpoint; return how many epochs are done in it.
 
-    0 without a checkpoint. Where there are some, but none is whole, the program ends:
-    to begin anew would write over them.
+    0 without a checkpoint. Where there are some, but none is complete, the program
+    ends: to begin anew would write over them.
     """
-    # TODO: Task B: Try them, the newest first, until one is whole: all of it can be
-    # read, and fits. Say which one isn't.
+    paths = survival.newest_first(args.checkpoint)
+
+    # TODO: Task B: Try them, one by one, until one is complete: all of it can be read, and
+    # it fits. Name each that isn't.
+
+    if paths:
+        raise SystemExit(f"None of {len(paths)} checkpoints is whole: {paths}")
     return 0
 
 
-# TODO: Task B: Go on from there. Rank 0 alone reads.
+# TODO: Task B: Go on from there. Only rank 0 reads.
 
 # TODO: Task D: Have a copy of the state in memory, to go back to when a worker dies.
 state = argparse.Namespace(epoch=epochs_done, images=0)
@@ -124,8 +129,8 @@ def train(state):
     ]
 
     # TODO: Task D: Commit the state to that copy now and then: what was done since the
-    # last commit is lost with a worker. Last of all callbacks, as it raises an
-    # exception when hosts have come or gone.
+    # last commit is lost with a worker. It is the last of all callbacks, because it
+    # raises an exception when hosts have come or gone.
 
     worker = hvd.rank(), hvd.size()
     validation = data.validation_shard(dataset, args.val_batch_size, *worker)

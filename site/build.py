@@ -137,9 +137,8 @@ def table(shown: set[str]) -> str:
         if not (name := re.search(r"notebooks/(\w+)\.ipynb", line)) or name[1] in shown
     ]
     return (
-        f"Together they take about {hours:.0f} hours. Each teaches something of its "
-        "own, has questions to answer before it shows, and exercises that check what "
-        "your program does.\n\n" + "\n".join(rows) + "\n"
+        f"Together they take about {hours:.0f} hours. There are several ways through "
+        f"them:\n\n{outline.routes()}\n\n" + "\n".join(rows) + "\n"
     )
 
 

@@ -35,13 +35,15 @@ option("--images", type=int, default=8_000, help="train each worker on at most s
 option("--base-lr", type=float, default=0.002, help="learning rate at the start")
 option("--train-images", type=int, default=3_700, help="take so many, of all classes")
 option("--data", choices=data.CHOICES, default="auto", help="data set")
+option("--classes", default=",".join(doodles.CLASSES), help="separated by commas")
 option("--seed", type=int, help="make weights and batches repeatable")
 option("--name", default="Horovod, model.fit", help="name on the leaderboard")
 args = parser.parse_args()
 
 verbose = 1 if hvd.rank() == 0 else 0
 data.seed_worker(args.seed)
-dataset = doodles.load(args.data, args.train_images)
+classes = tuple(args.classes.split(","))
+dataset = doodles.load(args.data, args.train_images, classes)
 train = data.training_batches(dataset, args.batch_size, args.seed)
 validation = data.validation_batches(dataset, 100, args.seed)
 # A worker's share of an epoch, and as many epochs as the budget has room for.

@@ -35,6 +35,7 @@ option(
 option("--base-lr", type=float, default=0.002, help="learning rate at the start")
 option("--train-images", type=int, default=3_700, help="take so many, of all classes")
 option("--data", choices=data.CHOICES, default="auto", help="data set")
+option("--classes", default=",".join(doodles.CLASSES), help="separated by commas")
 option("--seed", type=int, help="make weights and batches repeatable")
 option(
     "--name", default="MirroredStrategy, own loop", help="on the leaderboard, if any"
@@ -50,7 +51,8 @@ global_batch = args.batch_size * replicas
 data.seed_worker(args.seed)
 if args.seed is not None:  # or a GPU adds up in another order each time
     tf.config.experimental.enable_op_determinism()
-dataset = doodles.load(args.data, args.train_images)
+classes = tuple(args.classes.split(","))
+dataset = doodles.load(args.data, args.train_images, classes)
 train = data.training_batches(dataset, global_batch, args.seed)
 batches = iter(strategy.experimental_distribute_dataset(train))
 steps = min(len(dataset.x_train) // replicas, args.images) // args.batch_size

@@ -5,8 +5,8 @@
     course run -np 2 solutions/from_files_solution.py -- --epochs 3 --epochs-done 1
 
 It begins as a Horovod program in which every worker reads all files, image by image.
-What is left to do: a part for each worker, whole batches, as many steps for all, and
-the place in the epoch at which a training goes on.
+What is left to do: a share for each worker, the same number of steps for all workers,
+the place in the epoch at which a training goes on after a crash, and whole batches.
 """
 
 import argparse
@@ -54,15 +54,15 @@ hvd.allreduce(0.0, name="written")  # ends when all have come
 files = sorted(tf.io.gfile.glob(f"{args.shards}/*.tfrecord"))
 names = tf.data.Dataset.from_tensor_slices(files)
 
-# Task A: Take a part of your own, before anything is shuffled. Of the files, so
-# that each is read by one worker: every Nth, from the one with your rank's number on.
+# Task A: Give each of the N workers its own share of the files, before anything is
+# shuffled: every Nth file, beginning with the one whose number is the worker's rank.
 if len(files) >= hvd.size():
     names = names.shard(hvd.size(), hvd.rank())
 
 records = names.interleave(tf.data.TFRecordDataset, cycle_length=4)
 
-# Task A: With fewer files than workers, somebody would have none. Then everybody
-# reads all of them, and they share out the records.
+# Task A: With fewer files than workers, some worker would have no file. In that case
+# every worker reads all files, and takes every Nth record instead.
 if len(files) < hvd.size():
     records = records.shard(hvd.size(), hvd.rank())
 
@@ -70,8 +70,8 @@ if len(files) < hvd.size():
 records = records.cache()
 own_images = int(records.reduce(0, lambda count, _: count + 1))
 
-# Task C: Let all take as many steps as those who have the fewest images can. A
-# step is taken by all or by nobody.
+# Task B: Let all workers take the same number of training steps: as many as the worker
+# with the fewest images can take.
 # was: steps = own_images // args.batch_size
 own_steps = tf.constant([own_images // args.batch_size])
 steps = int(tf.reduce_min(hvd.allgather(own_steps)))
@@ -82,8 +82,8 @@ FEATURES = {
 }
 
 
-# Task B: Parse and augment a whole batch in one call. A call costs more than the
-# pixels of an image. Each image still has its own flip and shift.
+# Task D: Parse and augment a whole batch in one call, because a call costs more than
+# the pixels of an image. Each image still gets a flip and a shift of its own.
 # was: def to_train_on(record):
 # was:     """An image to train on, and its label, of a record."""
 # was:     example = tf.io.parse_single_example(record, FEATURES)
@@ -105,19 +105,19 @@ def to_train_on(records):
 
 def rest_of(epoch, done):
     """The batches of an epoch that come after `done` others."""
-    # Task D: Let the order come from the seed and the epoch alone, so that it is
+    # Task C: Let the order follow from the seed and the epoch alone, so that it is
     # the same again after a crash.
     # was: order = records.shuffle(own_images)
     order = records.shuffle(own_images, seed=args.seed + epoch)
 
-    # Task B: Batches first, then the function.
+    # Task D: Make batches of records here, without the function.
     # was: batches = order.map(to_train_on).batch(args.batch_size).take(steps)
     batches = order.batch(args.batch_size).take(steps)
 
-    # Task D: Leave out what was trained on, while it is still bytes.
+    # Task C: Leave out the `done` batches that were trained on before the crash.
     batches = batches.skip(done)
 
-    # Task B: And here the function, now on whole batches.
+    # Task D: Apply the function here, to whole batches.
     batches = batches.map(to_train_on)
 
     return batches.prefetch(tf.data.AUTOTUNE)
@@ -142,7 +142,7 @@ if verbose:
     callbacks.append(tf.keras.callbacks.CSVLogger(history, append=True))
 
 for epoch in range(args.epochs_done, args.epochs):
-    # Task D: Only the epoch that was interrupted has something done.
+    # Task C: Only in the epoch that was interrupted are some steps done already.
     # was: done = 0
     done = args.steps_done if epoch == args.epochs_done else 0
 

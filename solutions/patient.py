@@ -2,7 +2,7 @@
 
     course run -np 2 solutions/patient.py
 
-Notebook 22 gives it one fault at a time.
+The lesson *Break it on purpose: the clinic* gives it one fault at a time.
 """
 
 import argparse

@@ -5,8 +5,8 @@
     course run -np 2 --elastic solutions/survive_solution.py -- --epochs 2
 
 The second line goes on where the first has ended. It begins as a Horovod program that
-a crash throws back to its start. What is left to do: a checkpoint, going on from the
-newest whole one, on all workers, and going on without a worker that has died.
+a crash throws back to its start. What is left to do: save a checkpoint, go on from the
+newest complete one, on all workers, and go on without a worker that has died.
 """
 
 import argparse
@@ -49,7 +49,7 @@ args = parser.parse_args()
 data.seed_worker(args.seed)
 dataset = data.load(args.data, args.train_images)
 optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(momentum=0.9))
-# Without dropout: where its random numbers are, is in no checkpoint.
+# Without dropout, because the state of its random numbers is in no checkpoint.
 model = networks.wide_resnet(args.width, args.wd, dropout=0.0)
 model.compile(
     optimizer=optimizer,
@@ -65,8 +65,8 @@ checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer, epoch=tf.Vari
 
 def keep_checkpoint():
     """Keep a checkpoint of the epochs that are done, as one of the newest three."""
-    # Task A: Rank 0 alone writes, as all have the same. The manager takes the
-    # oldest away only when the new one is whole.
+    # Task A: Only rank 0 writes, because all workers have the same. The manager
+    # deletes the oldest checkpoint when the new one is complete.
     # was: pass
     if args.checkpoint and hvd.rank() == 0:
         checkpoint.epoch.assign(state.epoch)
@@ -75,33 +75,31 @@ def keep_checkpoint():
 
 
 def restore_newest():
-    """Restore the newest checkpoint that is whole; return how many epochs it has done.
+    """Restore the newest complete checkpoint; return how many epochs are done in it.
 
-    0 without a checkpoint. Where there are some, but none is whole, the program ends:
-    to begin anew would write over them.
+    0 without a checkpoint. Where there are some, but none is complete, the program
+    ends: to begin anew would write over them.
     """
-    # Task B: Try them, the newest first, until one is whole: all of it can be
-    # read, and fits. Say which one isn't.
-    # was: return 0
-    indices = tf.io.gfile.glob(f"{args.checkpoint}/ckpt-*.index")
-    paths = [index.removesuffix(".index") for index in indices]
-    for path in sorted(paths, key=lambda path: int(path.split("-")[-1]), reverse=True):
+    paths = survival.newest_first(args.checkpoint)
+
+    # Task B: Try them, one by one, until one is complete: all of it can be read, and
+    # it fits. Name each that isn't.
+    for path in paths:
         try:
             reader = tf.train.load_checkpoint(path)
             for name in reader.get_variable_to_shape_map():
                 reader.get_tensor(name)  # fails if its bytes are not those written
             checkpoint.restore(path).assert_existing_objects_matched()
-        except (tf.errors.OpError, AssertionError, IndexError, ValueError) as error:
-            why = str(error).strip().partition("\n")[0]
-            print(f"NOTICE: {path} is refused: {why}", flush=True)
-        else:
             return int(checkpoint.epoch)
+        except (tf.errors.OpError, AssertionError, IndexError, ValueError) as error:
+            print(f"NOTICE: {path} is refused: {error}", flush=True)
+
     if paths:
         raise SystemExit(f"None of {len(paths)} checkpoints is whole: {paths}")
     return 0
 
 
-# Task B: Go on from there. Rank 0 alone reads.
+# Task B: Go on from there. Only rank 0 reads.
 if args.checkpoint and hvd.rank() == 0:
     epochs_done = restore_newest()
 
@@ -151,8 +149,8 @@ def train(state):
     ]
 
     # Task D: Commit the state to that copy now and then: what was done since the
-    # last commit is lost with a worker. Last of all callbacks, as it raises an
-    # exception when hosts have come or gone.
+    # last commit is lost with a worker. It is the last of all callbacks, because it
+    # raises an exception when hosts have come or gone.
     callbacks.append(hvd.elastic.CommitStateCallback(state, args.commit_every))
 
     worker = hvd.rank(), hvd.size()

@@ -4,9 +4,9 @@
     mpirun -np 3 --oversubscribe python solutions/zero_solution.py --steps 50
     course run -np 3 solutions/zero_solution.py -- --steps 50
 
-It begins as a Horovod program in which every worker has the whole of Adam's state, and
-makes the same update as all others. What is left to do: a part for each worker, the
-gradient of that part alone, and all parts together again.
+It begins as a Horovod program in which every worker has all of Adam's state, and makes
+the same update as all others. What is left to do: give each worker a part of its own,
+let it receive the gradient of that part only, and put all parts together again.
 """
 
 import argparse
@@ -60,12 +60,13 @@ hvd.broadcast_variables(weights, root_rank=0)
 sizes = [int(tf.size(w)) for w in weights]
 count = sum(sizes)
 
-# Task A: Make it divisible. All numbers of the weights, in one row, are to be cut
-# into as many parts as there are workers, of one length: zeros fill up the last.
+# Task A: Make it divisible. All numbers of the weights are laid into one row, which is
+# cut into as many parts of equal length as there are workers. Zeros fill up its end.
 # was: filled = count
 filled = -(-count // hvd.size()) * hvd.size()
 
-# Task B: Take a part of your own. Which numbers of the row are this worker's?
+# Task B: Take a part of your own: where in the row does this worker's part begin, and
+# how long is it?
 # was: begin, length = 0, filled
 length = filled // hvd.size()
 begin = hvd.rank() * length
@@ -92,14 +93,15 @@ for step, (images, labels) in enumerate(batches.take(args.steps), 1):
         loss = loss_of(labels, guesses)
     gradients = tape.gradient(loss, weights)
 
-    # Task C: Reduce-scatter. Nobody needs the mean of all the gradients whole:
-    # each worker receives the part that it updates.
+    # Task C: Reduce-scatter. No worker needs all of the averaged gradient: let each
+    # receive only the part that it updates.
     # was: gradient = hvd.allreduce(in_a_row(gradients))[begin : begin + length]
     gradient = hvd.reducescatter(in_a_row(gradients), op=hvd.Average)
 
     optimizer.apply_gradients([(gradient, own)])
 
-    # Task D: All-gather. The other parts' new numbers are with the others.
+    # Task D: All-gather. The new numbers of the other parts are with the other
+    # workers, so collect them.
     # was: row = tf.concat([row[:begin], own, row[begin + length :]], axis=0)
     row = hvd.allgather(own)
 

@@ -90,6 +90,17 @@ def test_the_runs_say_that_the_doodles_are_a_sample(runs):
         assert f"320 training images from {doodles.SAMPLE}" in run.log.read_text()
 
 
+def test_other_classes_may_be_named(tmp_path, monkeypatch):
+    for name in ("notebooks", "exercises"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("COURSE_DATA", raising=False)
+    pair = FEW | {"classes": "fish,zebra", "images": 320}
+    launch.run(STARTER, workers=1, quiet=True, time_limit=300, **pair)
+    (row,) = leaderboard.read()
+    assert row.data == f"{doodles.SAMPLE}: fish, zebra"
+
+
 def test_the_starter_states_the_goal_and_tells_nobody_what_to_do():
     source = STARTER.read_text()
     goal = ast.get_docstring(ast.parse(source))

@@ -136,12 +136,18 @@ def test_what_is_shown_has_two_looks_the_limits_files_and_history(folder, monkey
         written={0: ["history.csv"], 1: ["weights.h5"]},
     )
     monkeypatch.setattr(clinic, "observe", lambda *_: seen)
-    page = repr(clinic.admit(14))
-    for words in ("sleep", "fit", "6 s later", "after 3 s", "after 20 s", "150 s"):
+    admission = clinic.admit(14)
+    page = repr(admission)
+    for words in ("sleep", "fit", "6 s later", "after 3 s", "after 25 s", "150 s"):
         assert words in page
     assert "1 | weights.h5" in page
     assert "1 | 0.75 | 1.731" in page
+    assert "sleep" in repr(admission.stacks)
+    assert "sleep" not in repr(admission.log)
+    both = clinic.looks(admission, admission).rows
+    assert [row[:2] for row in both] == [("14", "0"), ("14", "1")] * 2
     seen.later.clear()
+    assert "it had ended" in repr(clinic.looks(admission))
     assert "ended before a second look" in repr(clinic.admit(14))
 
 

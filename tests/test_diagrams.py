@@ -1,4 +1,4 @@
-"""The drawings of notebook 02: whole, readable, described, and true."""
+"""The lessons' drawings: whole, readable, described, and true."""
 
 import base64
 import io
@@ -9,7 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import imread
 from matplotlib.text import Text
 
-from utils.figures import diagrams, memory, style
+from utils.figures import diagrams, elastic, feeding, memory, style, workers
 
 SMALLEST_TYPE = 8  # points
 
@@ -38,16 +38,27 @@ DRAWINGS = {
     "descent": lambda: diagrams.descent({0: [1.0, 0.5, 0.25], 3: [1.0, 0.5, 0.0]}),
     "deadlock": lambda: diagrams.lanes(DEADLOCK),
     "mixed up": lambda: diagrams.lanes(MIXED_UP),
+    "two slopes": lambda: diagrams.average_of_two_slopes((2.0, -1.0)),
+    "two slopes, one way": lambda: diagrams.average_of_two_slopes((1.0, 2.0)),
     "server of 2": lambda: diagrams.parameter_server(2),
     "server of 8": lambda: diagrams.parameter_server(8),
     "ring of 2": lambda: diagrams.ring(2),
     "ring of 8": lambda: diagrams.ring(8),
     "steps of 2": lambda: diagrams.ring_in_steps(2),
     "steps of 4": lambda: diagrams.ring_in_steps(4),
+    "one worker stops": diagrams.one_worker_stops,
     "busiest wire": busiest_wire,
+    "commits": lambda: elastic.commits(every=10, dies_in=14, batches=20),
+    "unequal steps": feeding.unequal_steps,
+    "loss scale": memory.loss_scale_around_horovod,
+    "zero": memory.zero_step,
+    "short and long steps": diagrams.short_and_long_steps,
+    "short and long steps of 8": lambda: diagrams.short_and_long_steps(8),
     "fully sharded": memory.fully_sharded,
     "pipeline": memory.pipeline,
     "tensor parallel": memory.tensor_parallel,
+    "two workers": workers.two_workers,
+    "mirrored": workers.mirrored,
 }
 
 
@@ -183,3 +194,11 @@ def test_the_words_count_what_is_drawn():
 )
 def test_bytes_are_shown_to_three_digits(size, words):
     assert diagrams.human_bytes(size) == words
+
+
+def test_the_average_of_two_slopes_can_lead_uphill_or_nowhere():
+    words = repr(diagrams.average_of_two_slopes((2.0, -1.0)))
+    assert "own gradient, worker 0 goes downhill and worker 1 goes downhill" in words
+    assert "gradients, 0.5, worker 0 goes downhill and worker 1 goes uphill" in words
+    words = repr(diagrams.average_of_two_slopes((-1.5, 1.5)))
+    assert "gradients, 0, worker 0 goes nowhere and worker 1 goes nowhere" in words

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -325,6 +326,33 @@ def test_what_is_no_network_for_these_images_is_refused(dataset, tmp_path):
     assert "model.keras can't be loaded" in refusal()
 
 
+def test_in_as_many_seconds_only_those_who_wait_lose_time_to_the_slowest(dataset):
+    """With one worker there is nobody to wait for; a rate of 0 changes nothing."""
+    alone = [
+        global_batch.train_for(dataset, [1.0], 20, 0.002, 1, waits)
+        for waits in (True, False)
+    ]
+    assert alone[0] == alone[1]
+    made = []
+    for waits in (True, False):
+        seen = mock.Mock(side_effect=global_batch._gradients)
+        with mock.patch.object(global_batch, "_gradients", seen):
+            global_batch.train_for(dataset, [1.0, 4.0], 8, 0.002, 1, waits)
+        made.append(seen.call_count)
+    # Two updates of two workers; eight and two updates, and two that are on their way.
+    assert made == [4, 12]
+
+
+def test_each_learning_rate_has_its_place_in_the_figure():
+    at = {0.01: [0.7, 0.8], 0.1: [0.3, 0.5]}
+    figure = figures.accuracy.by_rate(
+        {"equal": {"wait": at, "don't": at}, "un": {"wait": at}}
+    )
+    left, right = figure.axes
+    assert [len(axis.get_xticks()) for axis in (left, right)] == [2, 2]
+    assert left.get_title() == "equal"
+
+
 def test_a_small_network_learns_by_the_rates_it_is_given(dataset):
     still = global_batch.small_network(dataset, 10, [0.0] * 60, seed=1)
     trained = global_batch.small_network(dataset, 10, [0.002] * 60, seed=1)
@@ -377,7 +405,7 @@ def test_several_seeds_are_drawn():
 def test_what_holds_no_weights_of_the_network_is_refused(checkpoint, dataset, tmp_path):
     import tensorflow as tf
 
-    with pytest.raises(course.CourseError, match="is step 4 done"):
+    with pytest.raises(course.CourseError, match="does it save there"):
         global_batch.score(tmp_path, dataset)
     with pytest.raises(course.CourseError, match="holds no weights of WRN-16-2"):
         global_batch.score(checkpoint[1], dataset, width=2)

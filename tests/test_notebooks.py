@@ -48,6 +48,19 @@ def test_runs_and_shows_what_it_promises(path):
     assert prove(path, profile()).findings == ()
 
 
+def test_what_is_folded_stays_folded_on_its_page_and_images_are_in_it(tmp_path):
+    """Also where there are blank lines, so that it is read as Markdown."""
+    (tmp_path / "dot.gif").write_bytes(b"GIF89a")
+    folded = "<details>\n<summary>More</summary>\n\nSome *more*.\n\n</details>"
+    cells = [new_markdown_cell(text) for text in (folded, "![a dot](dot.gif)")]
+    page, _ = notebooks._exporter().from_notebook_node(
+        new_notebook(cells=cells), {"metadata": {"path": str(tmp_path)}}
+    )
+    body = page.partition("<details>")[2].partition("</details>")[0]
+    assert "<em>more</em>" in body
+    assert "data:image/gif;base64" in page
+
+
 # -------------------------------------------------------------- tiny ones
 
 

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from utils import Routes
 from utils.base import course
 from utils.checking import doctor, exercises, lab
 from utils.lessons import hints, markup, notebook_rules, notebooks, outline
@@ -31,10 +32,40 @@ def test_what_notebooks_need_are_lines_of_the_doctor():
 
 def test_readme_has_its_table():
     readme = (course.PACKAGE_ROOT / "README.md").read_text()
-    assert f"{outline.BEGIN}\n\n{outline.table()}\n\n{outline.END}" in readme
+    assert f"{outline.BEGIN}\n\n{outline.overview()}\n\n{outline.END}" in readme
     assert len(re.findall(r"^\| \d\d \| \[", readme, re.MULTILINE)) == len(
         OUTLINE.notebooks
     )
+
+
+def test_every_lesson_is_on_one_route_and_in_a_part():
+    numbers = [lesson.number for lesson in OUTLINE.notebooks.values()]
+    assert set(OUTLINE.parts) <= set(numbers)
+    assert min(OUTLINE.parts) == numbers[0]
+    for number in numbers:
+        on = [r for r in OUTLINE.routes if r.lessons[0] <= number <= r.lessons[1]]
+        assert len(on) == 1, number
+
+
+@pytest.mark.parametrize(
+    ("minutes", "words"),
+    [(20, "½ hour"), (60, "1 hour"), (95, "1½ hours"), (120, "2 hours")],
+)
+def test_the_hours_of_a_route_are_those_of_its_lessons(monkeypatch, minutes, words):
+    lessons = [
+        outline.Notebook(f"0{n}_a", "A", "a", m) for n, m in enumerate((minutes - 5, 5))
+    ]
+    whole = outline.Outline({lesson.name: lesson for lesson in lessons}, {})
+    monkeypatch.setattr(outline, "read", lambda: whole)
+    assert outline.Route("R", ("00", "01"), "r").hours == words
+    assert outline.Route("R", ("00", "01"), "r", ("00", "01")).minutes == minutes - 5
+    assert outline.Route("R", ("01", "09"), "r").minutes == 5
+
+
+def test_learners_see_each_route():
+    text = repr(Routes())
+    assert all(route.title in text for route in OUTLINE.routes if route.minutes)
+    assert "00 to 10" in text
 
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.name)
@@ -68,9 +99,9 @@ def test_a_part_is_known_as_it_is_typed(name, given, part):
 @pytest.mark.parametrize(
     ("name", "given", "has"),
     [
-        ("scaled", "3", "scaled has tasks A, B, C, D"),
-        ("scaled", 3, "scaled has tasks A, B, C, D"),
-        ("scaled", "E", "scaled has tasks A, B, C, D"),
+        ("scaled", "3", "scaled has tasks A, B, C"),
+        ("scaled", 3, "scaled has tasks A, B, C"),
+        ("scaled", "D", "scaled has tasks A, B, C"),
         ("fashion_mnist", "A", "fashion_mnist has steps 1, 2, 3, 4, 5, 6"),
         ("fashion_mnist", 0, "fashion_mnist has steps 1, 2, 3, 4, 5, 6"),
     ],
@@ -95,6 +126,8 @@ def test_all_exercises_with_hints_are_there():
         ("minutes = 15", "hours = 1"),
         ("[exercises.", "[programs."),
         ("worlds = ", "worlds "),
+        ("[[routes]]", "[[ways]]"),
+        ("about = ", "says = "),
     ],
 )
 def test_nonsense_is_an_error_that_names_the_file(tmp_path, old, new):

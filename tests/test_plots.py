@@ -66,6 +66,13 @@ def made_run(folder, workers):
     )
 
 
+def test_a_batch_size_has_its_point():
+    text = speeds.by_batch_size({1: 100.0, 64: 1300.0}).in_words()
+    assert "images per second by images in a batch" in text
+    assert "from 100" in text
+    assert "to 1,300" in text
+
+
 def sampled(rank, core, percent, gpus=(), in_use=()):
     """A reading of a watched worker, as far as the figure needs it."""
     reading = {"rank": rank, "core": core, "percent": percent}
@@ -131,6 +138,16 @@ def test_each_rank_is_seen(draw, workers, tmp_path):
         assert re.search(rf"rank {rank}\b", text)
 
 
+def test_the_title_has_how_far_apart_accuracies_are(tmp_path):
+    run = made_run(tmp_path, 2)
+    title = training.accuracies({"": run}).axes[0].get_title()
+    assert f"{training.points_apart(run):.2f} percentage points" in title
+
+
+def test_the_waves_of_a_lesson_are_seen():
+    assert_all_is_seen(training.waves())
+
+
 def test_paths_say_in_the_legend_how_far_apart_many_workers_are(tmp_path):
     axis = training.paths({"before": made_run(tmp_path, 8)}).axes[0]
     assert axis.get_title().startswith("before\n")
@@ -189,7 +206,7 @@ def test_equal_steps_are_equal_paths_from_stars_as_far_apart_as_the_starts(run):
     assert lengths == pytest.approx(np.array([0, 1, 3]) / np.sqrt(101), abs=1e-6)
     text = words(figure)
     assert "10% apart" in text
-    assert "weights in the end: 9% apart" in text
+    assert "weights at the end: 9% apart" in text
     assert "direction of most movement" in text
 
 

@@ -77,7 +77,7 @@ PARTS = {
     "from_files": 4,
     "many_workers": 5,
     "mirrored": 4,
-    "scaled": 4,
+    "scaled": 3,
     "servers": 4,
     "survive": 4,
     "way_on": 4,
@@ -437,6 +437,7 @@ def test_an_excerpt_is_the_part_between_two_lines(copy):
     text = repr(work.excerpt("def cbr", "def conv_block"))
     assert text.startswith("def cbr(x, filters):")
     assert text.endswith("return layers.ReLU()(x)")
+    assert repr(work.excerpt("if is_root:", None)).splitlines()[-1].startswith("    ")
     with pytest.raises(course.CourseError, match="no part from `def nothing`"):
         work.excerpt("def nothing", "def conv_block")
 

@@ -141,7 +141,7 @@ def as_the_exercise(checkpoint, folder):
     source = (course.PACKAGE_ROOT / "solutions" / "survive_solution.py").read_text()
     begin, end = "def restore_newest", "# Task B: Go on from there"
     args = SimpleNamespace(checkpoint=str(folder))
-    names = {"tf": tf, "args": args, "checkpoint": checkpoint}
+    names = {"tf": tf, "args": args, "checkpoint": checkpoint, "survival": survival}
     exec(source[source.index(begin) : source.index(end)], names)
     try:
         return bool(names["restore_newest"]())

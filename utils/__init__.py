@@ -32,6 +32,7 @@ _NAMES = {
     "beside_reference": "lessons.reference",
     "hint": "lessons.progress",
     "Progress": "lessons.progress",
+    "Routes": "lessons.routes",
 }
 _MODULES = {
     module: room
@@ -41,8 +42,9 @@ _MODULES = {
         "running": "beside stall tasks watch",
         "checking": "clinic",
         "cluster": "elastic handed_in namespaces recorded slurm spark",
-        "measure": "bench cost_model equality four_ways global_batch network_speed "
-        "optimizers records scaling speedrun step_profile strategies timeline wires",
+        "measure": "batch_sizes bench cost_model equality four_ways global_batch "
+        "network_speed optimizers records scaling speedrun step_profile strategies "
+        "timeline wires",
     }.items()
     for module in modules.split()
 }

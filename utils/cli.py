@@ -431,7 +431,7 @@ def hand_out(
     out: Annotated[Path, typer.Argument(help="A new folder, for learners.")],
     until: Annotated[
         str, typer.Option(help="The number of the last lesson in it.")
-    ] = "08",
+    ] = "09",
     wheels: Annotated[
         bool,
         typer.Option(

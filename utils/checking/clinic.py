@@ -27,7 +27,7 @@ from utils.running.result import Run, RunFailed
 
 PATIENT = course.PACKAGE_ROOT / "solutions" / "patient.py"
 WORKERS, EPOCHS, BASE_LR, BATCH, IMAGES = 2, 3, 0.01, 40, 2_400
-WARNED, ENDED = 3, 20  # seconds of standing still until Horovod warns, and gives up
+WARNED, ENDED = 3, 25  # seconds of standing still until Horovod warns, and gives up
 LIMIT = 150.0  # seconds for a run
 LOOK = 0.7  # seconds between two looks at the workers' stacks
 AGAIN = 6.0  # seconds from a look at who stands still to the next: who is slow gets on
@@ -413,57 +413,117 @@ SIGNS: dict[str, Callable[[Observed], str]] = {
 # ------------------------------------------------------------ for learners
 
 
-def admit(number: int) -> Page:
+class Admission(Page):
+    """How the program of a case behaves: all that is seen of it, or one kind at a time.
+
+    log: what its owner says, how it ended, and the end of its log. stacks: where its
+    workers were. fingerprints: those of each epoch. results: its history, its files and
+    the GPUs that it used.
+    """
+
+    def __init__(self, patient: Case, observed: Observed):
+        self.patient, self.observed = patient, observed
+        self.log = Page(*_log(patient, observed))
+        self.stacks = Page(*_stacks(observed))
+        self.fingerprints = Page(*_fingerprints(observed))
+        self.results = Page(*_results(observed))
+        kinds = self.log, self.stacks, self.fingerprints, self.results
+        super().__init__(*(part for kind in kinds for part in kind.parts))
+
+
+def admit(number: int) -> Admission:
     """Put the program of a case into exercises/, if it isn't there yet, and show how it
     behaves. Raises CourseError when there is no such case."""
     patient = case(number)
     if not patient.program.exists():
         patient.program.write_text(patient.ill)
     with _copy(patient.ill, patient) as script:
-        observed = observe(script, patient)
-    parts: list[str | Table] = [
-        f"Case {number}, `{course.shown(patient.program)}`. {patient.complaint}",
+        return Admission(patient, observe(script, patient))
+
+
+def _log(patient: Case, observed: Observed) -> Iterator[str | Table]:
+    yield (
+        f"Case {patient.number}, `{course.shown(patient.program)}`. {patient.complaint}"
+    )
+    yield (
         f"It ran for {observed.run.seconds:.0f} s. "
-        f"{observed.error or 'It ended by itself.'}",
-        f"(Horovod was told to warn after {WARNED} s of waiting, and to end it after "
-        f"{ENDED} s; the clinic ends it after {LIMIT:.0f} s.)",
-    ]
+        f"{observed.error or 'It ended by itself.'}"
+    )
+    yield (
+        f"Here Horovod warns after {WARNED} s of waiting, and ends the program after "
+        f"{ENDED} s; the clinic ends it after {LIMIT:.0f} s."
+    )
     lines = [(line,) for line in observed.lines()]
-    parts.append(Table(("the last lines of its log",), lines))
+    yield Table(("the last lines of its log",), lines)
+
+
+def _stacks(observed: Observed) -> Iterator[str | Table]:
     if observed.stood_still:
-        parts.append("Where its workers were when Horovod warned of a stall:")
-        parts.append(stacks.table(observed.stood_still, observed.script))
-        if observed.later:
-            parts.append(f"And {AGAIN:.0f} s later:")
-            parts.append(stacks.table(observed.later, observed.script))
-        else:
-            parts.append(f"It had ended before a second look, {AGAIN:.0f} s later.")
+        yield "Where its workers were when Horovod warned of a stall:"
+        yield Table(LOOKS, _looks(observed))
+        if not observed.later:
+            yield f"It had ended before a second look, {AGAIN:.0f} s later."
     elif observed.glimpses:
-        parts.append("Where its workers were at a moment of the training:")
-        parts.append(stacks.table(_telling(observed), observed.script))
+        yield "Where its workers were at a moment of the training:"
+        yield stacks.table(_telling(observed), observed.script)
+
+
+LOOKS = ("rank", "when Horovod warned", f"{AGAIN:.0f} s later")
+
+
+def _looks(observed: Observed) -> list[tuple[str, str, str]]:
+    """For each rank, where it was at the first look and where at the second."""
+
+    def seen(stack: stacks.Stack) -> str:
+        frame = stack.of_program(observed.script)
+        place = f"line {frame.line}" if frame else "not in the program"
+        return f"{place}: {stack.doing(observed.script)}, {stack.busy:.0%} of a core"
+
+    later = {stack.rank: seen(stack) for stack in observed.later}
+    return [
+        (str(stack.rank), seen(stack), later.get(stack.rank, "it had ended"))
+        for stack in observed.stood_still
+    ]
+
+
+def looks(*admissions: Admission) -> Table:
+    """Both looks at the workers of cases in which Horovod warned of a stall, in one
+    table."""
+    rows = [
+        (str(admission.patient.number), *row)
+        for admission in admissions
+        for row in _looks(admission.observed)
+    ]
+    return Table(("case", *LOOKS), rows)
+
+
+def _fingerprints(observed: Observed) -> Iterator[str | Table]:
     if observed.trained:
-        parts += [
-            "Their fingerprints. `weights` are equal where all weights are; `pixels` "
-            "is the sum of an epoch's last batch; `rate` is the learning rate; "
-            "`seconds` are those of an epoch's training:",
-            _prints_table(observed.trained),
-        ]
+        yield (
+            "The workers' fingerprints. `weights` are equal where all weights are; "
+            "`pixels` is the sum of an epoch's last batch; `rate` is the learning "
+            "rate; `seconds` are those of an epoch's training:"
+        )
+        yield _prints_table(observed.trained)
+
+
+def _results(observed: Observed) -> Iterator[str | Table]:
     history = _history(observed)
     if len(history):
         history = history.assign(epoch=history["epoch"] + 1)  # Keras counts from 0
         rounded = history.round(3).astype(str)
         rows = [tuple(row) for row in rounded.itertuples(index=False)]
-        parts += ["Its history:", Table(tuple(history.columns), rows)]
+        yield "Its history:"
+        yield Table(tuple(history.columns), rows)
     if any(observed.written.values()):
         rows = [
             (str(rank), ", ".join(names) or "none")
             for rank, names in observed.written.items()
         ]
-        parts.append("Here each worker has a folder of its own to write to:")
-        parts.append(Table(("rank", "the files that it wrote"), rows))
+        yield "Here each worker has a folder of its own to write to:"
+        yield Table(("rank", "the files that it wrote"), rows)
     if observed.gpus:
-        parts.append(_gpus_table(observed.gpus))
-    return Page(*parts)
+        yield _gpus_table(observed.gpus)
 
 
 def _gpus_table(gpus: dict[str, list[list[int]]]) -> Table:
@@ -550,8 +610,8 @@ def cure(number: int, ours: bool = False) -> Page:
     text = patient.program.read_text() if patient.program.exists() else patient.ill
     if not ours and text == patient.ill:
         return Page(
-            f"`{course.shown(patient.program)}` is unchanged, so it is as ill as it "
-            f"was. Edit it, save it, and run this again. `clinic.cure({number}, "
+            f"`{course.shown(patient.program)}` is unchanged, so it still has its "
+            f"fault. Edit it, save it, and run this again. `clinic.cure({number}, "
             "ours=True)` examines the course's cured program."
         )
     if not ours:

@@ -374,7 +374,7 @@ def _all_reduce_line(facts: dict) -> Line:
 def _gpu_lines(installed: int, gpus: list[gpu.Gpu], facts: dict) -> list[Line]:
     """installed: how many GPUs; gpus: what is known of them; facts: of `_gpu_facts`."""
     if not installed:
-        found = "none, and none needed: a core stands in for each"
+        found = "none, and none needed: workers share the cores"
         if machine.has_cudnn() and not gpus:
             found = "none seen, though cuDNN, which only GPUs need, is installed"
             fix = (

@@ -1,5 +1,7 @@
-"""The figures of notebook 16: what the global batch does to accuracy, and to time."""
+"""The figures of lessons 16 and 17: what the global batch does to accuracy, and to
+time."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -245,31 +247,54 @@ def time_to_accuracy(record: Record, target: float) -> Figure:
 
 
 def pareto(attempts: Sequence[Attempt]) -> Figure:
-    """Accuracy against time of several attempts, the front that none beats, and the
-    goal."""
+    """Accuracy against time of several attempts, each with a mark of its own: filled on
+    the front that none beats, hollow where another one is better. And the goal."""
     figure, axis = subplots(figsize=(8, 3.8))
     best = global_batch.front(list(attempts))
-    beaten = [attempt for attempt in attempts if attempt not in best]
-    for group, form, colour, label in (
-        (best, "^-", GREEN, "on the front"),
-        (beaten, "s", ORANGE, "beaten"),
-    ):
-        if group:
-            seconds = [attempt.seconds for attempt in group]
-            reached = [attempt.accuracy for attempt in group]
-            step = {"drawstyle": "steps-post", "color": colour, "ms": 9}
-            axis.plot(seconds, reached, form, label=label, **step)
-    for attempt in attempts:
-        words = (
-            f"{attempt.name}\n({attempt.workers} worker{'s' * (attempt.workers > 1)})"
-        )
-        axis.annotate(
-            words, (attempt.seconds, attempt.accuracy), (8, -6), va="top", **_POINTS
+    seconds = [attempt.seconds for attempt in best]
+    reached = [attempt.accuracy for attempt in best]
+    axis.plot(seconds, reached, "-", color=GREY, lw=1, drawstyle="steps-post")
+    for attempt, marker in zip(attempts, itertools.cycle("osD^vPX")):
+        on_front = attempt in best
+        colour = GREEN if on_front else ORANGE
+        team = f"{attempt.workers} worker{'s' * (attempt.workers > 1)}"
+        place = "on the front" if on_front else "beaten"
+        axis.plot(
+            attempt.seconds,
+            attempt.accuracy,
+            marker=marker,
+            ls="",
+            ms=10,
+            color=colour,
+            mfc=colour if on_front else "none",
+            label=f"{attempt.name}, {team}: {place}",
         )
     axis.axhline(global_batch.GOAL, color=VERMILION, linestyle="--", label="the goal")
     axis.set(xlabel="seconds from start to end", ylim=(0, 1))
     axis.set_ylabel("accuracy of the kept weights")
-    axis.set_xlim(0, 1.35 * max(attempt.seconds for attempt in attempts))
+    axis.set_xlim(0, 1.2 * max(attempt.seconds for attempt in attempts))
     axis.yaxis.set_major_formatter(PercentFormatter(1))
     axis.legend(loc="lower left")
+    return figure
+
+
+def by_rate(
+    panels: Mapping[str, Mapping[str, Mapping[float, Sequence[float]]]],
+) -> Figure:
+    """Accuracies against the learning rate: panel -> label -> learning rate -> one of
+    each seed. A mark each, and lines through the means."""
+    figure, axes = subplots(1, len(panels), figsize=(10, 3.6), sharey=True)
+    for axis, (title, by_label) in zip(
+        np.atleast_1d(axes), panels.items(), strict=True
+    ):
+        for number, (label, accuracies) in enumerate(by_label.items()):
+            rates = list(accuracies)
+            _means_and_marks(axis, rates, list(accuracies.values()), label, number)
+        axis.set_xscale("log")
+        only_ticks(axis.xaxis, rates)
+        axis.set(xlabel="learning rate")
+        axis.set_title(title, fontsize=10)
+        axis.yaxis.set_major_formatter(PercentFormatter(1))
+    np.atleast_1d(axes)[0].set_ylabel("validation accuracy")
+    np.atleast_1d(axes)[0].legend(title="mean, and each seed", loc="lower center")
     return figure

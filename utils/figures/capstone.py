@@ -39,6 +39,7 @@ def against_time(runs: Mapping[str, Run]) -> Figure:
     axis.axhspan(leaderboard.GOAL_ACCURACY, 1, color=PALE, zorder=0)
     axis.annotate("the goal", (0, 1), (4, -4), textcoords="offset points", va="top")
     axis.set(xlabel="seconds of training", ylabel="validation accuracy", ylim=(0, 1))
+    axis.set_xlim(left=0)
     axis.yaxis.set_major_formatter(PercentFormatter(1, 0))
     axis.legend(loc="lower right", frameon=False)
     return figure.with_notices(*runs.values())

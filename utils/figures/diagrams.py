@@ -256,6 +256,55 @@ def descent(paths: Mapping[int, Sequence[float]]) -> Diagram:
     return diagram
 
 
+def average_of_two_slopes(places: tuple[float, float], rate: float = 0.5) -> Diagram:
+    """Two workers at two places of the curve w²/2: the step that each one's gradient
+    asks for, and the step that the average of both gradients makes each of them take.
+    """
+    average = sum(places) / 2  # the slope of w²/2 is w
+    titles = ("Each takes its own gradient", "Both take the average gradient")
+    steps = [[-rate * place for place in places], [-rate * average] * 2]
+    said = [
+        f"worker {worker} goes {_way(place, step)}"
+        for own in steps
+        for worker, (place, step) in enumerate(zip(places, own, strict=True))
+    ]
+    diagram = Diagram(
+        8,
+        3.0,
+        f"A valley, w²/2, with worker 0 at {places[0]:g} and worker 1 at "
+        f"{places[1]:g}. With its own gradient, {said[0]} and {said[1]}. With the "
+        f"average of both gradients, {average:g}, {said[2]} and {said[3]}.",
+    )
+    axes = diagram.subplots(1, 2, sharex=True, sharey=True)
+    diagram.subplots_adjust(left=0.07, right=0.98, top=0.88, bottom=0.17, wspace=0.1)
+    reach = 1.4 * max(map(abs, places))
+    curve = np.linspace(-reach, reach, 100)
+    for ax, title, own in zip(axes, titles, steps, strict=True):
+        ax.plot(curve, curve**2 / 2, color=GREY, lw=1.5)
+        ax.set_title(title, fontsize=10)
+        ax.set(xlabel="weight w", xlim=(-reach, reach), ylim=(-0.35, reach**2 / 2))
+        for worker, (place, step) in enumerate(zip(places, own, strict=True)):
+            colour, height = (BLUE, ORANGE)[worker], place**2 / 2
+            ax.plot(place, height, "o", color=colour, ms=6)
+            draw_arrow(
+                ax, (place, height), (place + step, height + place * step), colour
+            )
+            words = f"worker {worker}: {_way(place, step)}"
+            side, gap = ("right", -0.07) if place > 0 else ("left", 0.07)
+            up = height + 0.12 * reach  # above the point, on the valley's side
+            draw_text(ax, place + gap * reach, up, words, align=side)
+        _open_axes(ax)
+    axes[0].set_ylabel("loss")
+    return diagram
+
+
+def _way(place: float, step: float) -> str:
+    """Where a step leads on the curve w²/2."""
+    if not step:
+        return "nowhere"
+    return "downhill" if place * step < 0 else "uphill"
+
+
 def parameter_server(workers: int) -> Diagram:
     """Every worker's gradients to one machine, and their sum back. For 2 to 8."""
     _must_fit(workers, 8)
@@ -378,6 +427,34 @@ def ring_states(workers: int) -> list[np.ndarray]:
     return states
 
 
+def one_worker_stops() -> Diagram:
+    """Two workers in time: one ends its training after an epoch, the other does not."""
+    diagram = Diagram(
+        8,
+        1.9,
+        "Two lanes of time. Both workers train and validate in epoch 1. Then rank 0, "
+        "with 0.86, stops, and its program goes on to its end. Rank 1, with 0.84, "
+        "begins epoch 2: it computes a gradient, and waits in the all-reduce for rank "
+        "0's. When rank 0's program ends, rank 1 fails.",
+    )
+    ax = diagram.subplots()
+    diagram.subplots_adjust(left=0.09, right=0.99, top=0.83, bottom=0.16)
+    for worker, score in enumerate(("0.86", "0.84")):
+        _block(ax, worker, 0, 3, BLUE, "trains epoch 1")
+        _block(ax, worker, 3, 1.8, GREEN, f"validates: {score}")
+    _block(ax, 0, 4.8, 2.9, GREY, "stops; tests, prints, ends")
+    _block(ax, 1, 4.8, 0.95, BLUE, "gradient")
+    _block(ax, 1, 5.75, 1.95, None, "waits for rank 0")
+    _block(ax, 1, 7.7, 1.1, ORANGE, "fails")
+    ax.axvline(7.7, color=INK, lw=2)
+    ax.set(xlim=(0, 8.9), ylim=(1.5, -0.5), xlabel="time", xticks=[])
+    ax.set_title("One worker stops, the other goes on", fontsize=10, loc="left")
+    ax.set_yticks([0, 1], ["rank 0", "rank 1"])
+    ax.tick_params(axis="y", length=0)
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    return diagram
+
+
 def busiest_wire(
     server: Callable[[int, float], float],
     ring: Callable[[int, float], float],
@@ -438,6 +515,49 @@ def human_bytes(size: float) -> str:
 def _must_fit(workers: int, maximum: int) -> None:
     if not 2 <= workers <= maximum:
         raise ValueError(f"this drawing is for 2 to {maximum} workers, not {workers}")
+
+
+def short_and_long_steps(workers: int = 4) -> Diagram:
+    """The updates of one worker, one update of several workers with one worker's
+    learning rate, and one with that many times the rate: where the slope hardly turns
+    from one update to the next, and where it turns quickly.
+
+    All workers together step in the direction of the first of the short steps.
+    """
+    diagram, ax = paper(
+        9,
+        3.4,
+        f"Left, later in training: one worker's {workers} short steps lie nearly on a "
+        f"line. One step of {workers} workers with the base learning rate ends where "
+        f"the first of these ends; with {workers} times the rate it ends close to the "
+        f"last. Right, new weights: the {workers} short steps turn away, and the long "
+        "step, which goes straight on, ends far from them.",
+    )
+    sides = {"later in training: the slope hardly turns": (0.3, 12)}
+    sides["new weights: the slope turns quickly"] = (4.8, 72)
+    for title, (left, turn) in sides.items():
+        angles = np.radians(np.linspace(0, turn, workers))
+        steps = 3.6 / workers * np.array([np.cos(angles), np.sin(angles)])
+        path = np.hstack([np.zeros((2, 1)), np.cumsum(steps, axis=1)])
+        path += np.array([[left], [1.1]])
+        for begin, end in zip(path.T[:-1], path.T[1:], strict=True):
+            draw_arrow(ax, begin, end, BLUE)
+        draw_arrow(ax, (left, 0.8), (left + 3.6 / workers, 0.8), ORANGE)
+        draw_arrow(ax, (left, 0.5), (left + 3.6, 0.5), GREEN)
+        ax.plot(*path[:, -1], "o", color=BLUE, ms=7)
+        # Where the long step would end, if it began where the short ones do.
+        ax.plot([left + 3.6] * 2, [0.5, 1.1], ":", color=GREEN, lw=1)
+        ax.plot(left + 3.6, 1.1, "o", color=GREEN, ms=7, mfc="white")
+        draw_text(ax, left, 3.2, title, size=11, align="left")
+    legend = {
+        f"1 worker: {workers} updates": (0.6, BLUE),
+        f"{workers} workers, base learning rate: 1 update": (2.7, ORANGE),
+        f"{workers} workers, {workers} times the rate: 1 update": (6.0, GREEN),
+    }
+    for label, (left, colour) in legend.items():
+        draw_arrow(ax, (left - 0.45, 0.15), (left - 0.08, 0.15), colour)
+        draw_text(ax, left, 0.15, label, align="left")
+    return diagram
 
 
 def paper(width: float, height: float, words: str) -> tuple[Diagram, Axes]:

@@ -1,15 +1,18 @@
-"""The figures of notebook 18."""
+"""The figures of the lessons on input: which worker reads what, and who waits."""
 
 from collections.abc import Mapping, Sequence
 
 import pandas
 from matplotlib.lines import Line2D
 
+from utils.figures.diagrams import Diagram, draw_box, draw_text, paper
 from utils.figures.style import (
     BLUE,
     GREY,
     ORANGE,
+    PALE,
     PURPLE,
+    SKY,
     VERMILION,
     Figure,
     bars,
@@ -67,7 +70,7 @@ def step_times(milliseconds: Mapping[str, float], computing: str) -> Figure:
     figure, axis = subplots(figsize=(8, 0.9 + 0.5 * len(milliseconds)))
     colours = [BLUE if way == computing else ORANGE for way in milliseconds]
     bars(axis, milliseconds, "{:.1f}", colours)
-    label = f"{computing}: computing alone"
+    label = f"{computing}: computing only"
     axis.axvline(milliseconds[computing], color=BLUE, ls="--", label=label)
     axis.set(xlabel="milliseconds for a step")
     figure.legend(loc="outside lower center", fontsize=9)
@@ -101,3 +104,35 @@ def profiles(tables: Mapping[str, pandas.DataFrame]) -> Figure:
     axes[-1, 0].set_xlim(0, 1010 * longest)
     axes[-1, 0].set_xlabel("milliseconds; lines where a step begins or ends")
     return figure
+
+
+def unequal_steps() -> Diagram:
+    """Two workers, of which one has images for two training steps only: each waits in
+    an all-reduce that the other never joins."""
+    diagram, ax = paper(
+        8,
+        2.5,
+        "Two workers as two lanes. In steps 1 and 2 both average their gradients "
+        "together. Then rank 0 has images left and waits in the average of the "
+        "gradients of step 3; rank 1 has none left and waits in the average of the "
+        "metrics. Neither joins the other's all-reduce: both wait for ever.",
+    )
+    lanes = (
+        ("rank 0", "18 steps", "gradients of step 3", "needs rank 1"),
+        ("rank 1", "2 steps", "metrics of the epoch", "needs rank 0"),
+    )
+    for lane, (rank, has, waits_in, needs) in enumerate(lanes):
+        y = 1.35 - 1.0 * lane
+        draw_text(ax, 0.6, y + 0.43, rank, weight="bold")
+        draw_text(ax, 0.6, y + 0.17, f"images for {has}", 8)
+        for step in range(2):
+            draw_box(ax, 1.4 + 1.15 * step, y, 0.95, 0.6, f"step {step + 1}", SKY)
+        draw_box(ax, 3.75, y, 1.95, 0.6, waits_in, PALE, VERMILION)
+        draw_text(ax, 6.75, y + 0.43, f"waits: {needs},", colour=VERMILION)
+        draw_text(ax, 6.75, y + 0.17, "which never comes", colour=VERMILION)
+    for step in range(2):
+        x = 2.43 + 1.15 * step
+        ax.plot([x, x], [0.2, 2.1], color=GREY, lw=2, ls=":")
+    draw_text(ax, 2.43, 2.25, "both average gradients here", 8, "center")
+    draw_text(ax, 4.72, 2.25, "two different all-reduces", 8, "center")
+    return diagram

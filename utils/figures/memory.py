@@ -1,4 +1,4 @@
-"""The figures of notebook 28: what takes memory, and what data parallelism ends at."""
+"""The figures of the lessons on memory: what takes it, and how it is shared out."""
 
 from collections.abc import Mapping
 
@@ -16,10 +16,12 @@ from utils.figures.style import (
     BLUE,
     GREEN,
     GREY,
+    INK,
     ORANGE,
     PALE,
     PURPLE,
     SKY,
+    VERMILION,
     Figure,
     bars,
     subplots,
@@ -96,6 +98,100 @@ def by_batch(
     return figure
 
 
+def loss_scale_around_horovod() -> Diagram:
+    """One update in mixed precision: what the loss scale does, outside, and what
+    Horovod's optimizer does, inside."""
+    diagram, ax = paper(
+        8,
+        3.9,
+        "Three optimizers, one inside the other: the loss scale outside, Horovod's "
+        "optimizer in it, SGD innermost. In an update, each worker multiplies its loss "
+        "by the scale and computes gradients; Horovod averages them over the workers; "
+        "the loss scale divides the average by the scale and asks whether it is "
+        "finite; if so SGD updates the weights, else all skip and halve the scale. "
+        "The average has an infinity of worker 1 in it, so both workers skip.",
+    )
+    draw_box(ax, 0.2, 2.75, 7.6, 0.95, "", edge=GREEN)
+    draw_text(ax, 0.35, 3.5, "loss scale: LossScaleOptimizer", 9, "left", "bold", GREEN)
+    draw_box(ax, 3.2, 2.85, 4.45, 0.7, "", edge=ORANGE)
+    words = "average: hvd.DistributedOptimizer"
+    draw_text(ax, 3.3, 3.35, words, 9, "left", "bold", ORANGE)
+    draw_box(ax, 5.9, 2.92, 1.6, 0.32, "update: SGD", edge=BLUE)
+    columns = (
+        (1.02, "loss\nx scale", GREEN),
+        (2.15, "way back\nin float16", GREY),
+        (4.85, "÷ scale", GREEN),
+        (6.0, "finite?", GREEN),
+        (7.15, "update,\nor skip", BLUE),
+    )
+    for worker in range(2):
+        y = 1.55 - 1.15 * worker
+        draw_text(ax, 0.27, y + 0.32, f"worker\n{worker}", 8.5, weight="bold")
+        for x, label, colour in columns:
+            draw_box(ax, x - 0.42, y, 0.9, 0.62, label, edge=colour)
+        for start, end in ((1.5, 1.73), (5.33, 5.58), (6.48, 6.73)):
+            draw_arrow(ax, (start, y + 0.31), (end, y + 0.31))
+        draw_arrow(ax, (2.63, y + 0.31), (3.05, 1.3))
+        draw_arrow(ax, (3.95, 1.3), (4.43, y + 0.31))
+        value = ("2.0", "inf")[worker]
+        draw_text(ax, 2.2, y - 0.17, value, 9, colour=VERMILION if worker else INK)
+        draw_text(ax, 4.9, y - 0.17, "inf", colour=VERMILION)
+        draw_text(ax, 6.05, y - 0.17, "no", colour=VERMILION)
+        draw_text(ax, 7.2, y - 0.17, "skip, halve", 8.5, colour=VERMILION)
+    draw_box(ax, 3.05, 0.9, 0.9, 0.8, "average\nof all\nworkers", PALE, ORANGE)
+    return diagram
+
+
+def zero_step() -> Diagram:
+    """A training step of ZeRO's stage 1 with three workers: an all-reduce in two
+    halves, and the update between them."""
+    diagram, ax = paper(
+        8,
+        3.4,
+        "A step of ZeRO, stage 1, with three workers. Each has a gradient for all "
+        "three parts of the weights. A reduce-scatter gives worker r the average of "
+        "part r only; there Adam, which keeps its state for part r, updates part r of "
+        "the weights; an all-gather gives all new parts to every worker.",
+    )
+    colours = (BLUE, ORANGE, GREEN)
+
+    def row(x, y, parts, alpha=1.0):
+        for part in range(3):
+            there = part in parts
+            ax.add_patch(
+                Rectangle(
+                    (x + 0.4 * part, y),
+                    *(0.4, 0.4),
+                    facecolor=colours[part] if there else "white",
+                    alpha=alpha if there else 1.0,
+                    edgecolor=GREY,
+                )
+            )
+
+    for x, words in (
+        (1.4, "own gradient"),
+        (3.4, "averaged part"),
+        (5.05, "update"),
+        (7.1, "new weights"),
+    ):
+        draw_text(ax, x, 3.0, words, weight="bold")
+    for worker in range(3):
+        y = 2.2 - 0.85 * worker
+        draw_text(ax, 0.4, y + 0.2, f"worker {worker}", 9, weight="bold")
+        row(0.8, y, (0, 1, 2), 0.4)
+        row(2.8, y, (worker,))
+        draw_box(ax, 4.45, y - 0.06, 1.2, 0.52, "Adam, state\nof its part", PALE)
+        row(6.5, y, (0, 1, 2))
+        draw_arrow(ax, (4.05, y + 0.2), (4.42, y + 0.2))
+    for x, words in ((2.4, "reduce-\nscatter"), (6.08, "all-\ngather")):
+        ax.add_patch(
+            Rectangle((x - 0.3, 0.45), 0.6, 2.2, facecolor=PALE, edgecolor=GREY)
+        )
+        ax.text(x, 1.55, words, ha="center", va="center", rotation=90, fontsize=10)
+    draw_text(ax, 4, 0.15, "the two halves of an all-reduce, as many bytes as one", 9)
+    return diagram
+
+
 # ------------------------------------------------------- beyond data parallelism
 
 
@@ -105,8 +201,8 @@ def fully_sharded() -> Diagram:
         8,
         3.3,
         "Fully sharded data parallelism. Three workers keep a third of each of three "
-        "layers. When layer 2 is computed, all three gather all of layer 2, and give "
-        "the foreign parts back after it. Each worker has a batch of its own.",
+        "layers. When layer 2 is computed, all three gather all of layer 2, and drop "
+        "the parts of the others after it. Each worker has a batch of its own.",
     )
     for worker in range(3):
         left = 0.2 + 2.6 * worker
@@ -131,7 +227,7 @@ def fully_sharded() -> Diagram:
         if worker:
             draw_arrow(ax, (left - 0.36, 1.79), (left - 0.04, 1.79), both=True)
     draw_text(
-        ax, 4, 0.48, "strong: kept; pale: came by wire, for as long as layer 2 is used"
+        ax, 4, 0.48, "strong color: kept; pale: gathered, only while layer 2 is used"
     )
     draw_text(ax, 4, 0.2, "weights travel twice a step, gradients once", colour=GREY)
     return diagram
@@ -179,8 +275,8 @@ def tensor_parallel() -> Diagram:
         2.9,
         "Tensor parallelism. Two workers get the same images. Each has half of the "
         "columns of a first matrix and half of the rows of a second, computes half of "
-        "the activations in between, and a sum that is not whole; an all-reduce adds "
-        "the two up, for both, in each pair of layers.",
+        "the activations in between, and a partial sum; an all-reduce adds the two up, "
+        "for both, in each pair of layers.",
     )
     for worker, colour in enumerate((BLUE, ORANGE)):
         y = 1.55 - 1.2 * worker

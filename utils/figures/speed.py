@@ -111,6 +111,14 @@ def throughputs(speed: Mapping[str, float], origin: str = "") -> Figure:
     return figure.with_origin(origin)
 
 
+def by_batch_size(speed: Mapping[int, float]) -> Figure:
+    """Images per second for each size of a batch."""
+    figure, axis = subplots(figsize=(7, 3))
+    axis.plot([str(size) for size in speed], list(speed.values()))
+    axis.set(xlabel="images in a batch", ylabel="images per second", ylim=(0, None))
+    return figure
+
+
 def step(trace: timeline.Timeline, number: int | None = None) -> Figure:
     """One step of a timeline: above what happened altogether, below by tensor.
 

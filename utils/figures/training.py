@@ -214,7 +214,7 @@ def paths(runs: Mapping[str, Run]) -> Figure:
             axis.plot(path[:, 0] + star, path[:, 1], ms=size, label=name)
             axis.plot(star, 0, "k*", markersize=12)
         end = max(distance[-1] for distance in apart.values())
-        axis.set_title(f"{label}\nweights in the end: {end:.0%} apart", fontsize=10)
+        axis.set_title(f"{label}\nweights at the end: {end:.0%} apart", fontsize=10)
         axis.set_xlabel("direction of most movement", fontsize=9)
         axis.set_ylabel("direction of next most", fontsize=9)
         axis.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
@@ -295,6 +295,22 @@ def losses(runs: Mapping[str, Run]) -> Figure:
     return figure.with_notices(*runs.values())
 
 
+def points_apart(run: Run) -> float:
+    """By how many percentage points the validation accuracies that the workers of a
+    recorded run took for true differed, in the epoch in which they did so most."""
+    return 100 * float(np.ptp(_accuracies_seen(run), axis=0).max())
+
+
+def _accuracies_seen(run: Run) -> np.ndarray:
+    """What each worker's last callback saw as val_accuracy: (workers, epochs)."""
+    return np.array(
+        [
+            [metrics["val_accuracy"] for metrics in run.recording(rank).metrics_after]
+            for rank in range(run.workers)
+        ]
+    )
+
+
 def accuracies(runs: Mapping[str, Run]) -> Figure:
     """What each worker takes the validation accuracy for, by epoch, in several runs.
 
@@ -303,21 +319,35 @@ def accuracies(runs: Mapping[str, Run]) -> Figure:
     """
     figure, axes = subplots(1, len(runs), figsize=(5 * len(runs), 3.4), squeeze=False)
     for axis, (label, run) in zip(axes.flat, runs.items(), strict=True):
-        seen = np.array(
-            [
-                [metrics["val_accuracy"] for metrics in run.recording(r).metrics_after]
-                for r in range(run.workers)
-            ]
-        )
-        for rank, values in enumerate(seen):
+        for rank, values in enumerate(_accuracies_seen(run)):
             size = 11 - 5 * (rank % 2)
             axis.plot(range(1, len(values) + 1), values, ms=size, label=f"rank {rank}")
-        apart = 100 * np.ptp(seen, axis=0).max()
+        apart = points_apart(run)
         axis.set_title(f"{label}\nat most {apart:.2f} percentage points apart")
         axis.set(xlabel="epoch", ylabel="validation accuracy")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         legend(axis)
     return figure.with_notices(*runs.values())
+
+
+def waves() -> Figure:
+    """One wave of each shape that exercises/waves.py tells apart, with and without the
+    noise in which it is hidden."""
+    time = np.linspace(0, 1, 64, endpoint=False)
+    turns = 3 * time + 0.1
+    shapes = {
+        "sine": np.sin(2 * np.pi * turns),
+        "square": np.sign(np.sin(2 * np.pi * turns)),
+        "saw tooth": 2 * turns % 2 - 1,
+    }
+    noise = np.random.default_rng(7)
+    figure, axes = subplots(1, 3, figsize=(10, 2.6), sharey=True)
+    for axis, (name, wave) in zip(axes, shapes.items(), strict=True):
+        axis.plot(time, wave + noise.normal(0, 0.7, 64), ms=3, label="with noise")
+        axis.plot(time, wave, marker="", label="shape")
+        axis.set(title=name, xlabel="time")
+    axes[0].legend()
+    return figure
 
 
 def ranks(machines: int, gpus: int) -> Figure:

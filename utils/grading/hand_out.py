@@ -41,7 +41,7 @@ WHEELS = course.PACKAGE_ROOT / "wheels"
 # What of the library has answers in it, and the lesson that needs it.
 LIBRARY = {"utils/measure/programs": "15", "utils/checking/clinic.toml": "22"}
 
-# Programs of the course that an exercise of lesson 09 is to end as.
+# Programs of the course that show how a learner's program of lesson 09 is to end.
 OWN_WAYS = ("waves_distributed.py",)
 
 
@@ -76,7 +76,7 @@ class HandOut:
         return "\n".join(lines)
 
 
-def hand_out(out: Path, until: str = "08", wheels: bool = False) -> HandOut:
+def hand_out(out: Path, until: str = "09", wheels: bool = False) -> HandOut:
     """Write the folder `out` for a class: the lessons up to number `until`, with their
     exercises as they begin, and without the answers that no such lesson shows; with
     `wheels`, also what `make wheel` has built.
@@ -201,7 +201,7 @@ def _copy_named(root: Path, out: Path, texts: str, kept_back: list[str]) -> None
     """What these notebooks name of exercises/ and solutions/ and is not there yet."""
     pages = {f"exercises/{page}" for page in PAGES}
     named = set(re.findall(r"((?:exercises|solutions)/\w+(?:\.\w+|/))", texts))
-    if "utils import clinic" in texts:
+    if "clinic.admit" in texts:
         named.add("solutions/patient.py")
     for name in sorted(pages | named):
         path = root / name

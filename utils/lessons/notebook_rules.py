@@ -568,6 +568,8 @@ def links_lead_somewhere(notebook: NotebookNode, folder: Path) -> Iterator[str]:
 
 # How the text speaks: CONTRIBUTING.md has the reasons.
 
+PREDICT = re.compile(r"\*\*Predict[.:]")
+
 # What these words stand for is in another cell when a cell begins with them.
 POINTS_BACK = re.compile(r"(It|That|This|These|Those|Both|Each|Of|By|Half of it)\b")
 
@@ -593,14 +595,14 @@ PRIVATE_NAMES = {
 }
 
 
-def _prose(source: str) -> str:
+def prose(source: str) -> str:
     """The text of a Markdown cell without code, comments, and the targets of links."""
     without_code = re.sub(r"```.*?```|<!--.*?-->|\$\$.*?\$\$", " ", source, flags=re.S)
     without_links = re.sub(r"\]\([^)]*\)", "]", without_code)
     return re.sub(r"`[^`\n]*`|\$[^$\n]*\$|<[^>]*>", "_", without_links)
 
 
-def _shown_at_once(source: str) -> str:
+def unfolded(source: str) -> str:
     """The text of a cell without what is folded."""
     return re.sub(r"<details>.*?</details>", " ", source, flags=re.S)
 
@@ -611,14 +613,14 @@ def answers_say_what_was_asked(notebook: NotebookNode) -> Iterator[str]:
     for place, cell in cells_of(notebook, "markdown"):
         text = cell.source.strip()
         if text.startswith("**Answer.**"):
-            words = len(re.findall(r"\w+", _prose(_shown_at_once(text)))) - 1
+            words = len(re.findall(r"\w+", prose(unfolded(text)))) - 1
             if words < MIN_ANSWER_WORDS:
                 yield (
                     f"{place} answers in {words} words: repeat what was asked, and say "
                     f"why, in at least {MIN_ANSWER_WORDS}"
                 )
             asked = None
-        if re.search(r"\*\*Predict[.:]", text):
+        if PREDICT.search(text):
             if asked:
                 yield f"{asked} has no answer: let a cell begin with **Answer.**"
             asked = place
@@ -639,7 +641,7 @@ def cells_name_their_subject(notebook: NotebookNode) -> Iterator[str]:
 
 def one_parenthesis_a_cell(notebook: NotebookNode) -> Iterator[str]:
     for place, cell in cells_of(notebook, "markdown"):
-        count = _prose(_shown_at_once(cell.source)).count("(")
+        count = prose(unfolded(cell.source)).count("(")
         if count > 1:
             yield f"{place} has {count} parentheses: make sentences of all but one"
 
@@ -647,7 +649,7 @@ def one_parenthesis_a_cell(notebook: NotebookNode) -> Iterator[str]:
 def english_is_usual(notebook: NotebookNode) -> Iterator[str]:
     for place, cell in cells_of(notebook, "markdown"):
         for pattern in UNUSUAL:
-            for match in re.finditer(pattern, _prose(cell.source)):
+            for match in re.finditer(pattern, prose(cell.source)):
                 yield f"{place} says {match[0]!r}: write it as people say it"
 
 
@@ -690,30 +692,14 @@ STYLE: tuple[Rule, ...] = (
     it_says_where_it_was_run,
 )
 NOT_YET: tuple[str, ...] = (
-    "00_check_your_machine",
-    "01_train_on_one_device",
-    "02_share_the_gradients",
     "03_step_1_start_horovod",
     "04_step_2_speak_with_one_voice",
-    "05_step_3_average_the_gradients",
-    "06_step_4_start_from_the_same_weights",
-    "07_step_5_share_the_epoch",
-    "08_step_6_average_the_metrics",
-    "10_mirrored_strategy",
-    "11_write_your_own_loop",
     "12_many_workers",
     "13_parameter_server",
     "14_choose_a_strategy",
-    "15_measure_the_speedup",
-    "16_keep_the_accuracy",
-    "18_feed_the_workers",
-    "20_survive_a_crash",
-    "22_break_it_on_purpose",
     "23_run_on_a_cluster",
     "27_trust_the_wires",
-    "28_fit_more_into_one_device",
     "30_the_way_on",
-    "31_capstone_doodles",
 )
 
 LINT: tuple[Rule, ...] = (

@@ -21,7 +21,7 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from utils.base import course, files, machine, profiles, supervise
-from utils.lessons import markup, notebook_rules, outline, work
+from utils.lessons import markup, notebook_rules, outline, parts, work
 from utils.training import fetch
 
 # For a cell whose outputs are compared, on a busy machine. nbval waits so long for a
@@ -90,9 +90,23 @@ def step_of(notebook: Path) -> int:
 def parts_needed(notebook: Path) -> int:
     """How many parts of its exercise are done by the time that `notebook` ends."""
     name = outline.exercise_of(notebook.stem)
-    if name != outline.FIRST:  # notebook and exercise are done together
-        return len(markup.parts_of(markup.source_of(name).read_text()))
+    if name != outline.FIRST:  # some are done in one lesson, some in two
+        source = markup.source_of(name).read_text(encoding="utf-8")
+        return parts_checked(notebook_rules.read(notebook), source)
     return max(step_of(path) for path in discover() if path.name <= notebook.name)
+
+
+def parts_checked(lesson: NotebookNode, source: str) -> int:
+    """How many parts of its exercise, with this source, a lesson has checked when it
+    ends."""
+    every = markup.parts_of(source)
+    checked = [0]
+    for _, cell in notebook_rules.cells_of(lesson, "code"):
+        for part in re.findall(r"(?<!\w)check\((?:(\d+)|\"([A-Z])\")", cell.source):
+            checked.append(parts.number(parts.of(*part)))
+        if re.search(r"(?<!\w)check\(exercise=", cell.source):
+            checked.append(len(every))
+    return max(checked)
 
 
 def asks_for_parts(notebook: Path) -> bool:
@@ -371,12 +385,8 @@ def _supervised(
 def _keep(executed: NotebookNode, ipynb: Path, html: Path, beside: Path) -> None:
     """Write the executed copy, HTML first, each in one go."""
     import nbformat
-    from nbconvert import HTMLExporter
 
-    # Output comes in pieces, which may end within a word: joined, as Jupyter does.
-    joined = ["nbconvert.preprocessors.CoalesceStreamsPreprocessor"]
-    exporter = HTMLExporter(embed_images=True, preprocessors=joined)
-    page, _ = exporter.from_notebook_node(
+    page, _ = _exporter().from_notebook_node(
         executed, {"metadata": {"name": ipynb.stem, "path": str(beside)}}
     )
     # Pages lead to pages.
@@ -384,6 +394,26 @@ def _keep(executed: NotebookNode, ipynb: Path, html: Path, beside: Path) -> None
     ipynb.parent.mkdir(parents=True, exist_ok=True)
     for path, text in ((html, page), (ipynb, nbformat.writes(executed) + "\n")):
         files.write_whole(path, text)
+
+
+def _exporter():
+    """nbconvert's for pages that need no other file.
+
+    Where it embeds images, it parses each piece of HTML by itself, and so ends a folded
+    block at its first blank line: a cell with such a block keeps its images outside.
+    """
+    from jinja2 import pass_context
+    from nbconvert import HTMLExporter
+
+    class Exporter(HTMLExporter):
+        @pass_context
+        def markdown2html(self, context, source):
+            self.embed_images = "<details>" not in source
+            return super().markdown2html(context, source)
+
+    # Output comes in pieces, which may end within a word: joined, as Jupyter does.
+    joined = ["nbconvert.preprocessors.CoalesceStreamsPreprocessor"]
+    return Exporter(embed_images=True, preprocessors=joined)
 
 
 def _judge(ipynb: Path, html: Path, profile: str) -> Result:

@@ -1,13 +1,13 @@
 """The course as data: outline.toml, its notebooks and its exercises with their parts.
 
-python -m utils.lessons.outline    # writes README's table of notebooks anew
+python -m utils.lessons.outline    # writes README's routes and table of lessons anew
 """
 
 import functools
 import math
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import tomli
@@ -28,7 +28,8 @@ class Notebook:
     """A lesson.
 
     name: of its file, without .ipynb; it begins with its number. title: its heading.
-    teaches: what one learns, for README. minutes: what a learner should set aside.
+    teaches: what one learns, for README. minutes: what a learner should set aside, by
+    minutes.py. lines: those that a learner writes besides the exercise's.
     needs: what must work on a machine, in the words of `course doctor`. devices: what
     it is better with, for README. exercise: the program that it is about.
     """
@@ -40,10 +41,42 @@ class Notebook:
     needs: tuple[str, ...] = ()
     devices: str = ""
     exercise: str = FIRST
+    lines: int = 0
 
     @property
     def number(self) -> str:
         return self.name[:2]
+
+
+@dataclass(frozen=True)
+class Route:
+    """A way through the course. lessons: the numbers of its first and its last; one_of:
+    of these a learner takes one; about: what one learns on it."""
+
+    title: str
+    lessons: tuple[str, str]
+    about: str
+    one_of: tuple[str, ...] = ()
+
+    @property
+    def minutes(self) -> int:
+        """What a learner should set aside, with the longest of those to choose from."""
+        first, last = self.lessons
+        taken = {
+            lesson.number: lesson.minutes
+            for lesson in read().notebooks.values()
+            if first <= lesson.number <= last
+        }
+        choices = [taken.pop(number, 0) for number in self.one_of]
+        return sum(taken.values()) + max(choices, default=0)
+
+    @property
+    def hours(self) -> str:
+        """The same in words, such as "3½ hours"."""
+        halves = max(1, round(self.minutes / 30))
+        whole, half = divmod(halves, 2)
+        number = f"{whole or ''}{'½' if half else ''}"
+        return f"{number} hour{'s' if halves > 2 else ''}"
 
 
 @dataclass(frozen=True)
@@ -82,10 +115,13 @@ class Exercise:
 
 @dataclass(frozen=True)
 class Outline:
-    """The whole course, each part by its name, in its order."""
+    """The whole course, each thing by its name, in its order. parts: their titles, by
+    the number of the lesson that each begins with."""
 
     notebooks: dict[str, Notebook]
     exercises: dict[str, Exercise]
+    parts: dict[str, str] = field(default_factory=dict)
+    routes: tuple[Route, ...] = ()
 
 
 @functools.cache
@@ -100,12 +136,22 @@ def read(path: Path = FILE) -> Outline:
         exercises = {
             name: _exercise(name, facts) for name, facts in data["exercises"].items()
         }
+        routes = tuple(
+            Route(
+                facts["title"],
+                tuple(facts["lessons"]),
+                facts["about"],
+                tuple(facts.get("one_of", ())),
+            )
+            for facts in data["routes"]
+        )
+        parts_of_it = dict(data["parts"])
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise course.CourseError(
             f"{course.shown(path)} can't be read as the course's outline: "
             f"{type(error).__name__}: {error}."
         ) from None
-    return Outline(notebooks, exercises)
+    return Outline(notebooks, exercises, parts_of_it, routes)
 
 
 def _exercise(name: str, facts: dict) -> Exercise:
@@ -152,23 +198,40 @@ def only(notebooks: Collection[str], exercises: Collection[str]) -> str:
     return "".join(kept)
 
 
+def routes() -> str:
+    """The ways through the course with their hours, in Markdown."""
+    return "\n".join(
+        f"- **{route.title}** (lessons {' to '.join(route.lessons)}, {route.hours}). "
+        f"{route.about}"
+        for route in read().routes
+        if route.minutes
+    )
+
+
 def table() -> str:
-    """README's table of the notebooks, in Markdown."""
+    """README's table of the lessons, in Markdown."""
     rows = [
-        "| No. | Notebook | What you learn | Minutes | Better with |",
+        "| No. | Lesson | What you learn | Minutes | Better with |",
         "|---|---|---|---|---|",
     ]
     for lesson in read().notebooks.values():
+        if lesson.number in read().parts:
+            rows.append(f"| | **{read().parts[lesson.number]}** | | | |")
         link = f"[{lesson.title}](notebooks/{lesson.name}.ipynb)"
         cells = (lesson.number, link, lesson.teaches, str(lesson.minutes))
         rows.append(f"| {' | '.join((*cells, lesson.devices))} |".replace("  |", " |"))
     return "\n".join(rows)
 
 
+def overview() -> str:
+    """What README has of this: the ways through the course, and the lessons."""
+    return f"{routes()}\n\n{table()}"
+
+
 def main() -> None:
     readme = course.PACKAGE_ROOT / "README.md"
     old = readme.read_text("utf-8")
-    text = programs.between(readme.name, old, BEGIN, END, table())
+    text = programs.between(readme.name, old, BEGIN, END, overview())
     files.write_whole(readme, text)
 
 

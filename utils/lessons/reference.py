@@ -28,17 +28,25 @@ PROFILE = "cpu"
 
 @dataclass(frozen=True)
 class Reference:
-    """machine: what the lessons ran on, in words. seconds: how long each took there, by
-    its name. numbers: what was measured, by name."""
+    """machine: what the lessons ran on, in words. lessons: of each, by its name, the
+    `seconds` that it took there, and the `numbers` that it measured, by theirs."""
 
     machine: str
-    seconds: dict[str, float]
-    numbers: dict[str, float]
+    lessons: dict[str, dict]
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The numbers of all lessons."""
+        return {
+            name: number
+            for lesson in self.lessons.values()
+            for name, number in lesson["numbers"].items()
+        }
 
 
-def read(path: Path = FILE) -> Reference:
+def read() -> Reference:
     """What is recorded."""
-    return Reference(**json.loads(path.read_text(encoding="utf-8")))
+    return Reference(**json.loads(FILE.read_text(encoding="utf-8")))
 
 
 class Beside:
@@ -122,18 +130,18 @@ def record(numbers: list[str]) -> Path:
     """
     from utils.base import machine
 
-    old = read() if FILE.exists() else Reference("", {}, {})
-    seconds, kept = dict(old.seconds), dict(old.numbers)
+    lessons = dict(read().lessons) if numbers else {}
     for notebook in notebooks.discover(numbers):
         result = notebooks.prove(notebook, PROFILE)
         if not result.ok:
             raise course.CourseError(f"{notebook.stem}: {'; '.join(result.findings)}")
-        seconds[notebook.stem] = round(result.seconds)
-        kept |= measured(notebook_rules.read(result.ipynb))
+        lessons[notebook.stem] = {
+            "seconds": round(result.seconds),
+            "numbers": measured(notebook_rules.read(result.ipynb)),
+        }
     facts = {
         "machine": f"{machine.summary()}; profile {PROFILE}; {time.strftime('%B %Y')}",
-        "seconds": dict(sorted(seconds.items())),
-        "numbers": dict(sorted(kept.items())),
+        "lessons": dict(sorted(lessons.items())),
     }
     files.write_whole(FILE, json.dumps(facts, indent=1) + "\n")
     return FILE

@@ -189,24 +189,29 @@ def yours_and_ours(
     return difference(path.read_text(), ours, "yours", f"the course's, {called(part)}")
 
 
-def excerpt(first: str, last: str, script: str | os.PathLike | None = None) -> Code:
+def excerpt(
+    first: str, last: str | None, script: str | os.PathLike | None = None
+) -> Code:
     """A part of a program, for reading in a notebook.
 
-    first, last: how its first line, and the first line after it, begin. Raises
-    CourseError when the program has no such lines.
+    first, last: how its first line, and the first line after it, begin; with None for
+    the second, the part goes on to the program's end. Raises CourseError when the
+    program has no such lines.
     """
     path = _exercise(script)
     parse_program(path)
     lines = path.read_text().splitlines()
     places = [
         next((n for n, line in enumerate(lines) if line.startswith(begin)), None)
-        for begin in (first, last)
+        for begin in (first, last or first)
     ]
     if None in places:
         raise course.CourseError(
             f"{course.shown(path)} has no part from `{first}` to `{last}`."
         )
-    return Code("\n".join(lines[slice(*places)]).rstrip(), "python")
+    begin, end = places
+    part = lines[begin:end] if last else lines[begin:]
+    return Code("\n".join(part).rstrip(), "python")
 
 
 def what_changed(part: Part, program: str = "fashion_mnist") -> Code:

@@ -13,6 +13,7 @@ records steps and time of the tiny model to a loss, in a minute.
 """
 
 import argparse
+import heapq
 import json
 import math
 import os
@@ -288,15 +289,7 @@ def small_network(
     random = np.random.default_rng(seed)
     x, labels = _standardised(dataset, dataset.x_train), dataset.y_train
     classes = len(dataset.classes)
-    sizes = ((x.shape[1], HIDDEN), (HIDDEN, classes))
-    weights = [  # He's initial weights, and biases of 0
-        layer.astype(np.float32)
-        for ins, outs in sizes
-        for layer in (
-            random.normal(0, np.sqrt(2 / ins), (ins, outs)),
-            np.zeros(outs),
-        )
-    ]
+    weights = _new_weights(random, x.shape[1], classes)
     steps = optimizer()
     passes = -(-len(rates) * batch // len(x))
     order = np.concatenate([random.permutation(len(x)) for _ in range(passes)])
@@ -305,6 +298,69 @@ def small_network(
         chosen = order[step * batch : (step + 1) * batch]
         gradients = _gradients(weights, x[chosen], targets[chosen])
         steps.step(weights, gradients, rate)
+    return _accuracy(weights, dataset)
+
+
+def train_for(
+    dataset: data.Dataset,
+    step_seconds: Sequence[float],
+    seconds: float,
+    rate: float,
+    seed: int,
+    waits: bool,
+    batch: int = 8,
+) -> float:
+    """Train the small network for some seconds on workers of which each takes a time of
+    its own for a step, and return its validation accuracy. The time is pretended.
+
+    step_seconds: of each worker. batch: images of a worker's step. waits: the workers
+    wait for the slowest and make one update with the mean of their gradients; else
+    each of them updates the weights as soon as it is done, with a gradient of the
+    weights as they were when it began.
+    """
+    random = np.random.default_rng(seed)
+    x = _standardised(dataset, dataset.x_train)
+    targets = np.eye(len(dataset.classes), dtype=np.float32)[dataset.y_train]
+    weights = _new_weights(random, x.shape[1], len(dataset.classes))
+
+    def gradients() -> tuple[np.ndarray, ...]:
+        chosen = random.integers(len(x), size=batch)
+        return _gradients(weights, x[chosen], targets[chosen])
+
+    def update(change: Sequence[np.ndarray]) -> None:
+        for layer, gradient in zip(weights, change, strict=True):
+            layer -= rate * gradient
+
+    if waits:
+        for _ in range(int(seconds / max(step_seconds) + 1e-9)):
+            of_all = [gradients() for _ in step_seconds]
+            update([np.mean(layer, axis=0) for layer in zip(*of_all, strict=True)])
+        return _accuracy(weights, dataset)
+    working = [(each, n, gradients()) for n, each in enumerate(step_seconds)]
+    heapq.heapify(working)  # who is done first; of equals, the first worker
+    while working[0][0] <= seconds + 1e-9:
+        now, worker, change = heapq.heappop(working)
+        update(change)
+        heapq.heappush(working, (now + step_seconds[worker], worker, gradients()))
+    return _accuracy(weights, dataset)
+
+
+def _new_weights(
+    random: np.random.Generator, inputs: int, classes: int
+) -> list[np.ndarray]:
+    """He's initial weights, and biases of 0."""
+    return [
+        layer.astype(np.float32)
+        for ins, outs in ((inputs, HIDDEN), (HIDDEN, classes))
+        for layer in (
+            random.normal(0, np.sqrt(2 / ins), (ins, outs)),
+            np.zeros(outs),
+        )
+    ]
+
+
+def _accuracy(weights: list[np.ndarray], dataset: data.Dataset) -> float:
+    """On the images to validate on."""
     _, scores = _forward(weights, _standardised(dataset, dataset.x_val))
     return float((scores.argmax(axis=1) == dataset.y_val).mean())
 
@@ -450,7 +506,8 @@ def _course_network(folder: Path, width: int) -> "tf.keras.Model":
         reason = _load(model, file_of_keras)
     else:
         raise course.CourseError(
-            f"there is no checkpoint in {course.shown(folder)}: is step 4 done?"
+            f"there is no checkpoint in {course.shown(folder)}: is the program told "
+            "to save there, and does it save there?"
         )
     if reason:
         raise course.CourseError(

@@ -1,4 +1,4 @@
-"""The leaderboard of the capstone: who recognises most doodles after how much work.
+"""The leaderboard of the capstone: who recognizes most doodles after how much work.
 
 What counts is work, not the clock of whatever machine it is: each device may train on
 so many images. Who has two devices, has twice as many.
@@ -89,7 +89,7 @@ def score(
     row = Row(name, accuracy, devices, images, seconds, dataset.name, held_out, when)
     _append(row)
     print(
-        f"{name}: {accuracy:.1%} of {len(dataset.x_test):,} held-out doodles recognised"
+        f"{name}: {accuracy:.1%} of {len(dataset.x_test):,} held-out doodles recognized"
         f" after {images:,} images on each of {devices} device(s) ({dataset.name})"
     )
     return accuracy
@@ -182,7 +182,7 @@ def _why_not(row: Row) -> str:
 
 def _title(name: str) -> str:
     return (
-        f"Held out of {name}. Goal: {GOAL_ACCURACY:.0%} recognised after at most "
+        f"Held out of {name}. Goal: {GOAL_ACCURACY:.0%} recognized after at most "
         f"{BUDGET:,} images on each device"
     )
 

@@ -95,6 +95,14 @@ def end_epoch(
     all_of_them.on_epoch_end(epoch, logs)
 
 
+def newest_first(folder: str | Path) -> list[str]:
+    """The checkpoints in a folder, as `tf.train.load_checkpoint` names them, in the
+    order of the numbers at the ends of their names; none where there is no folder."""
+    indices = tf.io.gfile.glob(f"{folder}/ckpt-*.index")
+    paths = [index.removesuffix(".index") for index in indices]
+    return sorted(paths, key=lambda path: int(path.split("-")[-1]), reverse=True)
+
+
 def restore_newest(checkpoint: tf.train.Checkpoint, folder: str | Path) -> bool:
     """Restore the newest whole checkpoint in a folder; is there any?
 

@@ -1,4 +1,4 @@
-"""Judge the tasks of exercises/scaled.py: rate, warm-up, validation and checkpoint.
+"""Judge the tasks of exercises/scaled.py: learning rate, warm-up and validation.
 
 Every worker is on a machine of its own (see lab.py), so its local rank is 0, and
 what it writes can't be taken for another's.
@@ -280,54 +280,3 @@ def _same(a: float | None, b: float) -> bool:
 
 def _shown(value: float | None) -> str:
     return "nothing" if value is None else f"{value:.4f}"
-
-
-# ------------------------------------------------------------ the checkpoint
-
-
-def kept(world: Observed) -> None:
-    """Does rank 0 alone keep what training has changed, and safely?"""
-    records = [rank.first("kept") for rank in world.ranks]
-    line = _place(world)
-    others = [n for n, record in enumerate(records) if n and record["files"]]
-    if others:
-        files = records[others[0]]["files"]
-        message = f"Rank {others[0]} wrote {files[0]}"
-        message += f" and {len(files) - 1} more" if len(files) > 1 else ""
-        if records[0]["files"]:
-            raise Problem("others-write", f"{message}; so did rank 0.", line)
-        raise Problem("another-rank", f"{message}, and rank 0 wrote nothing.", line)
-    if world.outcome != lab.ENDED:
-        raise Missing
-    if not records[0]["files"]:
-        raise Problem(
-            "nothing-kept",
-            "Rank 0 left no file in the folder that --checkpoint names.",
-            line,
-        )
-    for kind, words in (("weights", "weights"), ("state", "optimizer's state")):
-        share = records[0][kind]
-        if share < 1:
-            raise Problem(
-                f"no-{kind}",
-                f"Of the {words} at the end of an epoch, {share:.0%} is in the files "
-                f"that rank 0 left: {', '.join(records[0]['files'])}.",
-                line,
-            )
-    before: dict[str, list[int]] = {}
-    for event in world.ranks[0].all("epoch"):
-        for name, (number, written) in event["files"].items():
-            old = before.get(name)
-            if old and old[0] == number and old[1] != written:
-                raise Problem(
-                    "overwritten",
-                    f"In epoch {event['epoch'] + 1}, rank 0 overwrote {name}. Who "
-                    "stops it in the middle has neither the old nor the new one.",
-                    line,
-                )
-        before = event["files"]
-
-
-@validates
-def keeps_checkpoints(worlds: dict[str, Observed]) -> None:
-    kept(worlds["two machines"])

@@ -1,6 +1,6 @@
 """Activations kept for the way back, or computed again: the peak of memory of each.
 
-    python utils/measure/programs/recomputed.py --blocks 16 --images 2048
+    python utils/measure/programs/recomputed.py --blocks 16 --images 8192
 
 Takes the gradient of a deep network by both ways. Prints, in JSON, the bytes at the
 peak, and the largest relative difference of the gradients. A peak never falls, so the
@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from utils.measure.programs.peak_memory import peak
 
-WIDTH, LAYERS = 256, 4  # of a block
+WIDTH, LAYERS = 128, 8  # of a block
 
 
 def block(x, *matrices):
@@ -43,8 +43,8 @@ def gradient(layers, images, blocks):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--blocks", type=int, default=16, help="of four layers each")
-    parser.add_argument("--images", type=int, default=2_048, help="in the batch")
+    parser.add_argument("--blocks", type=int, default=16, help="of eight layers each")
+    parser.add_argument("--images", type=int, default=8_192, help="in the batch")
     args = parser.parse_args()
     for gpu in tf.config.list_physical_devices("GPU"):
         tf.config.experimental.set_memory_growth(gpu, True)
