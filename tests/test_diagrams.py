@@ -22,6 +22,11 @@ def busiest_wire():
     )
 
 
+SCORE, RATE = ("all-reduce", "its score"), ("all-reduce", "its learning rate")
+HAND_OUT = ("broadcast", "the learning rate")
+DEADLOCK = {"rank 0": [SCORE, HAND_OUT], "rank 1": [HAND_OUT]}
+MIXED_UP = {"rank 0": [SCORE, RATE], "rank 1": [RATE]}
+
 DRAWINGS = {
     "model and data": diagrams.model_and_data_parallel,
     "lesson's straggler": lambda: diagrams.synchronous_and_asynchronous(
@@ -31,6 +36,8 @@ DRAWINGS = {
         [1.0, 1.2, 7.5], seconds=7.5
     ),
     "descent": lambda: diagrams.descent({0: [1.0, 0.5, 0.25], 3: [1.0, 0.5, 0.0]}),
+    "deadlock": lambda: diagrams.lanes(DEADLOCK),
+    "mixed up": lambda: diagrams.lanes(MIXED_UP),
     "two slopes": lambda: diagrams.average_of_two_slopes((2.0, -1.0)),
     "two slopes, one way": lambda: diagrams.average_of_two_slopes((1.0, 2.0)),
     "server of 2": lambda: diagrams.parameter_server(2),
@@ -142,6 +149,25 @@ def test_staleness_is_the_number_of_others_updates_in_between(steps):
             ]
             assert late == len(between)
             before = (time, worker)
+
+
+def test_calls_of_different_names_wait_for_each_other():
+    assert repr(diagrams.lanes(DEADLOCK)) == (
+        "rank 0's all-reduce of its score waits. rank 0's broadcast of the learning "
+        "rate is never called. rank 1's broadcast of the learning rate waits."
+    )
+
+
+def test_calls_of_the_same_name_meet_whatever_they_take():
+    assert repr(diagrams.lanes(MIXED_UP)) == (
+        "rank 0's all-reduce of its score meets rank 1's of its learning rate. "
+        "rank 0's all-reduce of its learning rate waits. rank 1 has ended."
+    )
+
+
+def test_lanes_are_for_two_workers():
+    with pytest.raises(ValueError, match="2 workers, not 1"):
+        diagrams.lanes({"rank 0": [SCORE]})
 
 
 def test_the_words_count_what_is_drawn():

@@ -59,7 +59,42 @@ def test_what_the_table_names_is_in_the_programs():
             text = (four_ways.FOLDER / four_ways.PROGRAMS[name]).read_text()
             for code in re.findall(r"`([^`]+)`", cell):
                 assert code in text, (step, name)
-    assert len(four_ways.table().rows) == len(four_ways.STEPS)
+    assert len(four_ways.table().rows) == len(four_ways.STEPS) == 6
+
+
+@pytest.mark.parametrize("name", four_ways.PROGRAMS)
+def test_a_program_is_lined_up_by_the_words_of_the_table(name):
+    table = four_ways.lined_up(four_ways.FOLDER / four_ways.PROGRAMS[name])
+    found = {step: lines for step, lines in table.rows}
+    speaks = name in ("Horovod", "PyTorch DDP")
+    for step in four_ways.STEPS:
+        with_words = speaks or step not in ("2 one voice", "6 average the metrics")
+        with_words &= (name, step[0]) not in [
+            ("tf.distribute", "5"),
+            ("Keras 3, JAX", "5"),
+        ]
+        assert (found[step] != "no line") == with_words, step
+
+
+def test_what_stands_in_a_comment_is_no_step(tmp_path):
+    (tmp_path / "p.py").write_text("hvd.init()\n# hvd.DistributedOptimizer(\n")
+    rows = four_ways.lined_up(tmp_path / "p.py").rows
+    assert [lines for _, lines in rows] == ["1: hvd.init()", *["no line"] * 5]
+
+
+def test_all_programs_begin_with_the_same_weights_in_the_same_places(tmp_path):
+    start = four_ways.write_start(tmp_path / "new" / "same.npz", train_images=128)
+    assert len(start["x"]) % start["batch"] == 0
+    with np.load(tmp_path / "new" / "same.npz") as written:
+        for name, array in start.items():
+            np.testing.assert_array_equal(written[name], array)
+    shapes = [array.shape for array in four_ways.first_weights(start).values()]
+    assert shapes == [(784, 32), (32,), (32, 10), (10,)]
+
+
+def test_a_change_of_a_line_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"'hvd\.shut' is not in with_horovod\.py"):
+        four_ways.train_changed(tmp_path / "same.npz", "a fault", "hvd.shut", "")
 
 
 @pytest.mark.slow

@@ -39,7 +39,7 @@ _MODULES = {
     for room, modules in {
         "base": "course logs",
         "training": "data doodles leaderboard networks shards survival",
-        "running": "beside tasks watch",
+        "running": "beside stall tasks watch",
         "checking": "clinic",
         "cluster": "elastic handed_in namespaces recorded slurm spark",
         "measure": "batch_sizes bench cost_model equality four_ways global_batch "

@@ -157,6 +157,84 @@ def staleness(
     return by_worker
 
 
+def lanes(calls: Mapping[str, Sequence[tuple[str, str]]]) -> Diagram:
+    """Which collectives of two workers meet, and which wait: a lane for each worker.
+
+    calls: worker -> its calls in order, each the name of a collective and what it
+    takes, such as ("all-reduce", "its score"). As in Horovod, calls of the same name
+    meet, whatever they take. A call that meets none waits; those after it are not made.
+    """
+    if len(calls) != 2:
+        raise ValueError(f"this drawing is for 2 workers, not {len(calls)}")
+    names = [[name for name, _ in own] for own in calls.values()]
+    met = 0
+    while met < min(map(len, names)) and names[0][met] == names[1][met]:
+        met += 1
+    waits = [len(own) > met for own in names]
+    box, gap, high, left = 1.75, 0.45, 0.62, 1.05
+    longest = max(len(own) + (not wait) for own, wait in zip(names, waits, strict=True))
+    facts = _lanes_in_words(calls, met)
+    diagram, ax = paper(left + longest * (box + gap), 2.9, facts)
+    rows = (1.95, 0.33)  # the lower edge of each lane's boxes
+    for lane, (worker, own) in enumerate(calls.items()):
+        colour, y = (BLUE, ORANGE)[lane], rows[lane]
+        beside = y + high + 0.17 if lane == 0 else y - 0.17
+        draw_text(ax, 0.5, y + high / 2, worker, size=10, weight="bold")
+        for turn, (name, taken) in enumerate(own):
+            x = left + turn * (box + gap)
+            style = {"facecolor": "white", "edgecolor": colour, "lw": 2.5}
+            if turn > met:
+                style |= {"edgecolor": GREY, "lw": 1.2, "ls": "--"}
+                draw_text(ax, x + box / 2, beside, "never called", colour=GREY)
+            elif turn == met:
+                style |= {"hatch": "..."}
+                waiting = f"waits for {list(calls)[1 - lane]}"
+                draw_text(ax, x + box / 2, beside, waiting, weight="bold")
+            ax.add_patch(Rectangle((x, y), box, high, **style))
+            _on_white(ax, x + box / 2, y + high / 2, f"{name}\nof {taken}")
+        if not waits[lane]:
+            end = left + len(own) * (box + gap)
+            draw_text(ax, end, y + high / 2, "has ended", align="left")
+    between = rows[0], rows[1] + high
+    for turn in range(met):
+        x = left + turn * (box + gap) + box / 2
+        draw_arrow(ax, (x, between[0]), (x, between[1]), both=True)
+        draw_text(ax, x + 0.12, sum(between) / 2, "they meet", align="left")
+    stuck = left + met * (box + gap) + box / 2
+    for lane, wait in enumerate(waits):
+        if wait:
+            x = stuck + (-0.4, 0.4)[lane]
+            ends = [(x, between[lane]), (x, between[1 - lane])]
+            draw_arrow(ax, *ends, colour=(BLUE, ORANGE)[lane])
+    return diagram
+
+
+def _lanes_in_words(calls: Mapping[str, Sequence[tuple[str, str]]], met: int) -> str:
+    """What `lanes` draws, where the first `met` calls of both workers meet."""
+    (one, first), (other, second) = calls.items()
+    sentences = [
+        f"{one}'s {name} of {taken} meets {other}'s of {its}."
+        for (name, taken), (_, its) in zip(first[:met], second[:met], strict=True)
+    ]
+    for worker, own in calls.items():
+        sentences += [
+            f"{worker}'s {name} of {taken} waits." for name, taken in own[met:][:1]
+        ]
+        sentences += [
+            f"{worker}'s {name} of {taken} is never called."
+            for name, taken in own[met + 1 :]
+        ]
+        if len(own) == met:
+            sentences.append(f"{worker} has ended.")
+    return " ".join(sentences)
+
+
+def _on_white(ax, x, y, words):
+    """Words that can be read on a hatched ground."""
+    backing = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+    ax.text(x, y, words, fontsize=9, ha="center", va="center", color=INK, bbox=backing)
+
+
 def descent(paths: Mapping[int, Sequence[float]]) -> Diagram:
     """The weight after each update, for gradients that come so many updates late."""
     ends = [
