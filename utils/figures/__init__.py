@@ -8,7 +8,7 @@ import importlib
 
 _MODULES = (
     *("accuracy", "capstone", "cluster", "diagrams", "elastic", "feeding"),
-    *("frameworks", "machine", "memory", "speed", "training", "wires"),
+    *("frameworks", "machine", "memory", "speed", "strategies", "training", "wires"),
 )
 
 
