@@ -26,8 +26,3 @@ got = {
 }
 for name, numbers in got.items():
     print(f"{name}: {given.numpy().tolist()} -> {numbers.numpy().tolist()}", flush=True)
-
-pair = tf.constant([[1.0, 2.0], [3.0, 1.0]][hvd.rank() % 2])
-if hvd.size() == 2:  # Adasum wants a power of two
-    combined = hvd.allreduce(pair, op=hvd.Adasum)
-    print(f"adasum: {pair.numpy().tolist()} -> {combined.numpy().tolist()}", flush=True)

@@ -9,7 +9,18 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import imread
 from matplotlib.text import Text
 
-from utils.figures import diagrams, elastic, feeding, memory, style, workers
+from utils.figures import (
+    diagrams,
+    elastic,
+    feeding,
+    memory,
+    strategies,
+    style,
+    wires,
+    workers,
+)
+from utils.measure import strategies as measured
+from utils.measure.wires import LAWS
 
 SMALLEST_TYPE = 8  # points
 
@@ -59,6 +70,13 @@ DRAWINGS = {
     "tensor parallel": memory.tensor_parallel,
     "two workers": workers.two_workers,
     "mirrored": workers.mirrored,
+    "policies": strategies.shard_policies,
+    "policies of one": lambda: strategies.shard_policies(4, workers=1),
+    **{name: lambda name=name: strategies.boxes(name) for name in strategies.PANELS},
+    "two starts": lambda: wires.two_starts([0, 50], takes=1),
+    "three starts": lambda: wires.two_starts([20, 0, 5], takes=10),
+    "ring, tree, doubling": wires.patterns,
+    "three strategies": lambda: strategies.boxes("mirrored", "default", "tpu"),
 }
 
 
@@ -202,3 +220,39 @@ def test_the_average_of_two_slopes_can_lead_uphill_or_nowhere():
     assert "gradients, 0.5, worker 0 goes downhill and worker 1 goes uphill" in words
     words = repr(diagrams.average_of_two_slopes((-1.5, 1.5)))
     assert "gradients, 0, worker 0 goes nowhere and worker 1 goes nowhere" in words
+
+
+def test_a_policy_keeps_what_it_is_said_to_keep():
+    words = repr(strategies.shard_policies(8))
+    assert "With DATA, worker 0 keeps images 0, 1, 4, 5." in words
+    assert "With DATA, worker 1 keeps images 2, 3, 6, 7." in words
+    assert "With OFF, worker 1 keeps images 0, 1, 2, 3, 4, 5, 6, 7." in words
+    with pytest.raises(ValueError, match="9 images"):
+        strategies.shard_policies(9)
+
+
+def test_strategies_stand_side_by_side():
+    pair = strategies.boxes("default", "one_device")
+    alone = [strategies.boxes(name) for name in ("default", "one_device")]
+    assert repr(pair) == " ".join(map(repr, alone))
+    with pytest.raises(ValueError, match="'horovod': there are default, one_device"):
+        strategies.boxes("horovod")
+    with pytest.raises(ValueError, match="not 0"):
+        strategies.boxes()
+
+
+def test_every_strategy_that_is_tried_is_drawn():
+    assert set(strategies.PANELS) == set(measured.NAMES)
+
+
+def test_each_clock_counts_from_its_own_start():
+    words = repr(wires.two_starts([0, 50], takes=1))
+    assert "worker 0 51 ms, worker 1 1 ms" in words
+
+
+def test_the_messages_that_are_drawn_are_as_many_as_the_laws_count():
+    words = repr(wires.patterns())
+    for name, law in LAWS.items():
+        messages, _ = law(4)
+        drawn = name.removeprefix("recursive ")
+        assert f"By a {drawn}, {messages:g} messages follow each other" in words

@@ -171,6 +171,18 @@ def test_tables_show_themselves_everywhere(rendered):
         assert row[0] in repr(rendered)
 
 
+def test_a_choice_is_judged_and_only_then_explained():
+    right = [choices[0] for choices, _ in strategies.SITUATIONS.values()]
+    table = strategies.judged(right)
+    assert [row[0] for row in table.rows] == list(strategies.SITUATIONS)
+    assert all(row[2].startswith("right: ") for row in table.rows)
+    wrong = strategies.judged([*right[1:], ""])
+    assert not any("right: " in row[2] for row in wrong.rows)
+    assert wrong.rows[-1][1:] == ("", "not chosen yet")
+    with pytest.raises(course.CourseError, match="there are 6 situations, not 1"):
+        strategies.judged(["tpu"])
+
+
 def test_the_chart_is_whole_and_in_words():
     chart = diagrams.decision_chart()
     canvas = FigureCanvasAgg(chart)

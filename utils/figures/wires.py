@@ -1,12 +1,13 @@
-"""The figures of notebook 27."""
+"""The figures of lesson 27."""
 
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pandas
 from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
 
-from utils.figures.diagrams import human_bytes
+from utils.figures.diagrams import Diagram, draw_arrow, draw_text, human_bytes, paper
 from utils.figures.style import (
     BLUE,
     COLOURS,
@@ -14,8 +15,8 @@ from utils.figures.style import (
     GREY,
     INK,
     ORANGE,
+    PALE,
     PURPLE,
-    VERMILION,
     Figure,
     only_ticks,
     subplots,
@@ -145,23 +146,80 @@ def _numbers(axis, left: float, row: int, numbers: Sequence[int], given: set) ->
         )
 
 
-def combined(first, second, result: Sequence[float], name: str = "Adasum") -> Figure:
-    """Two gradients of two numbers as arrows, their sum, their mean, and what was made
-    of them."""
-    figure, axis = subplots(figsize=(7, 3.6))
-    first, second = np.asarray(first), np.asarray(second)
-    drawn = {
-        "worker 0": (first, BLUE, "-"),
-        "worker 1": (second, GREEN, "--"),
-        "sum": (first + second, ORANGE, ":"),
-        "mean": ((first + second) / 2, GREY, "none"),  # on the sum's line
-        name: (np.asarray(result), VERMILION, "-."),
+# ------------------------------------------------------------------ drawings
+
+
+def two_starts(came: Sequence[float], takes: float) -> Diagram:
+    """Workers that come to an all-reduce at different times, and what each measures.
+
+    came: when each worker comes, in milliseconds. takes: of the all-reduce, once the
+    last one is there.
+    """
+    end = max(came) + takes
+    measured = [end - start for start in came]
+    each = ", ".join(f"worker {n} {ms:g} ms" for n, ms in enumerate(measured))
+    words = (
+        f"Workers come to an all-reduce after {', '.join(f'{ms:g}' for ms in came)} "
+        f"ms. It takes {takes:g} ms once all are there. Measured: {each}."
+    )
+    height = 0.9 + 0.7 * len(came)
+    diagram, ax = paper(8, height, words)
+    left, wide = 1.0, 5.2
+    scale = wide / end
+    for worker, start in enumerate(came):
+        y = height - 0.65 - 0.7 * worker
+        draw_text(ax, left - 0.15, y, f"worker {worker}", align="right")
+        waits = left + start * scale, (max(came) - start) * scale
+        if waits[1]:
+            look = {"facecolor": "white", "edgecolor": GREY, "hatch": "///"}
+            ax.add_patch(Rectangle((waits[0], y - 0.2), waits[1], 0.4, **look))
+        adds = left + max(came) * scale, takes * scale
+        ax.add_patch(Rectangle((adds[0], y - 0.2), adds[1], 0.4, facecolor=BLUE))
+        words = f"measures {measured[worker]:g} ms"
+        draw_text(ax, left + wide + 0.15, y, words, align="left", weight="bold")
+    legend = "hatched: waits inside the call; blue: the all-reduce itself"
+    draw_text(ax, left, 0.2, legend, align="left", colour=GREY)
+    return diagram
+
+
+def patterns() -> Diagram:
+    """An all-reduce on four workers as a ring, a tree and recursive doubling: a row for
+    each of the messages that follow each other, and an arrow for each that is sent."""
+    ring = [(0, 1), (1, 2), (2, 3), (3, 0)]
+    up = [[(1, 0), (3, 2)], [(2, 0)]]
+    down = [[(to, sender) for sender, to in row] for row in reversed(up)]
+    ways = {
+        "ring": ("a quarter", [ring] * 6),
+        "tree": ("all", [*up, *down]),
+        "doubling": (
+            "all",
+            [[(0, 1), (1, 0), (2, 3), (3, 2)], [(0, 2), (2, 0), (1, 3), (3, 1)]],
+        ),
     }
-    for label, ((x, y), colour, line) in drawn.items():
-        axis.plot([0, x], [0, y], ls=line, color=colour, marker="o", label=label)
-    axis.axhline(0, color=GREY, lw=0.5)
-    axis.axvline(0, color=GREY, lw=0.5)
-    axis.set_aspect("equal")
-    axis.set(xlabel="first number", ylabel="second number")
-    axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
-    return figure
+    sentences = [
+        f"By a {name}, {len(rows)} messages follow each other, each of {share} of the "
+        f"bytes."
+        for name, (share, rows) in ways.items()
+    ]
+    panel, lane, row_high = 2.75, 0.62, 0.42
+    height = 1.1 + 6 * row_high
+    diagram, ax = paper(3 * panel, height, "Four workers. " + " ".join(sentences))
+    for number, (name, (share, rows)) in enumerate(ways.items()):
+        left = number * panel + 0.5
+        middle = left + 1.5 * lane
+        draw_text(ax, middle, height - 0.17, name, size=11, weight="bold")
+        draw_text(ax, middle, height - 0.42, f"{len(rows)} rows, each sends {share}")
+        bottom = height - 0.9 - row_high * len(rows)
+        for worker in range(4):
+            x = left + worker * lane
+            draw_text(ax, x, height - 0.68, str(worker), weight="bold")
+            ax.plot([x, x], [height - 0.8, bottom], color=PALE, lw=2, zorder=0)
+        for row, arrows in enumerate(rows):
+            y = height - 1.0 - row_high * row
+            for sender, to in arrows:
+                ends = [(left + worker * lane, y) for worker in (sender, to)]
+                bend = 0.22 if abs(to - sender) > 1 else 0.0
+                if (to, sender) in arrows:
+                    bend = 0.22 if abs(to - sender) == 1 else 0.3
+                draw_arrow(ax, *ends, colour=BLUE, bend=bend)
+    return diagram

@@ -203,6 +203,53 @@ def surprises(outcomes: dict[str, list[dict]]) -> list[str]:
     return sentences
 
 
+# ------------------------------------------------------------------ which one?
+
+# What a learner chooses in lesson 14, by the questions of its chart: for each situation
+# the choices that are right, and why.
+SITUATIONS = {
+    "one GPU now, and the same program on several later": (
+        ("one_device",),
+        "one device, which the strategy names; the code stays the same later",
+    ),
+    "model.fit on one machine with four GPUs": (
+        ("mirrored", "horovod"),
+        "all in one machine; mirrored is the smaller change",
+    ),
+    "four hosts with two GPUs each, all yours until the end": (
+        ("multi_worker", "horovod"),
+        "several machines, and all workers may keep in step",
+    ),
+    "cheap hosts, each of which may be taken away at any time": (
+        ("elastic_horovod",),
+        "workers come and go, and the others go on in step",
+    ),
+    "fast and slow hosts, and a table of which a step needs a few rows": (
+        ("parameter_server",),
+        "nobody may wait for the slowest, and stale gradients seldom meet in a row",
+    ),
+    "a host with eight TPU cores": (("tpu",), "only one strategy knows TPU cores"),
+}
+
+
+def judged(choices: Sequence[str]) -> Table:
+    """A row for each of SITUATIONS: what was chosen, whether that is right, and why
+    once it was chosen. Raises CourseError for another number of choices."""
+    if len(choices) != len(SITUATIONS):
+        raise course.CourseError(
+            f"there are {len(SITUATIONS)} situations, not {len(choices)}: "
+            'leave "" where you have not chosen.'
+        )
+    rows = []
+    for choice, (situation, right_ones) in zip(
+        choices, SITUATIONS.items(), strict=True
+    ):
+        right, why = right_ones
+        verdict = "right: " + why if choice in right else "go through the chart again"
+        rows.append((situation, choice, verdict if choice else "not chosen yet"))
+    return Table(("Situation", "Your choice", "Is it right?"), rows)
+
+
 # ------------------------------------------------------------------ lines changed
 
 
