@@ -692,14 +692,7 @@ STYLE: tuple[Rule, ...] = (
     it_says_where_it_was_run,
 )
 NOT_YET: tuple[str, ...] = (
-    "03_step_1_start_horovod",
-    "04_step_2_speak_with_one_voice",
-    "12_many_workers",
-    "13_parameter_server",
-    "14_choose_a_strategy",
     "23_run_on_a_cluster",
-    "27_trust_the_wires",
-    "30_the_way_on",
 )
 
 LINT: tuple[Rule, ...] = (
