@@ -54,20 +54,21 @@ hvd.allreduce(0.0, name="written")  # ends when all have come
 files = sorted(tf.io.gfile.glob(f"{args.shards}/*.tfrecord"))
 names = tf.data.Dataset.from_tensor_slices(files)
 
-# TODO: Task A: Give each of the N workers its own share of the files, before anything is
-# shuffled: every Nth file, beginning with the one whose number is the worker's rank.
+# TODO: Task A: Give each of the N workers its own share of the files, before anything
+# is shuffled: every Nth file, beginning with the one whose number is the worker's
+# rank.
 
 records = names.interleave(tf.data.TFRecordDataset, cycle_length=4)
 
-# TODO: Task A: With fewer files than workers, some worker would have no file. In that case
-# every worker reads all files, and takes every Nth record instead.
+# TODO: Task A: With fewer files than workers, some worker would have no file. In that
+# case every worker reads all files, and takes every Nth record instead.
 
 # Keep them in memory as they come: as bytes, and before anything random.
 records = records.cache()
 own_images = int(records.reduce(0, lambda count, _: count + 1))
 
-# TODO: Task B: Let all workers take the same number of training steps: as many as the worker
-# with the fewest images can take.
+# TODO: Task B: Let all workers take the same number of training steps: as many as the
+# worker with the fewest images can take.
 steps = own_images // args.batch_size
 
 FEATURES = {
@@ -76,8 +77,9 @@ FEATURES = {
 }
 
 
-# TODO: Task D: Parse and augment a whole batch in one call, because a call costs more than
-# the pixels of an image. Each image still gets a flip and a shift of its own.
+# TODO: Task D: Parse and augment a whole batch in one call, because a call costs more
+# than the pixels of an image. Each image still gets a flip and a shift of its
+# own.
 def to_train_on(record):
     """An image to train on, and its label, of a record."""
     example = tf.io.parse_single_example(record, FEATURES)
@@ -90,8 +92,8 @@ def to_train_on(record):
 
 def rest_of(epoch, done):
     """The batches of an epoch that come after `done` others."""
-    # TODO: Task C: Let the order follow from the seed and the epoch alone, so that it is
-    # the same again after a crash.
+    # TODO: Task C: Let the order follow from the seed and the epoch alone, so that it
+    # is the same again after a crash.
     order = records.shuffle(own_images)
 
     # TODO: Task D: Make batches of records here, without the function.

@@ -77,8 +77,8 @@ def restore_newest():
     """
     paths = survival.newest_first(args.checkpoint)
 
-    # TODO: Task B: Try them, one by one, until one is complete: all of it can be read, and
-    # it fits. Name each that isn't.
+    # TODO: Task B: Try them, one by one, until one is complete: all of it can be read,
+    # and it fits. Name each that isn't.
 
     if paths:
         raise SystemExit(f"None of {len(paths)} checkpoints is whole: {paths}")
@@ -129,8 +129,8 @@ def train(state):
     ]
 
     # TODO: Task D: Commit the state to that copy now and then: what was done since the
-    # last commit is lost with a worker. It is the last of all callbacks, because it
-    # raises an exception when hosts have come or gone.
+    # last commit is lost with a worker. It is the last of all callbacks, because
+    # it raises an exception when hosts have come or gone.
 
     worker = hvd.rank(), hvd.size()
     validation = data.validation_shard(dataset, args.val_batch_size, *worker)

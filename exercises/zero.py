@@ -60,12 +60,13 @@ hvd.broadcast_variables(weights, root_rank=0)
 sizes = [int(tf.size(w)) for w in weights]
 count = sum(sizes)
 
-# TODO: Task A: Make it divisible. All numbers of the weights are laid into one row, which is
-# cut into as many parts of equal length as there are workers. Zeros fill up its end.
+# TODO: Task A: Make it divisible. All numbers of the weights are laid into one row,
+# which is cut into as many parts of equal length as there are workers. Zeros fill
+# up its end.
 filled = count
 
-# TODO: Task B: Take a part of your own: where in the row does this worker's part begin, and
-# how long is it?
+# TODO: Task B: Take a part of your own: where in the row does this worker's part begin,
+# and how long is it?
 begin, length = 0, filled
 
 
@@ -90,8 +91,8 @@ for step, (images, labels) in enumerate(batches.take(args.steps), 1):
         loss = loss_of(labels, guesses)
     gradients = tape.gradient(loss, weights)
 
-    # TODO: Task C: Reduce-scatter. No worker needs all of the averaged gradient: let each
-    # receive only the part that it updates.
+    # TODO: Task C: Reduce-scatter. No worker needs all of the averaged gradient: let
+    # each receive only the part that it updates.
     gradient = hvd.allreduce(in_a_row(gradients))[begin : begin + length]
 
     optimizer.apply_gradients([(gradient, own)])

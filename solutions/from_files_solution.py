@@ -54,15 +54,16 @@ hvd.allreduce(0.0, name="written")  # ends when all have come
 files = sorted(tf.io.gfile.glob(f"{args.shards}/*.tfrecord"))
 names = tf.data.Dataset.from_tensor_slices(files)
 
-# Task A: Give each of the N workers its own share of the files, before anything is
-# shuffled: every Nth file, beginning with the one whose number is the worker's rank.
+# Task A: Give each of the N workers its own share of the files, before anything
+# is shuffled: every Nth file, beginning with the one whose number is the worker's
+# rank.
 if len(files) >= hvd.size():
     names = names.shard(hvd.size(), hvd.rank())
 
 records = names.interleave(tf.data.TFRecordDataset, cycle_length=4)
 
-# Task A: With fewer files than workers, some worker would have no file. In that case
-# every worker reads all files, and takes every Nth record instead.
+# Task A: With fewer files than workers, some worker would have no file. In that
+# case every worker reads all files, and takes every Nth record instead.
 if len(files) < hvd.size():
     records = records.shard(hvd.size(), hvd.rank())
 
@@ -70,8 +71,8 @@ if len(files) < hvd.size():
 records = records.cache()
 own_images = int(records.reduce(0, lambda count, _: count + 1))
 
-# Task B: Let all workers take the same number of training steps: as many as the worker
-# with the fewest images can take.
+# Task B: Let all workers take the same number of training steps: as many as the
+# worker with the fewest images can take.
 # was: steps = own_images // args.batch_size
 own_steps = tf.constant([own_images // args.batch_size])
 steps = int(tf.reduce_min(hvd.allgather(own_steps)))
@@ -82,8 +83,9 @@ FEATURES = {
 }
 
 
-# Task D: Parse and augment a whole batch in one call, because a call costs more than
-# the pixels of an image. Each image still gets a flip and a shift of its own.
+# Task D: Parse and augment a whole batch in one call, because a call costs more
+# than the pixels of an image. Each image still gets a flip and a shift of its
+# own.
 # was: def to_train_on(record):
 # was:     """An image to train on, and its label, of a record."""
 # was:     example = tf.io.parse_single_example(record, FEATURES)
@@ -105,8 +107,8 @@ def to_train_on(records):
 
 def rest_of(epoch, done):
     """The batches of an epoch that come after `done` others."""
-    # Task C: Let the order follow from the seed and the epoch alone, so that it is
-    # the same again after a crash.
+    # Task C: Let the order follow from the seed and the epoch alone, so that it
+    # is the same again after a crash.
     # was: order = records.shuffle(own_images)
     order = records.shuffle(own_images, seed=args.seed + epoch)
 

@@ -82,8 +82,8 @@ def restore_newest():
     """
     paths = survival.newest_first(args.checkpoint)
 
-    # Task B: Try them, one by one, until one is complete: all of it can be read, and
-    # it fits. Name each that isn't.
+    # Task B: Try them, one by one, until one is complete: all of it can be read,
+    # and it fits. Name each that isn't.
     for path in paths:
         try:
             reader = tf.train.load_checkpoint(path)
@@ -149,8 +149,8 @@ def train(state):
     ]
 
     # Task D: Commit the state to that copy now and then: what was done since the
-    # last commit is lost with a worker. It is the last of all callbacks, because it
-    # raises an exception when hosts have come or gone.
+    # last commit is lost with a worker. It is the last of all callbacks, because
+    # it raises an exception when hosts have come or gone.
     callbacks.append(hvd.elastic.CommitStateCallback(state, args.commit_every))
 
     worker = hvd.rank(), hvd.size()

@@ -60,13 +60,14 @@ hvd.broadcast_variables(weights, root_rank=0)
 sizes = [int(tf.size(w)) for w in weights]
 count = sum(sizes)
 
-# Task A: Make it divisible. All numbers of the weights are laid into one row, which is
-# cut into as many parts of equal length as there are workers. Zeros fill up its end.
+# Task A: Make it divisible. All numbers of the weights are laid into one row,
+# which is cut into as many parts of equal length as there are workers. Zeros fill
+# up its end.
 # was: filled = count
 filled = -(-count // hvd.size()) * hvd.size()
 
-# Task B: Take a part of your own: where in the row does this worker's part begin, and
-# how long is it?
+# Task B: Take a part of your own: where in the row does this worker's part begin,
+# and how long is it?
 # was: begin, length = 0, filled
 length = filled // hvd.size()
 begin = hvd.rank() * length
@@ -93,8 +94,8 @@ for step, (images, labels) in enumerate(batches.take(args.steps), 1):
         loss = loss_of(labels, guesses)
     gradients = tape.gradient(loss, weights)
 
-    # Task C: Reduce-scatter. No worker needs all of the averaged gradient: let each
-    # receive only the part that it updates.
+    # Task C: Reduce-scatter. No worker needs all of the averaged gradient: let
+    # each receive only the part that it updates.
     # was: gradient = hvd.allreduce(in_a_row(gradients))[begin : begin + length]
     gradient = hvd.reducescatter(in_a_row(gradients), op=hvd.Average)
 

@@ -41,8 +41,9 @@ def links(text: str) -> list[str]:
 
 
 def uses(term: str, text: str) -> bool:
-    """Does a text use the term? Headings and code don't count."""
-    prose = re.sub(r"```[^`]*```|`[^`]*`|^#.*$|\]\([^)]*\)", " ", text, flags=re.M)
+    """Does a text use the term? Headings, titles of lessons and code don't count."""
+    prose = re.sub(r"\[[^\]]*\]\([^)]*ipynb[^)]*\)", " ", text)
+    prose = re.sub(r"```[^`]*```|`[^`]*`|^#.*$|\]\([^)]*\)", " ", prose, flags=re.M)
     words = r"\s+".join(map(re.escape, term.split()))
     return re.search(rf"(?<![\w-]){words}s?(?![\w-])", prose, re.IGNORECASE) is not None
 
