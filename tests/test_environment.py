@@ -384,9 +384,23 @@ def test_gpus_are_remembered_until_they_are_unwanted(work):
 
 
 @pytest.mark.parametrize(
-    ("cores", "gigabytes", "jobs"), [(8, 1, 1), (8, 6, 3), (2, 64, 2)]
+    ("cores", "gigabytes", "limits", "jobs"),
+    [
+        (8, 1, {}, 1),
+        (8, 6, {}, 3),
+        (2, 64, {}, 2),
+        (64, 256, {"cpu.max": "200000 100000"}, 2),
+        (64, 256, {"memory.max": str(8 * 2**30)}, 4),
+        (4, 64, {"cpu.max": "max 100000", "memory.max": "max"}, 4),
+        (4, 64, {"cpu.max": "50000 100000"}, 1),
+    ],
 )
-def test_horovod_is_built_within_the_memory(setup, monkeypatch, cores, gigabytes, jobs):
+def test_horovod_is_built_within_what_there_is(
+    setup, monkeypatch, tmp_path, cores, gigabytes, limits, jobs
+):
+    for name, text in limits.items():
+        (tmp_path / name).write_text(f"{text}\n")
+    monkeypatch.setattr(setup.install, "CGROUP", tmp_path)
     pages = {"SC_PHYS_PAGES": gigabytes * 2**18, "SC_PAGE_SIZE": 4096}
     monkeypatch.setattr(os, "sysconf", pages.get)
     monkeypatch.setattr(os, "cpu_count", lambda: cores)

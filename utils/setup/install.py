@@ -51,6 +51,7 @@ INTERRUPTS = {
     for name in ("SIGINT", "SIGTERM", "SIGHUP")
     if hasattr(signal, name)
 }
+CGROUP = Path("/sys/fs/cgroup")  # a container sees its own here
 PATCH = Path(__file__).with_name("horovod.patch")
 WHEELS = ROOT / "wheels"
 FIRST_SUM = Path(__file__).with_name("first_sum.py")
@@ -331,12 +332,23 @@ def patched_source(home):
     return folder
 
 
+def container_limit(name):
+    """What a file of this container's control group allows: cores or bytes. Without
+    such a file, or where it says "max", any number."""
+    with contextlib.suppress(OSError, ValueError):
+        amount, *period = (CGROUP / name).read_text().split()
+        return int(amount) / int(period[0] if period else 1)
+    return float("inf")
+
+
 def build_variables(home):
     """What Horovod's build is told through environment variables."""
     # Horovod compiles eight files at once unless MAKEFLAGS is set, and each takes up
     # to 2 GB of memory.
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    jobs = max(1, min(os.cpu_count() or 1, memory // 2**31))
+    memory = min(memory, container_limit("memory.max"))
+    cores = min(os.cpu_count() or 1, container_limit("cpu.max"))
+    jobs = max(1, int(min(cores, memory / 2**31)))
     variables = {"MAKEFLAGS": f"-j{jobs}", "HOROVOD_WITHOUT_PYTORCH": "1"}
     for part in ("TENSORFLOW", "MPI", "GLOO"):
         variables[f"HOROVOD_WITH_{part}"] = "1"
