@@ -41,11 +41,13 @@ def links(text: str) -> list[str]:
 
 
 def uses(term: str, text: str) -> bool:
-    """Does a text use the term? Headings, titles of lessons and code don't count."""
+    """Does a text use the term? Headings, titles of lessons and code don't count; the
+    case of letters does where the term has capitals, because ZeRO isn't zero."""
     prose = re.sub(r"\[[^\]]*\]\([^)]*ipynb[^)]*\)", " ", text)
     prose = re.sub(r"```[^`]*```|`[^`]*`|^#.*$|\]\([^)]*\)", " ", prose, flags=re.M)
     words = r"\s+".join(map(re.escape, term.split()))
-    return re.search(rf"(?<![\w-]){words}s?(?![\w-])", prose, re.IGNORECASE) is not None
+    case = re.IGNORECASE if term.islower() else 0
+    return re.search(rf"(?<![\w-]){words}s?(?![\w-])", prose, case) is not None
 
 
 def test_each_word_stands_once_in_alphabetical_order_with_an_example():
@@ -77,3 +79,5 @@ def test_the_use_of_a_word_is_told_from_what_only_looks_like_it():
     assert uses("global batch", "The *global\nbatch* grows.")
     assert not uses("pin", "# Pin it\n\n`pin` is spinning, [here](pin.md).")
     assert not uses("rank", "The local-rank")
+    assert uses("ZeRO", "Stage 3 of ZeRO.")
+    assert not uses("ZeRO", "Zero, because a seed makes them equal.")
