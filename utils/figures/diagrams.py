@@ -644,8 +644,8 @@ QUESTIONS = {
     "Only one device?": "the default strategy,\nor OneDeviceStrategy to name it",
     "TPU cores?": "TPUStrategy",
     "All in one machine?": "MirroredStrategy or Horovod",
-    "Nobody may wait\nfor the slowest?": "ParameterServerStrategy",
-    "Workers may come\nand go?": "elastic Horovod",
+    "Must nobody wait\nfor the slowest?": "ParameterServerStrategy",
+    "May workers\ncome and go?": "elastic Horovod",
 }
 LAST = "MultiWorkerMirroredStrategy\nor Horovod"
 
