@@ -18,7 +18,11 @@ def test_outline_has_the_minutes_of_the_formula(lesson):
 def test_words_predictions_runs_and_lines_are_added(monkeypatch):
     text = "**Predict.** How many?\n\n`code is left out`\n\n" + "word " * 357
     folded = "<details>\n\n" + "word " * 500 + "\n\n</details>"
-    cells = [new_markdown_cell(text), new_markdown_cell(folded)]
+    further = [
+        new_markdown_cell("## Going further: more\n\n**Predict.** So?"),
+        new_markdown_cell("### Still more"),
+    ]
+    cells = [*further, new_markdown_cell("## " + text), new_markdown_cell(folded)]
     cells += [new_code_cell("check(2)"), new_code_cell("check(3)")]
     lesson = outline.Notebook("05_some", "Some", "some", 20, lines=1)
     earlier = outline.Notebook("04_some", "Some", "some", 20)

@@ -1,6 +1,6 @@
 """How long a lesson takes, by the same formula for all.
 
-words that are not folded / 180
+words that are neither folded nor in Going further, which is optional / 180
 + minutes that its cells ran in the reference run
 + 1.5 for each line that a learner writes
 + 1 for each prediction
@@ -24,7 +24,7 @@ STEP = 5  # what is said is a multiple of it, rounded up
 
 
 def words(notebook: NotebookNode) -> int:
-    """The words of its text that aren't folded away."""
+    """The words of its text that aren't folded away, nor optional."""
     return sum(
         len(re.findall(r"\w+", notebook_rules.prose(notebook_rules.unfolded(source))))
         for source in _texts(notebook)
@@ -80,7 +80,14 @@ def notebook_of(lesson: outline.Notebook) -> NotebookNode:
 
 
 def _texts(notebook: NotebookNode) -> list[str]:
-    return [cell.source for _, cell in notebook_rules.cells_of(notebook, "markdown")]
+    """Its cells of text, without what is optional: the section Going further."""
+    texts, optional = [], False
+    for _, cell in notebook_rules.cells_of(notebook, "markdown"):
+        if heading := re.match(r"## (.+)", cell.source):
+            optional = heading[1].startswith("Going further")
+        if not optional:
+            texts.append(cell.source)
+    return texts
 
 
 def main() -> None:
