@@ -123,7 +123,7 @@ def test_all_exercises_with_hints_are_there():
     ]
     + [
         ("points = 1\n", ""),
-        ("minutes = 15", "hours = 1"),
+        ("\nminutes = ", "\nhours = "),
         ("[exercises.", "[programs."),
         ("worlds = ", "worlds "),
         ("[[routes]]", "[[ways]]"),
