@@ -396,6 +396,17 @@ def _keep(executed: NotebookNode, ipynb: Path, html: Path, beside: Path) -> None
         files.write_whole(path, text)
 
 
+# nbconvert's page, with the code folded that JupyterLab shows folded.
+PAGE = """{% extends 'lab/index.html.j2' %}
+{% block input %}
+{%- if cell.metadata.get('jupyter', {}).get('source_hidden') -%}
+<details><summary>Folded code</summary>{{ super() }}</details>
+{%- else -%}
+{{ super() }}
+{%- endif -%}
+{% endblock input %}"""
+
+
 def _exporter():
     """nbconvert's for pages that need no other file.
 
@@ -413,7 +424,7 @@ def _exporter():
 
     # Output comes in pieces, which may end within a word: joined, as Jupyter does.
     joined = ["nbconvert.preprocessors.CoalesceStreamsPreprocessor"]
-    return Exporter(embed_images=True, preprocessors=joined)
+    return Exporter(embed_images=True, preprocessors=joined, raw_template=PAGE)
 
 
 def _judge(ipynb: Path, html: Path, profile: str) -> Result:
