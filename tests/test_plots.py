@@ -227,6 +227,11 @@ def test_lines_are_counted_by_the_rank_in_front(run):
     assert training.lines_by_rank(run) == {0: 2, 1: 1}
 
 
+def test_the_courses_notices_are_not_counted(run):
+    run.log.write_text("[0] NOTICE: a sample\n[1] NOTICE: a sample\n[0] a\n")
+    assert training.lines_by_rank(run) == {0: 1, 1: 0}
+
+
 # What TensorFlow 2.21 and older ones log, after where it logs it.
 LOGGED = """\
 WARNING: All log messages before absl::InitializeLog() is called are written to STDERR

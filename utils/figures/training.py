@@ -243,9 +243,10 @@ def drift(run: Run) -> Figure:
 def lines_by_rank(run: Run) -> dict[int, int]:
     """How many lines each worker of a run printed: rank -> lines.
 
-    What TensorFlow itself logs, on machines with GPUs above all, is not counted.
+    What TensorFlow itself logs, on machines with GPUs above all, is not counted, nor
+    are the course's notices: without a download each worker says that it has a sample.
     """
-    ranks = [re.match(r"\[(\d+)\] ", line) for line in run.lines()]
+    ranks = [re.match(r"\[(\d+)\] (?!NOTICE: )", line) for line in run.lines()]
     counted = Counter(int(rank[1]) for rank in ranks if rank)
     return {rank: counted[rank] for rank in range(run.workers)}
 
