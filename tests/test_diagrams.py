@@ -9,7 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import imread
 from matplotlib.text import Text
 
-from utils.figures import diagrams, elastic, feeding, memory, style, workers
+from utils.figures import diagrams, elastic, feeding, memory, platforms, style, workers
 
 SMALLEST_TYPE = 8  # points
 
@@ -59,6 +59,11 @@ DRAWINGS = {
     "tensor parallel": memory.tensor_parallel,
     "two workers": workers.two_workers,
     "mirrored": workers.mirrored,
+    "Slurm job": platforms.slurm_job,
+    "MPIJob": platforms.mpi_job,
+    "large MPIJob": lambda: platforms.mpi_job(3, 3),
+    "Spark job": platforms.spark_job,
+    "SageMaker job": platforms.sagemaker_job,
 }
 
 
@@ -163,6 +168,19 @@ def test_calls_of_the_same_name_meet_whatever_they_take():
         "rank 0's all-reduce of its score meets rank 1's of its learning rate. "
         "rank 0's all-reduce of its learning rate waits. rank 1 has ended."
     )
+
+
+def test_what_is_drawn_of_an_mpi_job_adds_up():
+    assert "6 in all" in repr(platforms.mpi_job(3, 2))
+    with pytest.raises(ValueError, match="2 or 3 pods"):
+        platforms.mpi_job(8, 2)
+    with pytest.raises(ValueError, match="2 to 3 workers"):
+        platforms.spark_job(8)
+
+
+def test_each_step_of_a_sagemaker_job_is_said():
+    words = repr(platforms.sagemaker_job())
+    assert all(" ".join(step.split()) in words for step in platforms.STEPS)
 
 
 def test_lanes_are_for_two_workers():

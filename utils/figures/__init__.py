@@ -8,7 +8,8 @@ import importlib
 
 _MODULES = (
     *("accuracy", "capstone", "cluster", "diagrams", "elastic", "feeding"),
-    *("frameworks", "machine", "memory", "speed", "training", "wires", "workers"),
+    *("frameworks", "machine", "memory", "platforms", "speed", "training"),
+    *("wires", "workers"),
 )
 
 
