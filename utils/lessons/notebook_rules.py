@@ -697,7 +697,6 @@ NOT_YET: tuple[str, ...] = (
     "12_many_workers",
     "13_parameter_server",
     "14_choose_a_strategy",
-    "23_run_on_a_cluster",
     "27_trust_the_wires",
     "30_the_way_on",
 )
