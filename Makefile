@@ -64,7 +64,7 @@ soak: setup ## run, interrupt and kill at random for 20 minutes; is anything lef
 wheel: setup ## keep the Horovod that was built, for other machines: wheels/
 	@$(or $(PYTHON3),$(error $(NO_PYTHON))) utils/setup/install.py wheel
 
-spark: ## add Spark for notebook 23 (400 MB; needs Java 17 or 21)
+spark: ## add Spark for lesson 24 (400 MB; needs Java 17 or 21)
 	@$(or $(PYTHON3),$(error $(NO_PYTHON))) utils/setup/install.py spark
 
 jax: ## add Keras 3 with JAX for notebook 30, in .venv-jax (160 MB)
@@ -77,9 +77,9 @@ torch: ## add PyTorch for notebook 30, in .venv-torch (3 GB on Linux)
 xprof: ## add TensorBoard's profiler for lesson 19, in .venv-xprof (140 MB)
 	@$(or $(PYTHON3),$(error $(NO_PYTHON))) utils/setup/install.py xprof
 
-# What can't be added is missed by nobody but notebook 23, which says so, as do tests.
+# What can't be added is missed by nobody but lessons 23 and 26, which say so, as do tests.
 # Not each of these systems has AWS's command line.
-cluster: ## add Slurm, sshd and aws for notebook 23 (Debian, Ubuntu; as root)
+cluster: ## add Slurm, sshd and aws for lesson 23 (Debian, Ubuntu; as root)
 	@$(call add,slurm-wlm munge libpmix-dev openssh-server \
 	    $$(apt-cache --names-only search '^awscli$$' | cut --delimiter ' ' --fields 1),\
 	    Slurm and sshd were)

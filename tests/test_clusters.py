@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from utils.base import course
-from utils.cluster import elastic, handed_in, recorded, slurm
+from utils.cluster import elastic, handed_in, namespaces, recorded, slurm, tried
 from utils.measure import cost_model
 from utils.running import launchers
 
@@ -253,11 +253,85 @@ def test_what_is_wrong_is_found_wrong(problem, old, new, says):
     assert says in problem(text.replace(old, new))
 
 
+TWO_HOSTS = """mpirun -np 2 -H host-1,host-2 --mca oob_tcp_if_include eth0 \\
+    --mca btl_tcp_if_include eth0 python who_is_there.py"""
+TWO_NODES = """#!/bin/bash
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --time=00:10:00
+#SBATCH --signal=B:USR1@120
+. solutions/cluster/slurm_resume.sh || exit
+resume mpirun python train.py --log-dir $RUN
+"""
+
+
+def two_hosts(text):
+    hosts = {"host-1": 1, "host-2": 1}
+    return handed_in.mpirun_problem(text, hosts, "eth0", gpus=False)
+
+
+def two_nodes(text):
+    return handed_in.two_nodes_problem(text, signal=True)
+
+
+def test_hosts_without_gpus_need_neither_nccl_nor_ucx():
+    assert two_hosts(TWO_HOSTS) == ""
+    assert "btl_tcp_if_include is ib0" in two_hosts(
+        TWO_HOSTS.replace("btl_tcp_if_include eth0", "btl_tcp_if_include ib0")
+    )
+
+
+def test_a_script_for_two_nodes_is_read():
+    assert two_nodes(TWO_NODES) == ""
+    once = re.sub("#SBATCH --signal.*\n", "", TWO_NODES)
+    assert handed_in.two_nodes_problem(once, signal=False) == ""
+    for old, new, says in (
+        ("#!/bin/bash\n", "", "first line"),
+        ("nodes=2", "nodes=1", "--nodes is 1"),
+        ("00:10:00", "soon", "--time is soon"),
+        ("mpirun ", "", "Neither mpirun nor srun"),
+        ("$RUN", "kept", "$RUN"),
+        ("B:USR1", "USR1", "batch script (B)"),
+        (". solutions/cluster/slurm_resume.sh || exit\n", "", "waits for USR1"),
+    ):
+        assert old in TWO_NODES
+        assert says in two_nodes(TWO_NODES.replace(old, new))
+
+
+def test_what_was_not_written_is_not_tried():
+    for attempt in (tried.line("\n"), tried.script("#!/bin/bash\n")):
+        assert (attempt.right, repr(attempt)) == (None, tried.NOTHING)
+
+
+def test_without_hosts_or_slurm_what_was_written_is_read(monkeypatch):
+    monkeypatch.setattr(tried.namespaces, "why_not", lambda: "no namespaces")
+    monkeypatch.setattr(tried.slurm, "missing", lambda: "no Slurm")
+    for attempt in (tried.line(TWO_HOSTS), tried.script(TWO_NODES, interrupted=True)):
+        assert attempt.right
+        assert "only read" in repr(attempt)
+    assert not tried.line(TWO_HOSTS.replace("-np 2", "-np 4")).right
+    assert not tried.script(TWO_NODES.replace("nodes=2", "nodes=4")).right
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_line_is_typed_on_the_first_of_two_hosts(monkeypatch):
+    if why := namespaces.why_not():
+        pytest.skip(why)
+    program = course.PACKAGE_ROOT / "solutions" / "cluster" / "who_is_there.py"
+    text = TWO_HOSTS.replace("who_is_there.py", str(program))
+    assert tried.line(text).right
+    alone = tried.line(text.replace("host-1,host-2", "host-1:2"))
+    assert not alone.right
+    assert "rank 1 is on host-1" in repr(alone)
+
+
 # ------------------------------------------------------------ what was recorded
 
 
 @pytest.mark.parametrize(
-    "name", ["slurm", "slurm_workers", "spark", "cut_off", "lost_host"]
+    "name",
+    ["slurm", "slurm_tasks", "slurm_workers", "spark", "cut_off", "lost_host"],
 )
 def test_a_recorded_run_says_where_it_comes_from(name):
     origin = recorded.read(name)["origin"]

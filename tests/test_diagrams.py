@@ -14,6 +14,7 @@ from utils.figures import (
     elastic,
     feeding,
     memory,
+    platforms,
     strategies,
     style,
     wires,
@@ -77,6 +78,11 @@ DRAWINGS = {
     "three starts": lambda: wires.two_starts([20, 0, 5], takes=10),
     "ring, tree, doubling": wires.patterns,
     "three strategies": lambda: strategies.boxes("mirrored", "default", "tpu"),
+    "Slurm job": platforms.slurm_job,
+    "MPIJob": platforms.mpi_job,
+    "large MPIJob": lambda: platforms.mpi_job(3, 3),
+    "Spark job": platforms.spark_job,
+    "SageMaker job": platforms.sagemaker_job,
 }
 
 
@@ -181,6 +187,19 @@ def test_calls_of_the_same_name_meet_whatever_they_take():
         "rank 0's all-reduce of its score meets rank 1's of its learning rate. "
         "rank 0's all-reduce of its learning rate waits. rank 1 has ended."
     )
+
+
+def test_what_is_drawn_of_an_mpi_job_adds_up():
+    assert "6 in all" in repr(platforms.mpi_job(3, 2))
+    with pytest.raises(ValueError, match="2 or 3 pods"):
+        platforms.mpi_job(8, 2)
+    with pytest.raises(ValueError, match="2 to 3 workers"):
+        platforms.spark_job(8)
+
+
+def test_each_step_of_a_sagemaker_job_is_said():
+    words = repr(platforms.sagemaker_job())
+    assert all(" ".join(step.split()) in words for step in platforms.STEPS)
 
 
 def test_lanes_are_for_two_workers():

@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from utils.base import course, machine
+from utils.cluster import handed_in, namespaces, tried
 from utils.running import launch, launchers, tasks
 
 CLUSTER = course.PACKAGE_ROOT / "solutions" / "cluster"
@@ -311,3 +312,60 @@ def test_each_pod_gets_a_tf_config_that_a_worker_accepts():
     program = course.PACKAGE_ROOT / worker["command"][1]
     options = [word for word in worker["args"] if word.startswith("--")]
     assert all(f'option("{name}"' in program.read_text() for name in options)
+
+
+CHANGES = """
+spec:
+  slotsPerWorker: 1
+  mpiReplicaSpecs:
+    Launcher:
+      template:
+        spec:
+          containers:
+            - name: launcher
+              image: registry.example/mine
+              args: [--bind-to, none, python, solutions/cluster/who_is_there.py]
+    Worker:
+      replicas: 3
+      template:
+        spec:
+          containers:
+            - name: worker
+              image: registry.example/mine
+              resources: {limits: {cpu: "1"}}
+"""
+JOB_TEXT = (CLUSTER / "mpijob.yaml").read_text()
+
+
+def test_changes_are_merged_into_a_job_that_keeps_to_the_schema():
+    merged = yaml.safe_load(handed_in.merged(JOB_TEXT, CHANGES))
+    assert problems(merged) == []
+    (worker,) = merged["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"][
+        "containers"
+    ]
+    assert worker["resources"]["limits"] == {"cpu": "1", "memory": "4Gi"}
+    assert worker["command"] == ["/usr/sbin/sshd"]  # what isn't named, stays
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ("spec: [", "can't be read"),
+        ("spec", "begin with `spec:`"),
+        (CHANGES.replace("replicas: 3", "replicas: 2"), "2 replicas"),
+        (CHANGES.replace("who_is_there.py", "train.py"), "who_is_there.py"),
+    ],
+)
+def test_changes_that_ask_for_something_else_are_named(changes, says):
+    attempt = tried.pods(JOB_TEXT, changes, 3, 1)
+    assert not attempt.right
+    assert says in repr(attempt)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_hosts_play_the_pods_of_a_job():
+    if why := namespaces.why_not():
+        pytest.skip(why)
+    attempt = tried.pods(JOB_TEXT, CHANGES, 3, 1)
+    assert attempt.right, attempt

@@ -19,6 +19,7 @@ import pytest
 from processes import serving
 
 from utils.base import course, supervise
+from utils.cluster import sagemaker
 from utils.running import launchers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -396,3 +397,56 @@ def test_what_the_jobs_left_is_deleted_if_asked_for_and_no_more(store):
     said, deleted = take_down(store, "ours", "--delete")
     assert deleted
     assert "s3://ours/survive is gone." in said
+
+
+# ------------------------------------------------------------ the lesson's tools
+
+
+def test_the_lesson_plays_the_container(tmp_path):
+    folder = sagemaker.channels(120)
+    assert sagemaker.start(folder, {}).right is None
+    variables = {"SM_CHANNEL_TRAIN": folder / "train"}
+    refused = sagemaker.start(folder, variables)
+    assert (refused.right, "SM_CHANNEL_VALIDATION" in repr(refused)) == (False, True)
+    variables |= {"SM_CHANNEL_VALIDATION": folder / "validation"}
+    variables |= {"SM_MODEL_DIR": folder / "model", "SM_OUTPUT_DATA_DIR": folder / "o"}
+    trained = sagemaker.start(folder, variables)
+    assert trained.right, trained
+    assert "2 workers trained" in repr(trained)
+
+
+RIGHT_ARGUMENTS = {
+    "entry_point": "solutions/cluster/sagemaker_train.py",
+    "role": "trainer",
+    "instance_count": 2,
+    "instance_type": "ml.g5.12xlarge",
+    "distribution": {"mpi": {"enabled": True, "processes_per_host": 4}},
+    "max_run": 3600,
+}
+
+
+def test_what_an_estimator_is_called_with_is_read():
+    def problem(**changed):
+        return sagemaker.estimator_problem(RIGHT_ARGUMENTS | changed, hosts=2, gpus=4)
+
+    assert problem() == ""
+    assert sagemaker.estimator_problem({}, hosts=2, gpus=4)
+    for changed, says in (
+        ({"entry_point": "train.py"}, "entry_point is train.py"),
+        ({"role": ""}, "role"),
+        ({"instance_count": 1}, "instance_count is 1"),
+        ({"instance_type": "ml.c5.xlarge"}, "not in the table"),
+        ({"instance_type": "ml.p5.48xlarge"}, "has 8 GPUs, not 4"),
+        ({"distribution": {"parameter_server": {"enabled": True}}}, "train alone"),
+        ({"distribution": {"mpi": {"enabled": True}}}, "processes_per_host is None"),
+        ({"max_run": None}, "max_run"),
+    ):
+        assert says in problem(**changed)
+
+
+def test_the_launcher_asks_for_kinds_of_hosts_with_workers_for_their_gpus():
+    launcher = module(LAUNCH)
+    words = [*CHOSEN[:4], "--hosts", "2", "--instance-type", "ml.g4dn.12xlarge"]
+    words += ["--processes-per-host", "4"]
+    call = launcher.estimator_arguments(launcher.options(words))
+    assert sagemaker.estimator_problem(call, hosts=2, gpus=4) == ""

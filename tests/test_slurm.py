@@ -19,7 +19,7 @@ import pytest
 from processes import wait_for
 
 from utils.base import course
-from utils.cluster import slurm
+from utils.cluster import slurm, tried
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -251,6 +251,33 @@ def test_a_task_of_slurm_chooses_its_gpu_and_finds_the_others(
     assert resolver.cluster_spec().as_dict() == {"worker": addresses}
     assert (resolver.task_type, resolver.task_id) == ("worker", 3)
     assert resolver.num_accelerators() == {"GPU": len(chosen)}
+
+
+OWN_SCRIPT = """\
+#!/bin/bash
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --time=00:10:00
+#SBATCH --signal=B:USR1@60
+#SBATCH --requeue
+. solutions/cluster/slurm_resume.sh || exit
+resume mpirun python tiny.py --epochs 2 --train-images 60 --batch-size 10 \\
+    --data sample --log-dir $RUN --checkpoint $RUN/checkpoints
+"""
+
+
+def test_a_script_that_a_learner_wrote_is_submitted_and_judged(place):
+    if why := slurm.missing():
+        pytest.skip(f"{why}.")
+    attempt = tried.script(OWN_SCRIPT, interrupted=True)
+    assert attempt.right, attempt
+    assert "went on after it was interrupted" in repr(attempt)
+    alone = OWN_SCRIPT.replace("resume mpirun ", "").replace("tiny.py", "greeting.py")
+    attempt = tried.script(re.sub("--(epochs|train-images|batch-size) .*", "", alone))
+    assert not attempt.right
+    wrong = tried.script(OWN_SCRIPT.replace("--time=00:10:00", "--time=soon"))
+    assert not wrong.right
+    assert "sbatch" in repr(wrong)
 
 
 def test_where_slurm_is_missing_it_says_how_to_get_it(monkeypatch):

@@ -1,6 +1,8 @@
 """Spark: what it needs, and solutions/cluster/spark_train.py on two tasks for real."""
 
 import importlib.util
+import subprocess
+import sys
 
 import psutil
 import pytest
@@ -103,6 +105,24 @@ def test_spark_says_little_and_the_workers_say_who_they_are(trained):
     assert "the driver has the network" in output
     assert "INFO" not in output
     assert len(output.splitlines()) < 20
+
+
+@pytest.mark.slow
+def test_a_function_is_sent_to_workers_with_spark_or_without():
+    """As in a notebook, whose functions are in no file: a Python of its own."""
+    program = (
+        "from utils import spark\n"
+        "def hello(word):\n"
+        "    import horovod.tensorflow as hvd\n"
+        "    hvd.init()\n"
+        "    return word, hvd.rank(), hvd.size()\n"
+        "print(spark.send(hello, 'hello'))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    assert "[('hello', 0, 2), ('hello', 1, 2)]" in done.stdout
 
 
 def test_of_many_lines_the_failed_worker_s_own_is_told():

@@ -41,7 +41,7 @@ _MODULES = {
         "training": "data doodles leaderboard networks shards survival",
         "running": "beside stall tasks watch",
         "checking": "clinic",
-        "cluster": "elastic handed_in namespaces recorded slurm spark",
+        "cluster": "elastic handed_in namespaces recorded sagemaker slurm spark tried",
         "measure": "batch_sizes bench cost_model equality four_ways global_batch "
         "network_speed optimizers records scaling speedrun step_profile strategies "
         "timeline wires",

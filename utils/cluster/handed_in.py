@@ -17,12 +17,14 @@ NCCL = ("NCCL_SOCKET_IFNAME", "NCCL_DEBUG")
 SHORT = {"-N": "--nodes", "-t": "--time"}
 
 
-def mpirun_problem(text: str, hosts: Mapping[str, int], network: str) -> str:
+def mpirun_problem(
+    text: str, hosts: Mapping[str, int], network: str, gpus: bool = True
+) -> str:
     """Of a line for `mpirun`: one worker for each slot of these hosts, and this network
     card named to Open MPI and to NCCL. Open MPI's messages may go by UCX instead, which
     calls cards otherwise: then it is enough that one is named.
 
-    hosts: name -> slots.
+    hosts: name -> slots. gpus: have they GPUs, and InfiniBand?
     """
     try:
         words = shlex.split(text.replace("\\\n", " "), comments=True)
@@ -52,7 +54,7 @@ def mpirun_problem(text: str, hosts: Mapping[str, int], network: str) -> str:
     mca = dict(re.findall(r"-mca (\w+) (\S+)", " ".join(words)))
     passed = [b for a, b in pairwise(words) if a == "-x"]
     variables = dict(word.partition("=")[::2] for word in passed)
-    by_tcp = mca.get("pml") == "ob1"
+    by_tcp = mca.get("pml") == "ob1" or not gpus
     if not by_tcp and not variables.get("UCX_NET_DEVICES"):
         return (
             "On InfiniBand, messages go by UCX, whatever btl_tcp_if_include says: "
@@ -61,10 +63,10 @@ def mpirun_problem(text: str, hosts: Mapping[str, int], network: str) -> str:
     for name in ("oob_tcp_if_include", *["btl_tcp_if_include"] * by_tcp):
         if mca.get(name) != network:
             return f"{name} is {mca.get(name) or 'not set'}: the network is {network}."
-    for name in NCCL:
+    for name in NCCL if gpus else ():
         if not variables.get(name):
             return f"No -x passes {name} with a value to the other host."
-    if variables["NCCL_SOCKET_IFNAME"].lstrip("=") != network:
+    if gpus and variables["NCCL_SOCKET_IFNAME"].lstrip("=") != network:
         return f"NCCL_SOCKET_IFNAME is not {network}."
     return ""
 
@@ -97,6 +99,40 @@ def sbatch_problem(text: str, nodes: int, gpus: int, hours: int, warning: int) -
         return f"USR1 comes {signal[1]} s before the end; saving takes {warning} s."
     if "requeue" not in asked:
         return "Without --requeue a node that fails ends the job."
+    return ""
+
+
+def two_nodes_problem(text: str, signal: bool) -> str:
+    """Of a batch script for Slurm: two nodes with a task each, some time, and an
+    `mpirun` or `srun` that trains into $RUN.
+
+    signal: must it ask for USR1 before its end, and to be started again?
+    """
+    try:
+        asked = _asked_of_sbatch(text)
+    except ValueError as error:
+        return f"sbatch could not read it: {error}."
+    if not text.lstrip().startswith("#!"):
+        return "sbatch wants a first line that begins with #!, such as #!/bin/bash."
+    for name, number in (("nodes", "2"), ("ntasks-per-node", "1")):
+        if asked.get(name) != number:
+            return f"--{name} is {asked.get(name) or 'not there'}, not {number}."
+    if _seconds(asked.get("time", "")) is None:
+        return f"--time is {asked.get('time') or 'not there'}: write hours:00:00."
+    commands = "\n".join(re.findall(r"^(?!\s*#).*$", text, re.M))
+    if not re.search(r"\b(mpirun|srun)\b", commands):
+        return "Neither mpirun nor srun is called: one process would train alone."
+    if not re.search(r"\$\{?RUN\b", commands):
+        return "The program is not told to keep anything in $RUN."
+    if signal and not re.fullmatch(
+        r"B:(?:SIG)?USR1@\d+", asked.get("signal", "nothing")
+    ):
+        return (
+            f"--signal is {asked.get('signal') or 'not there'}: the trap waits for "
+            "USR1, sent to the batch script (B)."
+        )
+    if signal and "slurm_resume.sh" not in commands and "trap" not in commands:
+        return "Nothing waits for USR1: it would end the script."
     return ""
 
 
@@ -161,6 +197,42 @@ def mpijob_problem(text: str, pods: int, slots: int) -> str:
     if len(set(images.values())) > 1:
         return "Launcher and Worker have different images."
     return ""
+
+
+def merged(text: str, changes: str) -> str:
+    """A description in YAML with changes to it, in YAML too: of mappings, the keys that
+    are named; of lists of things with names, the things; all else is replaced.
+
+    Documents behind the first are left out. Raises ValueError for what is no mapping.
+    """
+    import yaml
+
+    job = next(yaml.safe_load_all(text))
+    try:
+        changed = yaml.safe_load(changes)
+    except yaml.YAMLError as error:
+        raise ValueError(f"YAML could not read it: {error}") from error
+    if not isinstance(changed, dict):
+        raise ValueError("it is no mapping: begin with `spec:`")
+    return yaml.safe_dump(_merge(job, changed), sort_keys=False)
+
+
+def _merge(old: object, new: object) -> object:
+    if isinstance(old, dict) and isinstance(new, dict):
+        added = {key: _merge(old.get(key), value) for key, value in new.items()}
+        return old | added
+    if _named(old) and _named(new):
+        rows = {row["name"]: row for row in old}
+        for row in new:
+            rows[row["name"]] = _merge(rows.get(row["name"]), row)
+        return list(rows.values())
+    return new
+
+
+def _named(rows: object) -> bool:
+    return isinstance(rows, list) and all(
+        isinstance(row, dict) and "name" in row for row in rows
+    )
 
 
 def spark_problem(text: str, workers: int, seconds: int) -> str:

@@ -23,6 +23,7 @@ import ctypes
 import functools
 import json
 import os
+import re
 import select
 import shlex
 import shutil
@@ -315,6 +316,32 @@ class Lan:
         return self._follow(
             launcher, program, folder, variables, private, attend, time_limit, quiet
         )
+
+    def type(self, line: str, time_limit: float = 120.0) -> tuple[int | None, str]:
+        """Run a line as if somebody typed it in a shell on host 1: its status, or None
+        if it was still running after `time_limit` seconds and was ended; and what it
+        printed. Its `python` is this one, with the course's packages."""
+        line = re.sub(r"(?<=\s)python(?=\s)", lambda _: sys.executable, line)
+        environment = launchers.clean_environment() | launchers.thread_variables(1)
+        # The line may come from root, whom mpirun refuses unless told otherwise.
+        allowed = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
+        environment |= dict.fromkeys(allowed, "1")
+        environment["OMPI_MCA_mpi_yield_when_idle"] = "1"
+        environment["PATH"] = f"{self.folder}{os.pathsep}{environment['PATH']}"
+        with (
+            tempfile.TemporaryFile("w+", errors="replace") as file,
+            supervise.owned(
+                self.inside(1, ["bash", "-c", line]),
+                time_limit,
+                env=environment,
+                stdout=file,
+                stderr=file,
+            ) as process,
+        ):
+            status = process.wait()
+            file.seek(0)
+            output = file.read()
+        return None if status == supervise.TIMED_OUT else status, output
 
     def _follow(
         self,

@@ -1,7 +1,7 @@
 """Spark on this machine or on a cluster: what it needs, how it is started and ended.
 
 `session` is what solutions/cluster/spark_train.py starts Spark with; `train` runs that
-program under an owner, as the notebook does.
+program under an owner, as the lesson does; `send` sends a function of the lesson.
 """
 
 import contextlib
@@ -13,9 +13,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
 from utils.base import course, machine, supervise
 from utils.running import launch, launchers
@@ -110,6 +111,34 @@ def network(spark: "SparkSession") -> set[str] | None:
         if spark.sparkContext.master.startswith("local")
         else None
     )
+
+
+def send(function: Callable, *arguments: object, workers: int = 2) -> list:
+    """What a function returns as a worker, by rank: in Spark tasks on this machine, or
+    where Spark can't run, in processes that Horovod starts itself, by horovod.run.
+
+    Either way the function travels, pickled, and imports for itself what it needs.
+    """
+    variables = launchers.thread_variables(machine.share(workers))
+    if machine.gpus() < workers:
+        variables |= machine.HIDDEN
+    with mock.patch.dict(os.environ, variables):
+        if problem():
+            import horovod
+
+            return horovod.run(function, arguments, num_proc=workers, use_gloo=True)
+        with session(workers) as spark:
+            import horovod.spark
+
+            return horovod.spark.run(
+                function,
+                args=arguments,
+                num_proc=workers,
+                use_gloo=True,
+                start_timeout=120,
+                verbose=0,
+                nics=network(spark),
+            )
 
 
 def train(folder: Path | str, workers: int, time_limit: float, **options) -> list[dict]:

@@ -8,8 +8,8 @@ import importlib
 
 _MODULES = (
     *("accuracy", "capstone", "cluster", "diagrams", "elastic", "feeding"),
-    *("frameworks", "machine", "memory", "speed", "strategies", "training", "wires"),
-    "workers",
+    *("frameworks", "machine", "memory", "platforms", "speed", "strategies"),
+    *("training", "wires", "workers"),
 )
 
 

@@ -497,7 +497,7 @@ def set_up(home):
 
 
 def add_spark(home):
-    """What notebook 23 asks for; nothing of what is there is changed."""
+    """What lesson 24 asks for; nothing of what is there is changed."""
     print("Spark: 400 MB to fetch, unless it is there already ...", flush=True)
     with claimed(home):
         exact = ("--no-deps", "--require-hashes", "--requirements", SPARK_LOCK)
