@@ -29,9 +29,13 @@ app = typer.Typer(
 NAMES = ", ".join(outline.read().exercises)
 Which = Annotated[
     str | None,
-    typer.Option("--exercise", help=f"{NAMES}; default: {outline.FIRST}."),
+    typer.Option(
+        "--exercise", help=f"Which exercise: {NAMES}; default: {outline.FIRST}."
+    ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print the result as JSON, for programs.")
+]
 
 
 def _version(wanted: bool) -> None:
@@ -45,7 +49,10 @@ def _commands(
     _: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_version, is_eager=True, help="Say it, and end."
+            "--version",
+            callback=_version,
+            is_eager=True,
+            help="Print the version and exit.",
         ),
     ] = False,
 ) -> None:
@@ -66,7 +73,7 @@ def _show(result: object, data: object, as_json: bool) -> None:
 
 @app.command()
 def doctor(as_json: Json = False) -> None:
-    """Say what this machine can run, and the fix for what it can't."""
+    """Say what this machine can run, and how to fix what it can't."""
     from utils.checking.doctor import doctor
 
     report = doctor()
@@ -77,18 +84,24 @@ def doctor(as_json: Json = False) -> None:
 @app.command()
 def notebooks(
     numbers: Annotated[
-        list[str] | None, typer.Argument(help="Their numbers; default: all of them.")
+        list[str] | None,
+        typer.Argument(help="Numbers of notebooks; default: all of them."),
     ] = None,
     profile: Annotated[
-        str | None, typer.Option(help="ci, cpu or gpu; default: this machine's.")
+        str | None,
+        typer.Option(
+            help="ci, cpu or gpu: how much is trained; default: this machine's."
+        ),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Execute even what has not changed.")
+        bool, typer.Option("--force", help="Execute unchanged notebooks, too.")
     ] = False,
-    jobs: Annotated[int, typer.Option(help="Notebooks at the same time.")] = 1,
+    jobs: Annotated[
+        int, typer.Option(help="How many notebooks run at the same time.")
+    ] = 1,
     as_json: Json = False,
 ) -> None:
-    """Execute the notebooks, check the results, keep them as ipynb and HTML."""
+    """Execute the notebooks, check the results, and keep them as ipynb and HTML."""
     from utils.lessons.notebooks import prove_all, table
 
     results = prove_all(numbers or (), profile, force, jobs)
@@ -99,23 +112,27 @@ def notebooks(
 @app.command()
 def margins(
     numbers: Annotated[
-        list[str] | None, typer.Argument(help="Of notebooks; default: all of them.")
+        list[str] | None,
+        typer.Argument(help="Numbers of notebooks; default: all of them."),
     ] = None,
     profile: Annotated[
         list[str] | None,
         typer.Option(
-            help="ci, cpu or gpu; several times for several; default: ci, cpu."
+            help="ci, cpu or gpu; repeat the option for several; default: ci and cpu."
         ),
     ] = None,
     runs: Annotated[
-        int, typer.Option(help="Execute each until so many runs of it are kept: hours.")
+        int,
+        typer.Option(
+            help="Execute each notebook until this many runs are kept; takes hours."
+        ),
     ] = 0,
     as_json: Json = False,
 ) -> None:
-    """List how near the claims of the notebooks are to untrue, nearest first.
+    """List how close each claim of the notebooks is to failing, closest first.
 
-    Exit status: 0 all are a factor of 3 from untrue, 1 some aren't. After an
-    interruption, the same command goes on where it was.
+    Exit status: 0 if all claims are a factor of 3 or more from failing, 1 if some
+    aren't. After an interruption, the same command continues where it stopped.
     """
     from utils.lessons.margins import margins, table
 
@@ -132,30 +149,45 @@ def run(
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option("-np", "--workers", help="How many; default: this machine's."),
+        typer.Option(
+            "-np",
+            "--workers",
+            help="How many workers; default: what suits this machine.",
+        ),
     ] = None,
     tasks: Annotated[
         str | None,
-        typer.Option(help="As a TF_CONFIG cluster instead: chief=1,worker=2,ps=1"),
+        typer.Option(
+            help="Run a TF_CONFIG cluster instead, such as chief=1,worker=2,ps=1."
+        ),
     ] = None,
     restarts: Annotated[
-        int, typer.Option(help="With --tasks: after so many failures, start again.")
+        int,
+        typer.Option(help="With --tasks: restart failed tasks up to this many times."),
     ] = 0,
     tolerate: Annotated[
         str | None,
-        typer.Option(help="With --tasks: the type of task that may fail: worker."),
+        typer.Option(
+            help="With --tasks: a type of task that may fail, such as worker."
+        ),
     ] = None,
     timeline: Annotated[
-        bool, typer.Option("--timeline", help="Let Horovod write down what it does.")
+        bool, typer.Option("--timeline", help="Let Horovod record a timeline.")
     ] = False,
     elastic: Annotated[
-        bool, typer.Option("--elastic", help="Go on when a host dies, leaves or comes.")
+        bool,
+        typer.Option(
+            "--elastic", help="Continue when a host dies, leaves or joins the run."
+        ),
     ] = False,
     fingerprint: Annotated[
-        bool, typer.Option("--fingerprint", help="Note each worker's weights.")
+        bool,
+        typer.Option(
+            "--fingerprint", help="Record a fingerprint of each worker's weights."
+        ),
     ] = False,
     time_limit: Annotated[
-        float, typer.Option(help="Seconds, after which every process is ended.")
+        float, typer.Option(help="End every process after this many seconds.")
     ] = TIME_LIMIT,
     as_json: Json = False,
 ) -> None:
@@ -190,7 +222,7 @@ def run(
 
 @app.command()
 def watch() -> None:
-    """Show which worker of the run that is on now keeps which core or GPU busy."""
+    """Show how busy each worker of the current run keeps its core or GPU."""
     from utils.running.watch import watch_newest
 
     watch_newest()
@@ -198,7 +230,7 @@ def watch() -> None:
 
 @app.command()
 def stacks() -> None:
-    """Show where each worker of the run that is on now is, and what it waits for."""
+    """Show which line each worker of the current run is at, and what it waits for."""
     from utils.running.stacks import newest
 
     Console().print(newest())
@@ -206,7 +238,7 @@ def stacks() -> None:
 
 @app.command("fingerprint")
 def show_fingerprints() -> None:
-    """Show whether all workers of the newest run with fingerprints had one network."""
+    """Show whether the workers of the last run with --fingerprint had equal weights."""
     from utils.running.fingerprint import newest
 
     Console().print(newest())
@@ -215,23 +247,26 @@ def show_fingerprints() -> None:
 @app.command()
 def steps(
     check: Annotated[
-        bool, typer.Option("--check", help="Only say what is out of date.")
+        bool, typer.Option("--check", help="Only list the files that are out of date.")
     ] = False,
     start_over: Annotated[
         bool,
-        typer.Option("--start-over", help="Move your exercise aside, begin afresh."),
+        typer.Option(
+            "--start-over", help="Move your exercise aside and get a fresh one."
+        ),
     ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Write the program after each part into this folder instead."
+            help="Write the program after each step or task to this folder instead."
         ),
     ] = None,
     exercise: Annotated[
-        str | None, typer.Option(help="With --out: of this one; default: of all.")
+        str | None,
+        typer.Option(help="With --out: only this exercise; default: all of them."),
     ] = None,
 ) -> None:
-    """Write the exercises, and solutions after each step, from their sources."""
+    """Write the exercises, and the solutions after each step, from their sources."""
     from utils.base.course import shown
     from utils.lessons.work import generate, write_steps
 
@@ -255,19 +290,20 @@ def steps(
 def check(
     part: Annotated[
         str | None,
-        typer.Argument(help="Step 3, or task A; default: all, in order."),
+        typer.Argument(help="3 for step 3, A for task A; default: all, in order."),
     ] = None,
     exercise: Which = None,
     script: Annotated[
-        Path | None, typer.Option(help="Your program; default: the exercise.")
+        Path | None,
+        typer.Option(help="Your program; default: the exercise's own file."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say whether a part of your program is right, by what the program does.
+    """Run your program and say whether a step or task is right.
 
-    Steps have numbers, tasks have letters: course check A --exercise scaled
+    Steps have numbers, and tasks have letters: course check A --exercise scaled
 
-    Exit status: 0 right, 1 not right, 2 could not be checked.
+    Exit status: 0 if it is right, 1 if it is not, 2 if it could not be checked.
     """
     from utils.checking.checks import report_on
 
@@ -286,23 +322,29 @@ def audit(
         list[str] | None, typer.Argument(help="After --: the program's own options.")
     ] = None,
     workers: Annotated[
-        int, typer.Option("-np", "--workers", help="How many are to run it.")
+        int, typer.Option("-np", "--workers", help="How many workers run it.")
     ] = 2,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Without the run on one worker.")
+        bool,
+        typer.Option("--quick", help="Skip the comparison with a run on one worker."),
     ] = False,
     in_place: Annotated[
-        bool, typer.Option("--in-place", help="Not in a copy of this folder.")
+        bool,
+        typer.Option("--in-place", help="Run in this folder, not in a copy of it."),
     ] = False,
     time_limit: Annotated[
-        float, typer.Option(help="Seconds for a run; what was seen is judged.")
+        float,
+        typer.Option(
+            help="End a run after this many seconds, and judge what was seen."
+        ),
     ] = 600.0,
     as_json: Json = False,
 ) -> None:
-    """Say whether any program is distributed right: course audit -np 2 train.py
+    """Say whether a program of your own is distributed right: course audit train.py
 
-    For Horovod, MirroredStrategy and MultiWorkerMirroredStrategy; the program is not
-    changed. Exit status: 0 nothing wrong, 1 something wrong, 2 could not be run.
+    The program may use Horovod, MirroredStrategy or MultiWorkerMirroredStrategy, and is
+    not changed. Exit status: 0 if nothing is wrong, 1 if something is, 2 if it could
+    not be run.
     """
     from utils.checking.audit import audit
 
@@ -323,7 +365,7 @@ def audit(
 
 @app.command()
 def progress(as_json: Json = False) -> None:
-    """Show how far you are: the last check of each step and task."""
+    """Show how far you are: the result of the last check of each step and task."""
     from utils.lessons.progress import Progress
 
     report = Progress()
@@ -333,14 +375,18 @@ def progress(as_json: Json = False) -> None:
 @app.command()
 def diff(
     part: Annotated[
-        str, typer.Argument(help="Compare with the course's after step 3, or task A.")
+        str,
+        typer.Argument(
+            help="3 for the course's program after step 3, A for that after task A."
+        ),
     ],
     exercise: Which = None,
     script: Annotated[
-        Path | None, typer.Option(help="Your program; default: the exercise.")
+        Path | None,
+        typer.Option(help="Your program; default: the exercise's own file."),
     ] = None,
 ) -> None:
-    """Show how your program differs from the course's after a step or a task."""
+    """Show how your program differs from the course's after a step or task."""
     from rich.syntax import Syntax
 
     from utils.lessons.work import yours_and_ours
@@ -355,16 +401,14 @@ def diff(
 
 @app.command()
 def hint(
-    part: Annotated[
-        str, typer.Argument(help="Such as 3, for step 3, or A, for task A.")
-    ],
+    part: Annotated[str, typer.Argument(help="3 for step 3, A for task A.")],
     level: Annotated[
         int | None,
-        typer.Argument(help="1: nudge, 2: place, 3: code; default: one more."),
+        typer.Argument(help="1: nudge, 2: place, 3: code; default: the next one."),
     ] = None,
     exercise: Which = None,
 ) -> None:
-    """Show a hint for a part, one deeper each time: nudge, place, nearly the code."""
+    """Show the next hint for a step or task: nudge, place, nearly the code."""
     from rich.markdown import Markdown
 
     from utils.checking import exercises
@@ -376,29 +420,40 @@ def hint(
 @app.command()
 def grade(
     submissions: Annotated[
-        Path, typer.Argument(help="A folder: NAME.py, NAME/ or NAME.zip by learner.")
+        Path,
+        typer.Argument(
+            help="A folder with NAME.py, NAME/ or NAME.zip for each learner."
+        ),
     ],
     out: Annotated[Path, typer.Option(help="The folder for the results.")],
-    exercise: Annotated[str, typer.Option(help=f"{NAMES}.")] = outline.FIRST,
-    jobs: Annotated[int, typer.Option(help="Programs at the same time.")] = 1,
+    exercise: Annotated[str, typer.Option(help=f"Which exercise: {NAMES}.")] = (
+        outline.FIRST
+    ),
+    jobs: Annotated[
+        int, typer.Option(help="How many programs run at the same time.")
+    ] = 1,
     anonymous: Annotated[
-        bool, typer.Option("--anonymous", help="Ids instead of names.")
+        bool, typer.Option("--anonymous", help="Show ids instead of names.")
     ] = False,
     without_solution: Annotated[
         bool,
-        typer.Option("--without-solution", help="Pages that don't show the course's."),
+        typer.Option(
+            "--without-solution", help="Don't show the course's program in the pages."
+        ),
     ] = False,
     until: Annotated[
         str | None,
-        typer.Option(help="The step or task that the class is at, such as 3 or B."),
+        typer.Option(
+            help="Grade up to the step or task the class has reached, such as 3 or B."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Grade a folder of submissions; each program runs in a sandbox.
+    """Grade a folder of submissions. Each program runs in a sandbox.
 
-    A grading that was stopped goes on where it was, and only what is new is run. All
-    results are written anew: keep what you correct elsewhere. Exit status: 1 if the
-    grader itself failed with a submission.
+    If you stop the grading, the same command continues it, and runs only what is new.
+    All results are written again, so keep your corrections in another folder. Exit
+    status: 1 if the grader itself failed with a submission.
     """
     from utils.base.course import shown
     from utils.base.show import Table
@@ -428,19 +483,19 @@ def grade(
 
 @app.command("class")
 def hand_out(
-    out: Annotated[Path, typer.Argument(help="A new folder, for learners.")],
+    out: Annotated[Path, typer.Argument(help="A new folder for the learners.")],
     until: Annotated[
-        str, typer.Option(help="The number of the last lesson in it.")
+        str, typer.Option(help="The number of the last lesson in the folder.")
     ] = "09",
     wheels: Annotated[
         bool,
         typer.Option(
             "--wheels",
-            help="With the Horovod that `make wheel` has built: learners build none.",
+            help="Add the Horovod that `make wheel` built: learners build none.",
         ),
     ] = False,
 ) -> None:
-    """Make a folder for a class, without the answers; checks and hints work in it."""
+    """Make a folder for a class: without the answers, but with checks and hints."""
     from utils.grading.hand_out import hand_out
 
     print(hand_out(out, until, wheels))
@@ -450,10 +505,11 @@ def hand_out(
 def hosted(
     out: Annotated[Path, typer.Option(help="The folder for the copies.")],
     repository: Annotated[
-        str, typer.Option(help="OWNER/NAME on GitHub, where they get the course.")
+        str,
+        typer.Option(help="OWNER/NAME of the GitHub repository with the course."),
     ],
 ) -> None:
-    """Write copies of the notebooks that set the course up on Colab and Kaggle."""
+    """Write copies of the notebooks that install the course on Colab and Kaggle."""
     from utils.base.course import shown
     from utils.lessons import hosted
 
@@ -465,21 +521,22 @@ def hosted(
 def bench(
     sections: Annotated[
         list[str] | None,
-        typer.Argument(help=f"{', '.join(TITLES)}; default: all of them."),
+        typer.Argument(help=f"What to measure: {', '.join(TITLES)}; default: all."),
     ] = None,
     rounds: Annotated[int, typer.Option(help="How often each row is measured.")] = 5,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the tables and figures.")
+        Path | None, typer.Option(help="The folder for the tables and figures.")
     ] = None,
     record: Annotated[
         bool,
-        typer.Option("--record", help="Keep them as the course's own results, too."),
+        typer.Option("--record", help="Store the results as the course's own, too."),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Measure how fast training is here, and how near to the machine's limit.
+    """Measure how fast training is here, and how close to the machine's limit.
 
-    With nothing else running: all of it takes hours, as the times to an accuracy do.
+    Close all other programs first. All sections together take hours, because some of
+    them train until an accuracy is reached.
     """
     from dataclasses import asdict
 
@@ -511,14 +568,17 @@ def bench(
 
 @app.command()
 def speedrun(
-    script: Annotated[Path, typer.Argument(help="The program; it takes --checkpoint.")],
+    script: Annotated[
+        Path, typer.Argument(help="The program; must take --checkpoint.")
+    ],
     as_json: Json = False,
 ) -> None:
-    """Time a program to 0.90 test accuracy on Fashion-MNIST: course speedrun FILE
+    """Time a program that trains to 0.90 test accuracy on Fashion-MNIST.
 
-    On two workers with a core each, from the command to its end; the network that it
-    keeps as FOLDER/model.keras, given --checkpoint FOLDER, is tested here. Exit status:
-    0 it gets there, 1 it doesn't, 2 it could not be run or tested.
+    The program runs on two workers with a core each, and is timed from its start to its
+    end. It gets --checkpoint FOLDER and saves its model as FOLDER/model.keras, which
+    is then tested. Exit status: 0 if the model reaches 0.90, 1 if it doesn't, 2 if the
+    program could not be run or the model not be tested.
     """
     from utils.base.show import Table
     from utils.measure import speedrun
