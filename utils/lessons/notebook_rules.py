@@ -280,8 +280,7 @@ def lint(path: Path) -> list[str]:
     if invalid := list(is_valid(notebook)):
         return invalid
     keeps = path.name.startswith(KEEPS_OUTPUTS)
-    rules = LINT if path.stem in NOT_YET else LINT + STYLE
-    breaches = [breach for rule in rules for breach in rule(notebook)]
+    breaches = [breach for rule in LINT for breach in rule(notebook)]
     breaches += (outputs_are_kept if keeps else outputs_are_cleared)(notebook)
     breaches += links_lead_somewhere(notebook, path.parent)
     kilobytes, limit = (
@@ -680,19 +679,6 @@ def it_says_where_it_was_run(notebook: NotebookNode) -> Iterator[str]:
 
 WHERE_RUN = "<summary>Where this was run</summary>"
 
-# The rules about how it speaks. NOT_YET are the lessons that still speak otherwise.
-STYLE: tuple[Rule, ...] = (
-    it_has_one_aim,
-    answers_say_what_was_asked,
-    cells_name_their_subject,
-    one_parenthesis_a_cell,
-    english_is_usual,
-    variables_name_what_they_hold,
-    set_up_is_folded,
-    it_says_where_it_was_run,
-)
-NOT_YET: tuple[str, ...] = ()
-
 LINT: tuple[Rule, ...] = (
     is_valid,
     kernel_is_python3,
@@ -708,4 +694,13 @@ LINT: tuple[Rule, ...] = (
     claims_are_sentences,
     claims_ask_for_something,
     no_absolute_path,
+    # How it speaks.
+    it_has_one_aim,
+    answers_say_what_was_asked,
+    cells_name_their_subject,
+    one_parenthesis_a_cell,
+    english_is_usual,
+    variables_name_what_they_hold,
+    set_up_is_folded,
+    it_says_where_it_was_run,
 )
