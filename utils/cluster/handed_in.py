@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
+NOTHING = "Nothing is written yet."
 NCCL = ("NCCL_SOCKET_IFNAME", "NCCL_DEBUG")
 # sbatch's short options that stand for one of those that are looked at.
 SHORT = {"-N": "--nodes", "-t": "--time"}
@@ -26,6 +27,8 @@ def mpirun_problem(
 
     hosts: name -> slots. gpus: have they GPUs, and InfiniBand?
     """
+    if not text.strip():
+        return NOTHING
     try:
         words = shlex.split(text.replace("\\\n", " "), comments=True)
     except ValueError as error:
@@ -238,6 +241,8 @@ def _named(rows: object) -> bool:
 def spark_problem(text: str, workers: int, seconds: int) -> str:
     """Of a call of `horovod.spark.run`: of `train` with `args` on so many workers, that
     have so many seconds to start, with Gloo."""
+    if not text.strip():
+        return NOTHING
     try:
         call = ast.parse(text.strip(), mode="eval").body
     except SyntaxError as error:

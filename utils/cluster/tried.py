@@ -19,7 +19,7 @@ from utils.running import launchers
 
 LAST_LINES = 8
 WAIT_SECONDS = 240.0
-NOTHING = "Nothing is written yet."
+NOTHING = handed_in.NOTHING
 
 
 @dataclass(frozen=True)
