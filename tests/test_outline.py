@@ -47,6 +47,29 @@ def test_every_lesson_is_on_one_route_and_in_a_part():
         assert len(on) == 1, number
 
 
+def links(text: str) -> list[tuple[str, str]]:
+    """The labels of the links to lessons in a text, and the lessons' names."""
+    return re.findall(r"\[([^\]]*)\]\((\d\d_\w+)\.ipynb", text)
+
+
+@pytest.mark.parametrize("path", notebooks.discover(), ids=lambda path: path.stem[:2])
+def test_lessons_are_linked_by_their_titles_and_lead_to_the_next(path):
+    cells = notebook_rules.cells_of(notebook_rules.read(path), "markdown")
+    text = "\n".join(cell.source for _, cell in cells)
+    for label, name in links(text):
+        assert label.replace("`", "") == OUTLINE.notebooks[name].title
+
+    names = list(OUTLINE.notebooks)
+    # Of the lessons of which one is chosen, each leads to the one after all of them.
+    chosen = {number for route in OUTLINE.routes for number in route.one_of}
+    following = names[names.index(path.stem) + 1 :]
+    if path.stem[:2] in chosen or following and following[0][:2] in chosen:
+        following = [name for name in following if name[:2] not in chosen]
+    summary = text.partition("\n## Summary\n")[2].partition("<details>")[0]
+    if following:
+        assert links(summary)[-1][1] == following[0]
+
+
 @pytest.mark.parametrize(
     ("minutes", "words"),
     [(20, "½ hour"), (60, "1 hour"), (95, "1½ hours"), (120, "2 hours")],
