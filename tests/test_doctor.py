@@ -110,7 +110,7 @@ def test_a_broken_package_is_reported_with_its_reason_and_a_fix(tmp_path):
     assert lines["all-reduce"]["state"] == MISSING
     assert lines["cores"]["state"] in (OK, LIMITED)
     verdicts = {lesson["number"]: lesson["verdict"] for lesson in report["lessons"]}
-    assert verdicts["01"].startswith("not before this is mended: TensorFlow")
+    assert verdicts["01"].startswith("not before this is fixed: TensorFlow")
 
 
 def test_an_unknown_profile_is_wrong_usage(monkeypatch):
@@ -180,7 +180,7 @@ def test_a_lesson_says_what_it_waits_for(monkeypatch):
 
     assert lesson(OK, OK) == "yes"
     assert lesson(OK, LIMITED) == "yes, with a limit: Cores"
-    assert lesson(MISSING, LIMITED) == "not before this is mended: MPI"
+    assert lesson(MISSING, LIMITED) == "not before this is fixed: MPI"
 
 
 # -------------------------------------------------------------- the data

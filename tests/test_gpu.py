@@ -91,9 +91,9 @@ def test_what_does_not_fit_is_said_with_its_remedy(answer, changes, forbids, lim
 @pytest.mark.parametrize(
     ("installed", "answer", "changes", "states", "words"),
     [
-        (0, "", {}, [OK], "none needed"),
+        (0, "", {}, [OK], "none is needed"),
         (1, A100, {"gpus": 0}, [LIMITED], "1, of which TensorFlow sees 0"),
-        (1, A100, {}, [OK, OK], "one worker alone; several compute on cores"),
+        (1, A100, {}, [OK, OK], "one worker; several workers use processor cores"),
         (1, A100, {}, [OK, OK], "CUDA 12.5.1; cuDNN 9.3.0; NCCL 2.27.7"),
         (1, "", {}, [OK, OK], "convolution in 1.5 s; an all-reduce with NCCL"),
         (1, A100, {"cudnn": 8902}, [MISSING, OK], "cuDNN 8.9.2"),
@@ -128,7 +128,7 @@ def test_a_missing_driver_is_said_where_gpus_were_set_up_for(monkeypatch):
     monkeypatch.setattr(doctor.machine, "has_cudnn", lambda: True)
     (line,) = doctor._gpu_lines(0, [], {})
     assert line.state == LIMITED
-    assert "none seen, though cuDNN" in line.found
+    assert "none seen, although cuDNN" in line.found
     assert "525.60 or newer" in line.fix
     assert "GPU=0" in line.fix
 

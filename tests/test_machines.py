@@ -121,7 +121,7 @@ def test_the_doctor_reports_what_there_is(counts, probes):
     if not gpus:
         assert (on_gpus, found) == (
             [],
-            "none, and none needed: workers share the cores",
+            "none; none is needed, because workers use processor cores",
         )
         return
     ((command, environment),) = on_gpus
@@ -129,7 +129,7 @@ def test_the_doctor_reports_what_there_is(counts, probes):
     assert machine.gpus(environment) == gpus
     assert found.startswith(f"{gpus} x NVIDIA A100" if gpus > 1 else "NVIDIA A100")
     assert found.endswith(
-        "for a worker each" if gpus > 1 else "several compute on cores"
+        "for one worker each" if gpus > 1 else "several workers use processor cores"
     )
 
 
@@ -139,8 +139,8 @@ def test_the_doctor_reports_what_there_is(counts, probes):
         ("5", "NVIDIA A100-SXM4-40GB, compute"),
         ("2,3", "2 x NVIDIA A100"),
         ("GPU-8932f937,GPU-1c2d", "8 x NVIDIA A100"),  # which of them isn't known
-        ("-1", "none, and none needed"),
-        ("", "none, and none needed"),
+        ("-1", "none; none is needed"),
+        ("", "none; none is needed"),
     ],
 )
 def test_the_doctor_reports_what_a_scheduler_lets_be_seen(

@@ -119,16 +119,16 @@ def kind_of(script: Path) -> str:
     for name in ("ParameterServerStrategy", "ParameterServerStrategyV2", "TPUStrategy"):
         if name in names:
             raise course.CourseError(
-                f"{course.shown(script)} uses {name}, which can't be watched. What is: "
-                "Horovod, MirroredStrategy, MultiWorkerMirroredStrategy."
+                f"{course.shown(script)} uses {name}, which an audit can't watch. It "
+                "can watch Horovod, MirroredStrategy and MultiWorkerMirroredStrategy."
             )
     if "MultiWorkerMirroredStrategy" in names:
         return TASKS
     if {"MirroredStrategy", "OneDeviceStrategy"} & names:
         return REPLICAS
     raise course.CourseError(
-        f"{course.shown(script)} uses neither Horovod nor a strategy of tf.distribute: "
-        "it is not distributed, so there is nothing to judge."
+        f"{course.shown(script)} uses neither Horovod nor a strategy of tf.distribute. "
+        "It is not distributed, so there is nothing to judge."
     )
 
 
@@ -232,9 +232,9 @@ def _copied(place: Path, scratch: Path) -> Path:
             size += os.lstat(os.path.join(folder, name)).st_size
         if size > MOST_COPIED:
             raise course.CourseError(
-                f"{place} has more than {MOST_COPIED / 1e9:g} GB of files, too many to "
-                "copy for a run. Start `course audit` in the program's own folder, or "
-                "with --in-place, which runs it where it is, as often as needed."
+                f"{place} has more than {MOST_COPIED / 1e9:g} GB of files, too many "
+                "to copy for each run. Start `course audit` in the program's own "
+                "folder, or use --in-place, which runs the program where it is."
             )
     copy = scratch / "copy" / place.name
     ignored = shutil.ignore_patterns(*NOT_COPIED)
@@ -361,7 +361,7 @@ def audit(
     started = time.monotonic()
     if workers < 2:
         raise course.CourseError(
-            f"workers must be 2 or more, not {workers}: one has nobody to agree with."
+            f"workers must be 2 or more, not {workers}: an audit compares workers."
         )
     path = Path(script)
     kind = kind_of(path)
@@ -408,7 +408,9 @@ def report(script: str, runs: list[judge.Watched], seconds: float) -> Report:
     one = runs[1] if len(runs) > 1 and runs[1].trained else None
     notes = []
     if many.outcome == judge.TIME_UP:
-        notes.append("The time was up before it ended: judged is what was seen so far.")
+        notes.append(
+            "The time limit ended the program. What was seen until then is judged."
+        )
     findings = judge.findings(many, one, quick=len(runs) == 1)
     return Report(script, many.workers, findings, seconds, notes)
 
@@ -420,9 +422,9 @@ def _why_nothing(script: str, many: judge.Watched) -> str:
         where = f" ({failure['where']})" if failure.get("where") else ""
         return f"{script} failed before it trained: {failure['error']}{where}"
     if many.outcome == judge.TIME_UP:
-        return f"{script} had not begun to train when the time was up."
+        return f"{script} had not begun to train when its time was over."
     if many.outcome == judge.FAILED:
-        return f"{script} could not be run. The end of what it said:\n{last}"
+        return f"{script} could not be run. The last lines that it printed:\n{last}"
     return (
         f"{script} ended without training: no gradient of a Keras or TensorFlow "
         "variable was seen."

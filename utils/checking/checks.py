@@ -97,10 +97,10 @@ class Report(Page):
         if self.diff is None:
             return took
         if not self.diff:
-            return f"{took}Between yours and the course's program is no difference."
+            return f"{took}There is no difference from the course's program."
         return (
-            f"{took}Below is what differs between yours and the course's (`course diff "
-            f"{last}{self._option}`); that is one possibility, not the only one."
+            f"{took}Below is how your program differs from the course's (`course diff "
+            f"{last}{self._option}`), which is one right way, not the only one."
         )
 
     @property
@@ -202,7 +202,7 @@ def stop_at_the_first(verdicts: list[Verdict]) -> list[Verdict]:
                 finding(verdict.part, "not-checked"),
                 NOT_CHECKED,
                 verdict.expected,
-                "What comes before it is not right yet.",
+                "An earlier step or task is not right yet.",
             )
         result.append(verdict)
         stopped = stopped or verdict.state != RIGHT

@@ -34,7 +34,7 @@ NEEDED_MEMORY = 2 * launch.MEMORY_PER_WORKER + 0.6e9  # two workers and a notebo
 NEEDED_DISK = 1e9  # the data, the logs and the executed notebooks
 SMALLEST_FILE = fetch.FILES["y_test"][0]
 DISTRIBUTION = "distributed-training-course"  # as pyproject.toml calls it
-SET_UP = "run `make setup`; it says what it misses"
+SET_UP = "run `make setup`, which says what is missing"
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,9 @@ class Report(Page):
     @property
     def summary(self) -> str:
         if not self.ok:
-            return "Something is missing. Mend it as above, then look again."
+            return (
+                "Something is missing. Fix it as described above, then run this again."
+            )
         if any(line.state == LIMITED for line in self.lines):
             return "The course runs here, with the limits named above."
         return "The course runs here."
@@ -152,7 +154,7 @@ def _pretence() -> list[Line]:
     """What of this machine is pretended, if anything."""
     if not (found := machine.pretence()):
         return []
-    fix = f"unset {machine.PRETEND}, to look at this machine itself"
+    fix = f"unset {machine.PRETEND} to look at this machine itself"
     return [Line("pretended", "Pretended", found, LIMITED, fix)]
 
 
@@ -168,8 +170,8 @@ def _core_line() -> Line:
         "Processor cores",
         found,
         LIMITED,
-        "everything runs, but two workers take turns: no speed-up; give the virtual "
-        "machine or container a second core",
+        "everything runs, but two workers take turns on one core, so there is no "
+        "speed-up. Give the virtual machine or container a second core",
     )
 
 
@@ -204,7 +206,7 @@ def _disk_line() -> Line:
     found = f"{free / 1e9:.0f} GB free"
     if free >= NEEDED_DISK:
         return Line("disk", "Disk", found)
-    fix = f"free {NEEDED_DISK / 1e9:.0f} GB on the disk that holds the course"
+    fix = f"free {NEEDED_DISK / 1e9:.0f} GB on the disk with the course"
     return Line("disk", "Disk", found, MISSING, fix)
 
 
@@ -216,7 +218,7 @@ def _data_line() -> Line:
             fetch.fashion_mnist()
         except course.CourseError as error:
             return Line("data", "Data", "unusable", MISSING, str(error).rstrip("."))
-        where = "the folder COURSE_DATA names" if given else "the course's cache"
+        where = "the folder of COURSE_DATA" if given else "the course's cache"
         return Line("data", "Data", f"Fashion-MNIST, checked, in {where}")
     if _published_data_answers():
         return Line("data", "Data", "Fashion-MNIST, downloaded when first used (31 MB)")
@@ -225,8 +227,8 @@ def _data_line() -> Line:
         "Data",
         "a sample of Fashion-MNIST, which comes with the course",
         LIMITED,
-        "everything runs, but on 6,400 images at most: connect to the network, or set "
-        "COURSE_DATA to a folder that holds its four .gz files",
+        "everything runs, but on 6,400 images at most. Connect to the network, or set "
+        "COURSE_DATA to a folder with the four .gz files of Fashion-MNIST",
     )
 
 
@@ -317,7 +319,7 @@ def _python_line() -> Line:
 def _package_line(facts: dict, name: str, what: str) -> Line:
     if name in facts:
         return Line(name, what, facts[name])
-    reason = facts.get("last", "it gave no reason")
+    reason = facts.get("last", "no reason given")
     return Line(name, what, f"not importable: {reason[:200]}", MISSING, SET_UP)
 
 
@@ -367,19 +369,19 @@ def _all_reduce_line(facts: dict) -> Line:
     if facts.get("sum") == 3 and not facts.get("alone"):
         return Line("all-reduce", what, "added 1 and 2 with Horovod: 3")
     found = f"could not add 1 and 2: {facts.get('last', 'no answer in time')[:200]}"
-    fix = f"{SET_UP}; then `mpirun -np 2 hostname` must print two lines"
+    fix = f"{SET_UP}. After that, `mpirun -np 2 hostname` must print two lines"
     return Line("all-reduce", what, found, MISSING, fix)
 
 
 def _gpu_lines(installed: int, gpus: list[gpu.Gpu], facts: dict) -> list[Line]:
     """installed: how many GPUs; gpus: what is known of them; facts: of `_gpu_facts`."""
     if not installed:
-        found = "none, and none needed: workers share the cores"
+        found = "none; none is needed, because workers use processor cores"
         if machine.has_cudnn() and not gpus:
-            found = "none seen, though cuDNN, which only GPUs need, is installed"
+            found = "none seen, although cuDNN is installed, which only GPUs need"
             fix = (
-                "`nvidia-smi` lists the GPUs that NVIDIA's driver sees; install driver "
-                "525.60 or newer, or go back to cores with `make setup GPU=0`"
+                "`nvidia-smi` lists the GPUs that NVIDIA's driver sees. Install driver "
+                "525.60 or newer, or go back to processor cores with `make setup GPU=0`"
             )
             return [Line("gpus", "GPUs", found, LIMITED, fix)]
         return [Line("gpus", "GPUs", found)]
@@ -396,11 +398,13 @@ def _gpu_lines(installed: int, gpus: list[gpu.Gpu], facts: dict) -> list[Line]:
         ]
     forbids, limits = gpu.problems(gpus, facts)
     if installed > 1 and not facts.get("nccl"):
-        limits.append("Horovod has no NCCL: its workers talk through memory")
+        limits.append(
+            "Horovod has no NCCL, so its workers exchange data through main memory"
+        )
     if installed == 1:
-        users = "one worker alone; several compute on cores"
+        users = "one worker; several workers use processor cores"
     else:
-        users = "a worker each"
+        users = "one worker each"
     found = f"{gpu.described(gpus, facts) or installed}; for {users}"
     state = MISSING if forbids else LIMITED if limits else OK
     fix = ". ".join([*forbids, *limits])
@@ -436,7 +440,7 @@ def _lessons(lines: list[Line]) -> list[Lesson]:
         limited = [line.what for line in needed if line.state == LIMITED]
         verdict = "yes"
         if missing:
-            verdict = f"not before this is mended: {', '.join(missing)}"
+            verdict = f"not before this is fixed: {', '.join(missing)}"
         elif limited:
             verdict = f"yes, with a limit: {', '.join(limited)}"
         lesson = Lesson(notebook.number, notebook.title, notebook.minutes, verdict)

@@ -150,7 +150,7 @@ class Exercise:
         except (SyntaxError, ValueError) as error:
             line = getattr(error, "lineno", None)
             reason = getattr(error, "msg", None) or str(error)
-            seen = f"It can't be read as Python: {reason}{judge.in_line(line)}."
+            seen = f"The file can't be read as Python: {reason}{judge.in_line(line)}."
             expected = "A Python program in UTF-8."
             return {
                 part: Verdict(

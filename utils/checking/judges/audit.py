@@ -238,46 +238,51 @@ def together(many: Watched, one: Watched | None) -> Answer:
         replicas = max([e["replicas"] for e in many.all("strategy")], default=1)
         if replicas < 2:
             return CANT, (
-                f"{many.strategy} has one replica here: give it no devices, or as many "
-                "as there are, to see more."
+                f"{many.strategy} has one replica here. To see more, give it no list "
+                "of devices, or a list of all of them."
             )
         return RIGHT, f"{many.strategy} trains with {replicas} replicas."
     if many.kind == "TF_CONFIG":
         replicas = max([e["replicas"] for e in many.all("strategy")], default=1)
         if replicas < many.workers:
-            return WRONG, f"The strategy has {replicas} replicas on all workers."
+            return WRONG, (
+                f"The strategy has only {replicas} replica(s) for {many.workers} "
+                "workers."
+            )
         return RIGHT, f"{many.strategy} trains with {replicas} replicas."
     sizes = [end["size"] for end in many.ends()]
     if sizes and all(size is None for size in sizes):
         return WRONG, (
-            f"Horovod is never started: {many.workers} programs run side by side."
+            f"Horovod is never started, so {many.workers} programs run independently."
         )
     if sizes and any(size != many.workers for size in sizes):
-        return WRONG, f"To Horovod they are teams of {sizes}, not of {many.workers}."
+        return WRONG, f"hvd.size() is {_listed(map(str, sizes))}, not {many.workers}."
     if not sizes:
-        return CANT, "None of them came to its end."
+        return CANT, "No worker finished."
     return RIGHT, f"Horovod trains with {many.workers} workers."
 
 
 def start(many: Watched, one: Watched | None) -> Answer:
     """Did all begin with the same weights?"""
     if len(many.each) < 2:
-        return CANT, f"Gradients of one {many.word} only were seen."
+        return CANT, f"The gradients of only one {many.word} were seen."
     latest = 0
     for group in _groups(many):
         by_update = _weights(many, group)
         if not by_update:
-            return CANT, "No update was seen of all of them."
+            return CANT, "No update of all workers was seen."
         equal = [u for u, spread in by_update.items() if spread <= EQUAL]
         if not equal:
             first = min(by_update)
             spread = by_update[first]
             if spread < APART:
-                return CANT, "The weights differ, by no more than rounding may."
+                return CANT, (
+                    "The weights differ, but not by more than rounding can explain."
+                )
             return (
                 WRONG,
-                f"They train from different weights: {_percent(spread)} apart before "
-                f"update {first}, and never equal.",
+                f"The workers train from different weights: they differ by "
+                f"{_percent(spread)} before update {first}, and are never equal.",
                 many.fit_line,
             )
         latest = max(latest, min(equal))
@@ -289,11 +294,11 @@ def start(many: Watched, one: Watched | None) -> Answer:
 def end(many: Watched, one: Watched | None) -> Answer:
     """Did all end with the same weights?"""
     if len(many.each) < 2:
-        return CANT, f"Gradients of one {many.word} only were seen."
+        return CANT, f"The gradients of only one {many.word} were seen."
     ends = many.ends()
     if many.kind == "tf.distribute":
         if not ends:
-            return CANT, "It did not come to its end."
+            return CANT, "The program did not finish."
         apart = max(ends[0].get("copies") or [0.0])
         if apart > 0:
             return WRONG, f"Copies of a weight differ by up to {apart:.2g}."
@@ -309,23 +314,25 @@ def end(many: Watched, one: Watched | None) -> Answer:
         for group in _groups(many):
             last |= _weights(many, group)
         if not last:
-            return CANT, "They did not come to their ends."
+            return CANT, "Not all workers finished."
         spread, when = last[max(last)], f"before update {max(last)}, the last one seen"
     frozen = [e["frozen"] for e in ends if e.get("frozen")]
     if len(frozen) == len(many.processes) and (rest := _spread(frozen)) > APART:
         return (
             WRONG,
-            f"The weights that nobody trains are {_percent(rest)} apart in the end.",
+            f"In the end, the weights that are not trained differ by {_percent(rest)}.",
             many.fit_line,
         )
     if spread <= EQUAL:
         return RIGHT, f"The weights are equal {when}."
     if spread < APART:
-        return CANT, f"The weights differ {when}, by no more than rounding may."
+        return CANT, (
+            f"The weights differ {when}, but not by more than rounding can explain."
+        )
     return (
         WRONG,
-        f"The weights are {_percent(spread)} apart {when}: there are "
-        f"{many.workers} networks.",
+        f"The weights differ by {_percent(spread)} {when}: there are "
+        f"{many.workers} different models.",
         many.fit_line,
     )
 
@@ -333,13 +340,13 @@ def end(many: Watched, one: Watched | None) -> Answer:
 def gradients(many: Watched, one: Watched | None) -> Answer:
     """Were the gradients averaged, once, over all?"""
     if len(many.each) < 2:
-        return CANT, f"Gradients of one {many.word} only were seen."
+        return CANT, f"The gradients of only one {many.word} were seen."
     answers = [_gradients_of(many, one, group) for group in _groups(many)]
     for verdict in (WRONG, CANT):
         for answer in answers:
             if answer[0] == verdict:
                 return answer
-    return answers[0] if answers else (CANT, "No update was seen of all of them.")
+    return answers[0] if answers else (CANT, "No update of all workers was seen.")
 
 
 def _gradients_of(many: Watched, one: Watched | None, group: int) -> Answer:
@@ -377,11 +384,11 @@ def _gradients_of(many: Watched, one: Watched | None, group: int) -> Answer:
     if not differing:
         if not any(applied) and _spread_apart(many, group):
             return _by_weights(weights, where)
-        return CANT, "The gradients of all are equal, averaged or not."
+        return CANT, "All gradients are equal, so averaging would not change them."
     if not seen and alike == differing:
         return RIGHT, (
-            f"What is applied has the direction of the mean over all {size} "
-            f"{many.word}s, and another length, as what is clipped has."
+            f"The applied gradients have the direction of the mean over all {size} "
+            f"{many.word}s, but another length, as clipped gradients have."
         )
     if not seen:
         return _by_weights(weights, where)
@@ -394,7 +401,7 @@ def _gradients_of(many: Watched, one: Watched | None, group: int) -> Answer:
             where,
         )
     if len(kinds) > 1:
-        return CANT, "They are combined in one way now, in another way then."
+        return CANT, "The gradients are not combined in the same way in all updates."
     (kind,) = kinds
     times = round(float(np.median(reduced))) if reduced else 0
     if kind == "sum":
@@ -420,14 +427,14 @@ def _gradients_of(many: Watched, one: Watched | None, group: int) -> Answer:
     if many.divides and _loss_is_divided(many, one):
         return (
             WRONG,
-            f"The loss is divided by {size}, and the gradients are averaged as well: "
-            f"they are {size} times too small.",
+            f"The loss is divided by {size}, and the gradients are averaged as well, "
+            f"so they are {size} times too small.",
             where,
         )
     return (
         RIGHT,
-        f"What is applied is the mean over all {size} {many.word}s, in {len(seen)} "
-        "updates looked at.",
+        f"In the {len(seen)} updates that were looked at, the mean over all {size} "
+        f"{many.word}s is applied.",
     )
 
 
@@ -463,14 +470,18 @@ def _by_weights(weights: dict[int, float], where: str | None) -> Answer:
         return CANT, "No optimizer's updates were seen."
     if max(later) <= EQUAL:
         return CANT, (
-            "The gradients differ, and the weights stay equal: they are combined, but "
-            "by which factor?"
+            "The gradients differ, but the weights stay equal. So the gradients are "
+            "combined, but the factor can't be seen."
         )
     if min(weights.values()) > EQUAL:
-        return CANT, "The weights are never equal, so it can't be told from them."
+        return CANT, "The weights are never equal, so they don't show what is applied."
     if min(later[-3:]) > APART:
-        return WRONG, "The gradients differ, and so do the weights after it.", where
-    return CANT, "The weights are equal at times."
+        return (
+            WRONG,
+            "The gradients differ, and so do the weights after the updates.",
+            where,
+        )
+    return CANT, "The weights are sometimes equal and sometimes not."
 
 
 def _spread_apart(many: Watched, group: int) -> bool:
@@ -484,22 +495,22 @@ def _summed(many: Watched, one: Watched | None, where: str | None) -> Answer:
     size = len(many.each)
     if _loss_is_divided(many, one):
         return RIGHT, (
-            f"What is applied is the sum over all {size} {many.word}s, of a loss that "
-            f"each divides by {size}."
+            f"The sum over all {size} {many.word}s is applied, and each divides its "
+            f"loss by {size}."
         )
     fits = many.all("fit") if many.kind != "Horovod" else []
     if fits and not any(event["own_step"] for event in fits):
         return RIGHT, (
-            f"What is applied is the sum over all {size} {many.word}s, of a loss that "
-            "Keras divides."
+            f"The sum over all {size} {many.word}s is applied, and Keras divides the "
+            "loss."
         )
     # A strategy's Keras may divide without a word in the program.
     alike = many.kind == "Horovod" or _losses_are_alike(many, one)
     if alike and not many.divides:
         return (
             WRONG,
-            f"The gradients are summed, not averaged: {size} times too large, as "
-            f"no {many.word} divides its loss by {size}.",
+            f"The gradients are summed, not averaged: they are {size} times too large, "
+            f"because no {many.word} divides its loss by {size}.",
             where,
         )
     return CANT, (
@@ -559,7 +570,7 @@ def different(many: Watched, one: Watched | None) -> Answer:
     workers = many.each
     batches = [worker.samples("train") for worker in workers]
     if len(workers) < 2 or not all(batches):
-        return CANT, "What goes into the network was not seen."
+        return CANT, "The samples that go into the model were not seen."
     length = min(map(len, batches))
     pairs = [
         [set(b[i]) if b[i] is not None else None for b in batches]
@@ -567,12 +578,14 @@ def different(many: Watched, one: Watched | None) -> Answer:
     ]
     pairs = [row for row in pairs if all(row)]
     if not pairs:
-        return CANT, "The samples were too many, or too large, to be told apart."
+        return CANT, (
+            "There were too many samples, or too large ones, to tell them apart."
+        )
     same = sum(all(s == row[0] for s in row) for row in pairs)
     if same >= max(1, 0.9 * len(pairs)):
         return (
             WRONG,
-            f"All {many.word}s train on the same samples: in {same} of {len(pairs)} "
+            f"All {many.word}s train on the same samples in {same} of {len(pairs)} "
             "batches.",
             many.fit_line,
         )
@@ -585,19 +598,19 @@ def different(many: Watched, one: Watched | None) -> Answer:
     if not common:
         return RIGHT, f"No sample is trained on by two {many.word}s."
     if same:
-        return CANT, f"{same} of {len(pairs)} batches are the same on all."
+        return CANT, f"{same} of {len(pairs)} batches are the same on all {many.word}s."
     if not shared[0]:
-        return RIGHT, "No sample is trained on by two of them in the same step."
+        return RIGHT, f"No sample is trained on by two {many.word}s in the same step."
     parts = [set(w.passes[0]) for w in workers if w.passes]
     if many.kind == "TF_CONFIG" and len(parts) == len(workers):
         twice = len(set.intersection(*parts))
         return CANT, (
-            f"The batches differ, but {twice} samples of the first epoch are trained "
-            f"on by all {many.word}s: does each shuffle in an order of its own, before "
-            "a part is taken of that?"
+            f"The batches differ, but all {many.word}s train on the same {twice} "
+            "samples in the first epoch. Does each shuffle in its own order before it "
+            "takes its part?"
         )
     return RIGHT, (
-        f"The batches differ; in {shared[0]} of {shared[1]} steps, all {many.word}s "
+        f"The batches differ, but in {shared[0]} of {shared[1]} steps all {many.word}s "
         "have a sample in common."
     )
 
@@ -607,26 +620,33 @@ def everything(many: Watched, one: Watched | None) -> Answer:
     if one is None:
         return CANT, _ALONE
     if not (many.whole and one.whole):
-        return CANT, "It did not come to its end."
+        return CANT, "The program did not finish."
     union = set().union(*(w.distinct for w in many.each))
     alone = set().union(*(w.distinct for w in one.each))
     if not union or not alone:
-        return CANT, "What goes into the network was not seen."
+        return CANT, "The samples that go into the model were not seen."
     if _too_many(many) or _too_many(one):
-        return CANT, "The samples are too many to be told apart."
+        return CANT, "There are too many samples to tell them apart."
     if not union & alone or _never_twice(one):
-        return CANT, "Samples are never the same twice (augmented or drawn anew)."
+        return CANT, (
+            "No sample comes twice, because samples are augmented or drawn anew."
+        )
     part = len(union & alone) / len(alone)
     if part >= ALL:
-        return RIGHT, f"All {len(alone)} samples that one worker trains on."
-    text = f"{len(union & alone)} of the {len(alone)} samples that one worker trains on"
+        return RIGHT, (
+            f"The workers train on all {len(alone)} samples that one worker trains on."
+        )
+    text = (
+        f"The workers train on {len(union & alone)} of the {len(alone)} samples that "
+        "one worker trains on"
+    )
     drawn = sum(w.draws("train") for w in many.each)
     slack = many.workers * (_batch(many) or 0)
     if len(alone) - len(union & alone) < slack and part > 0.8:
-        return RIGHT, f"{text}: all but what fills no batch."
+        return RIGHT, f"{text}: all but those that don't fill a batch."
     sets = [w.distinct for w in many.each]
     if all(s == sets[0] for s in sets) and drawn >= len(alone) * 0.9:
-        return WRONG, f"{text}; the others nobody sees.", many.fit_line
+        return WRONG, f"{text}, and no worker sees the others.", many.fit_line
     passes = [w.passes for w in many.each]
     counts = {len(p) for p in passes}
     if len(counts) == 1 and min(counts) > 1:
@@ -634,10 +654,10 @@ def everything(many: Watched, one: Watched | None) -> Answer:
         if all(seen == by_epoch[0] for seen in by_epoch):
             return (
                 WRONG,
-                f"{text}, the same ones in every epoch; the others nobody sees.",
+                f"{text}, the same ones in every epoch, and no worker sees the others.",
                 many.fit_line,
             )
-    return CANT, f"{text}, drawn at random: more epochs may show the rest."
+    return CANT, f"{text}. They are drawn at random, so more epochs may show the rest."
 
 
 def _too_many(run: Watched) -> bool:
@@ -661,21 +681,21 @@ def order(many: Watched, one: Watched | None) -> Answer:
             return CANT, "No two epochs were seen."
     if any(_never_twice(run) for run in (many, one) if run):
         return CANT, (
-            "No sample comes again in the next epoch: augmented, drawn anew, or not "
-            "one pass."
+            "No sample comes again in the next epoch: the samples are augmented or "
+            "drawn anew, or an epoch is less than one pass."
         )
     if any(_too_many(run) for run in (many, one) if run):
-        return CANT, "The samples are too many to be told apart."
+        return CANT, "There are too many samples to tell them apart."
     fixed = [w.name for w in many.each if w.passes[0] == w.passes[1]]
     if not fixed:
-        return RIGHT, "The order is another in each epoch."
+        return RIGHT, "The order is different in each epoch."
     text = f"The order is the same in each epoch on {_listed(fixed)}"
     if one is None:
         return CANT, f"{text}. {_ALONE}"
     alone = one.each[0].passes if one.each else []
     if len(alone) < 2 or alone[0] == alone[1]:
         return CANT, f"{text}, as it is on one worker: the program does not shuffle."
-    return WRONG, f"{text}, where it changes on one worker.", many.fit_line
+    return WRONG, f"{text}, but it changes on one worker.", many.fit_line
 
 
 def one_pass(many: Watched, one: Watched | None) -> Answer:
@@ -683,11 +703,11 @@ def one_pass(many: Watched, one: Watched | None) -> Answer:
     if one is None:
         return CANT, _ALONE
     if not (many.whole and one.whole):
-        return CANT, "It did not come to its end."
+        return CANT, "The program did not finish."
     drawn = sum(w.draws("train") for w in many.each)
     alone = sum(w.draws("train") for w in one.each)
     if not drawn or not alone:
-        return CANT, "What goes into the network was not seen."
+        return CANT, "The samples that go into the model were not seen."
     size = len(many.each)
     ours = max([w.epochs for w in many.each], default=0) or 1
     its = max([w.epochs for w in one.each], default=0) or 1
@@ -696,26 +716,26 @@ def one_pass(many: Watched, one: Watched | None) -> Answer:
     epoch = abs(drawn / ours - alone / its) <= 0.1 * alone / its + slack
     if whole or epoch:
         return RIGHT, (
-            f"All together train on {drawn} samples{_epochs(many)}, one worker on "
-            f"{alone}{_epochs(one)}."
+            f"All {many.word}s together train on {drawn} samples{_epochs(many)}, and "
+            f"one worker trains on {alone}{_epochs(one)}."
         )
     ratio = (drawn / ours) / (alone / its)
     text = (
-        f"An epoch of {size} {many.word}s has {drawn / ours:.0f} samples, of one "
-        f"worker {alone / its:.0f}"
+        f"An epoch of {size} {many.word}s has {drawn / ours:.0f} samples, and an "
+        f"epoch of one worker has {alone / its:.0f}"
     )
     if ours != its:
-        return CANT, f"{text}; there are {ours} epochs, not {its}."
+        return CANT, f"{text}, but there are {ours} epochs, not {its}."
     if ratio > 0.75 * size:
         return (
             WRONG,
-            f"{text}: each {many.word} does all of the work, and none is shared.",
+            f"{text}: each {many.word} does all of the work, and nothing is shared.",
             many.fit_line,
         )
     if ratio < 1.25 / size:
         return (
             WRONG,
-            f"{text}: the work is divided by {size} more often than once.",
+            f"{text}: the work is divided by {size} more than once.",
             many.fit_line,
         )
     return CANT, f"{text}."
@@ -729,35 +749,39 @@ def validation(many: Watched, one: Watched | None) -> Answer:
     ]
     who = [w.name for w, s in zip(many.each, sets, strict=True) if s]
     if not who:
-        return CANT, "Nobody validates, as far as a Keras model was seen."
+        return CANT, "No Keras model was seen to validate."
     union = set().union(*sets)
     alone = set()
     for worker in one.each if one else ():
         alone |= {d for batch in worker.samples("validate") for d in batch or ()}
     if len(who) < len(many.each):
-        how = f"{_listed(who)} validates alone"
+        how = f"only {_listed(who)} validate{'s' * (len(who) == 1)}"
     elif all(s == sets[0] for s in sets):
-        how = "each validates on the same samples"
+        how = f"all {many.word}s validate on the same samples"
     elif not set.intersection(*sets):
-        how = "each validates on samples of its own"
+        how = f"each {many.word} validates on its own samples"
     else:
-        how = "each validates on samples that others have, too"
+        how = f"each {many.word} validates on samples that others have, too"
     text = f"{how}, {len(union)} in all"
     text = text[0].upper() + text[1:]
     if not alone:
         return (
             CANT,
-            f"{text}. {_ALONE if one is None else 'One worker alone has none.'}",
+            f"{text}. {_ALONE if one is None else 'A single worker has none.'}",
         )
     part = len(union & alone) / len(alone)
     if part >= ALL:
-        return RIGHT, f"{text}: all that one worker has."
+        return RIGHT, f"{text}, which are all that one worker has."
     text = f"{text}, of {len(alone)} that one worker has"
     # Dealt out to all, and only one looks at its part.
     shared = len(who) == 1 and part <= 1.25 / len(many.each)
     same = len(who) == len(many.each) and all(s == sets[0] for s in sets)
     if len(many.each) > 1 and (shared or same):
-        return WRONG, f"{text}: the others nobody looks at.", _validation_line(many)
+        return (
+            WRONG,
+            f"{text}, and no {many.word} looks at the others.",
+            _validation_line(many),
+        )
     return CANT, f"{text}."
 
 
@@ -772,7 +796,7 @@ def _validation_line(many: Watched) -> str | None:
 def metrics(many: Watched, one: Watched | None) -> Answer:
     """Are the metrics that callbacks read equal on all workers?"""
     if many.kind == "tf.distribute":
-        return RIGHT, "One process reads them."
+        return RIGHT, "One process reads the metrics, so they are the same for all."
     table: dict[tuple, list[dict]] = {}
     for events in many.processes:
         count: Counter = Counter()
@@ -795,19 +819,23 @@ def metrics(many: Watched, one: Watched | None) -> Answer:
                 shown = " and ".join(f"{value:.4g}" for value in values[:4])
                 return (
                     WRONG,
-                    f"{name} decides on {metric}, which is {shown} in epoch "
-                    f"{epoch + 1}: not the same on all.",
+                    f"{name} decides by {metric}, which is not the same on all ranks: "
+                    f"{shown} in epoch {epoch + 1}.",
                     readers[0]["made"] or many.fit_line,
                 )
             if name != "History":
                 apart.append(f"{name} ({metric})")
     if apart:
         names = _listed(sorted(set(apart))[:3])
-        return CANT, f"They differ for {names}; whether it decides by it can't be seen."
+        return CANT, (
+            f"The metrics differ for {names}, but whether a decision depends on them "
+            "can't be seen."
+        )
     deciding = sorted({key[1] for key, r in table.items() if r[0]["decides"]})
     if deciding:
-        return RIGHT, f"{_listed(deciding)}: what is read is the same on all."
-    return RIGHT, "No callback decides on a metric."
+        reads = f"read{'s' * (len(deciding) == 1)}"
+        return RIGHT, f"{_listed(deciding)} {reads} the same metrics on all ranks."
+    return RIGHT, "No callback decides by a metric."
 
 
 def rate(many: Watched, one: Watched | None) -> Answer:
@@ -825,29 +853,32 @@ def rate(many: Watched, one: Watched | None) -> Answer:
             shown = " and ".join(f"{value:.4g}" for value in values[:4])
             return (
                 WRONG,
-                f"It is {shown}: not the same on all.",
+                f"The learning rate is not the same on all {many.word}s: {shown}.",
                 many.fit_line,
             )
     ours = max([*rates[0], *last[:1]])
     if one is None:
-        return CANT, f"It is {ours:.4g} at most. {_ALONE}"
+        return CANT, f"The learning rate is {ours:.4g} at most. {_ALONE}"
     alone = [e["rate"] for w in one.each for e in w.all("applied")]
     alone = [r for r in alone if math.isfinite(r)]
     if not alone:
-        return CANT, f"It is {ours:.4g} at most."
+        return CANT, f"The learning rate is {ours:.4g} at most."
     ratio = ours / max(alone) if max(alone) else 1.0
-    text = f"It is {ours:.4g} at most, and {max(alone):.4g} on one worker"
+    text = (
+        f"The learning rate is {ours:.4g} at most, and {max(alone):.4g} on one worker"
+    )
     if ratio > 1.05:
         return RIGHT, f"{text}: {ratio:.3g} times as much."
     return CANT, (
-        f"{text}. Whether the larger global batch needs a larger one, accuracy tells."
+        f"{text}. Whether the larger global batch needs a larger rate, only the "
+        "accuracy tells."
     )
 
 
 def written(many: Watched, one: Watched | None) -> Answer:
     """Who writes which files?"""
     if many.kind == "tf.distribute":
-        return RIGHT, "One process writes."
+        return RIGHT, "Only one process writes files."
     writers: dict[str, dict[int, dict]] = {}
     for rank, events in enumerate(many.processes):
         for event in events:
@@ -860,17 +891,19 @@ def written(many: Watched, one: Watched | None) -> Answer:
         if len(ranks) > 1 and event["how"] == "written":
             return (
                 WRONG,
-                f"Ranks {_listed(map(str, sorted(ranks)))} all write "
-                f"{Path(path).name}, at the same time.",
+                f"Ranks {_listed(map(str, sorted(ranks)))} all write the file "
+                f"{Path(path).name}.",
                 event["by"],
             )
     for path, ranks in sorted(writers.items()):
         if len(ranks) > 1:
-            return CANT, f"Several ranks append to {Path(path).name}: lines may mix."
+            return CANT, (
+                f"Several ranks append to {Path(path).name}, so their lines may mix."
+            )
     who = sorted({rank for ranks in writers.values() for rank in ranks})
     return RIGHT, (
-        f"{len(writers)} file{'s' * (len(writers) > 1)} by rank "
-        f"{_listed(map(str, who))}, none by two."
+        f"{len(writers)} file{'s were' if len(writers) > 1 else ' was'} written by "
+        f"rank {_listed(map(str, who))}, and none by two ranks."
     )
 
 
@@ -878,19 +911,21 @@ def devices(many: Watched, one: Watched | None) -> Answer:
     """Which device did each use?"""
     ends = many.ends()
     if not ends:
-        return CANT, "None of them came to its end."
+        return CANT, "No worker finished."
     if not max(e.get("all_gpus", 0) for e in ends):
-        return CANT, "There is no GPU for each here: all compute on the processor."
+        return CANT, (
+            "There are not enough GPUs here, so all workers compute on the processor."
+        )
     if many.kind == "tf.distribute":
-        return RIGHT, f"{len(ends[0]['gpus'])} GPUs in one process."
+        return RIGHT, f"One process uses {len(ends[0]['gpus'])} GPUs."
     used = [(e["cuda"], tuple(e["gpus"])) for e in ends]
     taken = [{(cuda, gpu) for gpu in gpus} for cuda, gpus in used]
     for i, first in enumerate(taken):
         for j, second in enumerate(taken[:i]):
             if first & second:
                 names = _listed(sorted(name for _, name in first & second)[:2])
-                return WRONG, f"Ranks {j} and {i} share {names}: nothing is pinned."
-    return RIGHT, "Each has a GPU of its own."
+                return WRONG, f"Ranks {j} and {i} share {names}: no GPU is pinned."
+    return RIGHT, "Each worker has its own GPU."
 
 
 def waiting(many: Watched, one: Watched | None) -> Answer:
@@ -906,27 +941,28 @@ def waiting(many: Watched, one: Watched | None) -> Answer:
                 states.append(f"rank {rank} is{at}")
         where = next((place for place in places if place), None)
         warning = re.search(r"(?s)Stalled ranks:(.*?)(\n\n|\Z)", many.output)
-        said = f" Horovod: stalled ranks: {_short(warning[1])}" if warning else ""
-        return WRONG, f"They wait for ever: {'; '.join(states)}.{said}", where
+        said = f" Horovod says: stalled ranks: {_short(warning[1])}" if warning else ""
+        return WRONG, f"The workers wait for ever: {'; '.join(states)}.{said}", where
     failure = many.failure
     if failure and _alone(failure):
         return (
             WRONG,
-            "A worker waited for another one that had left: all have to make the same "
-            "calls, as often.",
+            "A worker waited for another worker that had ended. All have to make the "
+            "same calls, equally often.",
             failure.get("where"),
         )
     if failure:
         return (
             WRONG,
-            f"It fails on {many.workers} {many.word}s: {_short(failure['error'])}",
+            f"The program fails on {many.workers} {many.word}s: "
+            f"{_short(failure['error'])}",
             failure.get("where"),
         )
     if many.outcome == FAILED:
-        return WRONG, f"It did not end well: {_short(many.output[-300:])}"
+        return WRONG, f"The program ended with an error: {_short(many.output[-300:])}"
     if many.outcome == TIME_UP:
-        return CANT, "The time was up first."
-    return RIGHT, "All came to their ends."
+        return CANT, "The time limit ended the program first."
+    return RIGHT, "All workers finished."
 
 
 def _last_place(many: Watched, rank: int) -> str | None:
@@ -947,11 +983,14 @@ def speed(many: Watched, one: Watched | None) -> Answer:
         return CANT, _ALONE
     ours, its = _pace(many), _pace(one)
     if not ours or not its:
-        return CANT, "It was too short, or did not come to its end."
-    text = f"{ours:.0f} samples/s, and {its:.0f} on one worker: {ours / its:.2f} times"
+        return CANT, "The run was too short, or did not finish."
+    text = (
+        f"{many.workers} {many.word}s process {ours:.0f} samples/s, and one worker "
+        f"{its:.0f}: {ours / its:.2f} times as many"
+    )
     if ours / its > 1.1:
         return RIGHT, f"{text}."
-    return CANT, f"{text}. A small network may not be worth sharing."
+    return CANT, f"{text}. A small model may be too small to gain from more workers."
 
 
 def _pace(run: Watched) -> float | None:
@@ -969,17 +1008,17 @@ def statistics(many: Watched, one: Watched | None) -> Answer:
     """Are the statistics of batch normalisation equal?"""
     found = [e.get("statistics") for e in many.ends()]
     if not found:
-        return CANT, "None of them came to its end."
+        return CANT, "No worker finished."
     if not any(found):
-        return RIGHT, "There is no batch normalisation."
+        return RIGHT, "The model has no batch normalization."
     if many.kind == "tf.distribute":
         return RIGHT, "The strategy averages the running means when they are read."
     spread = _spread([f for f in found if f])
     if spread <= EQUAL:
         return RIGHT, "The running means are equal."
     return CANT, (
-        f"The running means are {_percent(spread)} apart, as each has its own; those "
-        "of whoever validates or saves count."
+        f"The running means differ by {_percent(spread)}, because each worker has its "
+        "own. Those of the worker that validates or saves count."
     )
 
 
@@ -987,16 +1026,16 @@ def randomness(many: Watched, one: Watched | None) -> Answer:
     """Do workers draw different random numbers?"""
     ends = many.ends()
     if many.kind == "tf.distribute":
-        return RIGHT, "One process draws."
+        return RIGHT, "Only one process draws random numbers."
     if len(ends) < 2:
-        return CANT, "They did not come to their ends."
+        return CANT, "Not all workers finished."
     seeds = [e.get("seed") for e in ends]
     if seeds[0] is not None and len(set(seeds)) == 1:
         return CANT, (
-            f"TensorFlow's seed is {seeds[0]} on all: dropout and augmentation draw "
-            "the same, which does no harm where the data differ."
+            f"TensorFlow's seed is {seeds[0]} on all workers, so dropout and "
+            "augmentation draw the same numbers. This does no harm if the data differ."
         )
-    return RIGHT, "No seed is common to all."
+    return RIGHT, "The workers don't have the same seed."
 
 
 QUESTIONS: dict[str, tuple[str, Callable[[Watched, Watched | None], Answer]]] = {
@@ -1019,7 +1058,7 @@ QUESTIONS: dict[str, tuple[str, Callable[[Watched, Watched | None], Answer]]] = 
     "random": ("Do workers draw different random numbers?", randomness),
 }
 
-_ALONE = "Only the run on one worker would tell."
+_ALONE = "Only a run on one worker would tell."
 
 
 def findings(many: Watched, one: Watched | None, quick: bool = False) -> list[Finding]:

@@ -24,17 +24,17 @@ def leaves_horovod(worlds: dict[str, Observed]) -> None:
             said = f"with the backend {chosen}" if chosen else "without a backend"
             raise Problem(
                 "no-backend",
-                f"It imports Keras{in_line(begun[0]['line'])} {said}. Keras reads the "
-                "variable KERAS_BACKEND while it is imported, and falls back on "
-                "TensorFlow.",
+                f"The program imports Keras{in_line(begun[0]['line'])} {said}. Keras "
+                "reads the variable KERAS_BACKEND while it is imported, and uses "
+                "TensorFlow if the variable isn't set.",
                 begun[0]["line"],
             )
         missing = [n for n in OLD if f"No module named '{n}" in failure["error"]]
         if missing:
             raise Problem(
                 "old-import",
-                f"It imports {missing[0]}{in_line(failure['line'])}, which is not "
-                "there where JAX is.",
+                f"The program imports {missing[0]}{in_line(failure['line'])}, which "
+                "is not installed beside JAX.",
                 failure["line"],
             )
     rank.first("trains")
@@ -48,15 +48,17 @@ def has_two_devices(worlds: dict[str, Observed]) -> None:
     if fit["devices"] > 1:
         raise Problem(
             "other-devices",
-            f"JAX has {fit['devices']} devices, and {DEVICES} were asked for.",
+            f"JAX has {fit['devices']} devices, but should have {DEVICES}.",
         )
     if fit["asked"] > 1:
         raise Problem(
             "too-late",
-            "JAX has one device, though XLA_FLAGS asks for several by the time of "
-            "`fit`: it was set after JAX had started.",
+            "JAX has one device, although XLA_FLAGS asks for several when `fit` is "
+            "called: the variable was set after JAX had started.",
         )
-    raise Problem("one-device", "JAX has one device: XLA was not told to make two.")
+    raise Problem(
+        "one-device", "JAX has one device, because XLA was not told to make two."
+    )
 
 
 def shares_the_batch(worlds: dict[str, Observed]) -> None:
@@ -84,14 +86,15 @@ def shares_the_batch(worlds: dict[str, Observed]) -> None:
     if model["copies"] != DEVICES or model["apart"]:
         raise Problem(
             "not-replicated",
-            f"A variable has copies on {model['copies']} device(s), which are "
-            f"{model['apart']:.2g} apart; each is to have one on all {DEVICES}, equal.",
+            f"A variable has copies on {model['copies']} device(s), which differ by "
+            f"up to {model['apart']:.2g}. Each variable should have equal copies on "
+            f"all {DEVICES} devices.",
         )
     if not model["off"] <= ROUNDING:
         raise Problem(
             "another-update",
-            "The first update is not the one that a single device makes of the same "
-            f"batch: it is off by {model['off']:.1%} of its length.",
+            "The first update is not the one that a single device makes from the same "
+            f"batch: the difference is {model['off']:.1%} of its length.",
         )
 
 
@@ -105,20 +108,20 @@ def scales(worlds: dict[str, Observed]) -> None:
     if rows != GLOBAL_BATCH:
         raise Problem(
             "batch-not-scaled",
-            f"Its batches have {rows} images for {DEVICES} devices; with --batch-size "
-            f"{BATCH} they are to have {GLOBAL_BATCH}.",
+            f"The batches have {rows} images for {DEVICES} devices; with --batch-size "
+            f"{BATCH} they should have {GLOBAL_BATCH}.",
         )
     rates = sorted({round(step["rate"], 6) for step in steps})
     if rates != [round(FULL_RATE, 6)]:
         seen = " to ".join(f"{rate:g}" for rate in (rates[0], rates[-1])[: len(rates)])
         raise Problem(
             "rate-not-scaled",
-            f"It trains with the learning rate {seen}, and --base-lr {BASE_LR:g} for "
-            f"each of {DEVICES} devices makes {FULL_RATE:g}.",
+            f"The program trains with the learning rate {seen}, but --base-lr "
+            f"{BASE_LR:g} for each of {DEVICES} devices gives {FULL_RATE:g}.",
         )
     if len(steps) != EPOCHS * STEPS:
         raise Problem(
             "another-epoch",
-            f"It took {len(steps)} steps in {EPOCHS} epochs of {TRAIN_IMAGES} images, "
-            f"not {EPOCHS * STEPS}.",
+            f"The program took {len(steps)} steps in {EPOCHS} epochs of "
+            f"{TRAIN_IMAGES} images, not {EPOCHS * STEPS}.",
         )

@@ -51,8 +51,8 @@ def shares_the_files(worlds: dict[str, Observed]) -> None:
         if name == FEW and idle:  # though it has trained with four
             raise Problem(
                 "without-a-file",
-                f"{where}, rank {' and rank '.join(idle)} trained on nothing: who has "
-                "no file, and how many steps can all take then?",
+                f"{where}, rank {' and rank '.join(idle)} trained on no image, "
+                "because it got no file or no steps.",
                 line,
             )
         epochs = _epochs(world)
@@ -65,8 +65,8 @@ def shares_the_files(worlds: dict[str, Observed]) -> None:
             if seen < TRAIN_IMAGES - WORKERS * (BATCH - 1):
                 raise Problem(
                     "left-out",
-                    f"{where}, epoch {number} had {seen} of the {TRAIN_IMAGES} images; "
-                    "the others, nobody trained on.",
+                    f"{where}, the workers trained on only {seen} of the "
+                    f"{TRAIN_IMAGES} images in epoch {number}.",
                     line,
                 )
         if len(epochs) > 1 and all(epoch == epochs[0] for epoch in epochs):
@@ -91,7 +91,8 @@ def _raise_shared(epoch: Epoch, where: str, line: int | None) -> None:
         raise Problem(
             "seen-twice",
             f"{where}, {common} images were trained on by both workers in an epoch. "
-            "Who shuffles first, shares out an order that is another on each worker.",
+            "If a worker shuffles before it takes its share, the order differs on "
+            "each.",
             line,
         )
 
@@ -119,16 +120,20 @@ def _raise_unmoved(number: int, batches: list[dict], line: int | None) -> None:
     if strangers:
         raise Problem(
             "other-images",
-            f"Rank {number} trained on {strangers} images that are none of those in "
-            "the files, flipped and shifted by up to 5 pixels.",
+            f"Rank {number} trained on {strangers} images that are not in the files, "
+            "not even flipped and shifted by up to 5 pixels.",
             line,
         )
     if all(len(set(event["down"])) == 1 for event in batches):
         moved = any(any(event["down"]) for event in batches)
         raise Problem(
             "one-shift" if moved else "unmoved",
-            f"On rank {number}, all images of a batch were shifted down alike: "
-            + ("one number was drawn for all of them." if moved else "by nothing."),
+            (
+                f"On rank {number}, all images of a batch were shifted down by the "
+                "same number of pixels, because one number was drawn for all of them."
+                if moved
+                else f"On rank {number}, no image was shifted down."
+            ),
             line,
         )
     shifts: dict[int, list[int]] = {}
@@ -139,8 +144,8 @@ def _raise_unmoved(number: int, batches: list[dict], line: int | None) -> None:
     if again and all(len(set(downs)) == 1 for downs in again):
         raise Problem(
             "frozen",
-            f"On rank {number}, every image was shifted alike in each epoch: what is "
-            "drawn once and kept is no augmentation.",
+            f"On rank {number}, every image was shifted by the same pixels in each "
+            "epoch. The shifts were drawn once and kept.",
             line,
         )
 
@@ -155,8 +160,8 @@ def takes_equal_steps(worlds: dict[str, Observed]) -> None:
         counts = " and ".join(str(len(rank.all("trained"))) for rank in world.ranks)
         raise Problem(
             "waits-for-ever",
-            f"{where}, the workers began {counts} steps, and then wait for each other "
-            "for ever.",
+            f"{where}, the workers began {counts} steps, and then waited for each "
+            "other for ever.",
             line,
         )
     if world.outcome != lab.ENDED:
@@ -165,12 +170,14 @@ def takes_equal_steps(worlds: dict[str, Observed]) -> None:
         counts = [len(steps) for steps in epoch]
         if len(set(counts)) > 1:
             listing = " and ".join(map(str, counts))
-            raise Problem("unequal", f"{where}, they took {listing} steps.", line)
+            raise Problem(
+                "unequal", f"{where}, the workers took {listing} steps.", line
+            )
         if counts[0] < LEAST_STEPS:
             raise Problem(
                 "too-few",
-                f"{where}, they took {counts[0]} steps of {BATCH} images each; all of "
-                f"them have enough for {LEAST_STEPS}.",
+                f"{where}, the workers took {counts[0]} steps of {BATCH} images each, "
+                f"but all of them have enough images for {LEAST_STEPS}.",
                 line,
             )
         for number, steps in enumerate(epoch):
@@ -201,22 +208,22 @@ def goes_on_within(worlds: dict[str, Observed]) -> None:
     if len(first) > len(left) and first >= left:
         raise Problem(
             "from-its-start",
-            f"{where}, they trained on {len(first)} images in what was left of the "
+            f"{where}, the workers trained on {len(first)} images in the rest of the "
             f"epoch, {again} of them for the second time.",
             line,
         )
     if first != left:
         raise Problem(
             "other-order",
-            f"{where}, {len(left)} images were left. They trained on {len(first)}: "
-            f"{again} for the second time, and {len(left - first)} of those that were "
-            "left not at all.",
+            f"{where}, {len(left)} images were left. The workers trained on "
+            f"{len(first)}, {again} of them for the second time, and missed "
+            f"{len(left - first)} of those that were left.",
             line,
         )
     if len(after) != lab.EPOCHS_OF_REST - EPOCHS_DONE:
         raise Problem(
             "other-epochs",
-            f"{where}, with --epochs {lab.EPOCHS_OF_REST}, they trained "
+            f"{where}, with --epochs {lab.EPOCHS_OF_REST}, the workers trained "
             f"{len(after)} epochs.",
             line,
         )
@@ -225,7 +232,7 @@ def goes_on_within(worlds: dict[str, Observed]) -> None:
         if seen < TRAIN_IMAGES - WORKERS * (BATCH - 1):
             raise Problem(
                 "skips-again",
-                f"{where}, the next epoch had {seen} of {TRAIN_IMAGES} images: only "
-                "the epoch that was interrupted has something done.",
+                f"{where}, the next epoch had {seen} of {TRAIN_IMAGES} images. Steps "
+                "are to be skipped only in the epoch that was interrupted.",
                 line,
             )

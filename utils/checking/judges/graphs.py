@@ -13,9 +13,9 @@ from utils.checking.judges.judge import Observed, Problem, Unreadable, in_line, 
 Judge = Callable[[dict[str, Observed]], None]
 
 CURE = (
-    "In what is compiled, tensors have no values yet: call the functions of "
-    "horovod.tensorflow there, not those of horovod.tensorflow.keras, which compute "
-    "at once."
+    "In compiled code, tensors have no values yet: call the functions of "
+    "horovod.tensorflow there, not those of horovod.tensorflow.keras, which need "
+    "values at once."
 )
 
 
@@ -51,7 +51,7 @@ def _raise_what_fails(world: Observed, validates: bool) -> None:
             continue
         raise Problem(
             "eager-only",
-            f"{_compiler(graph)}; compiled, it failed on rank 0"
+            f"{_compiler(graph)}, and the compiled code failed on rank 0"
             f"{in_line(graph['line'])}: {short(graph['error'])} {CURE}",
             graph["line"],
         )

@@ -51,7 +51,7 @@ def whatever_the_options(judge: Judge) -> Judge:
             judge({**worlds, "two": worlds[OTHER]})
         except Problem as problem:
             options = shlex.join(lab.WORLDS[OTHER].options)
-            problem.seen += f" So it was with {options}; without, it was right."
+            problem.seen += f" This was seen with {options}; without, it was right."
             raise
 
     return judged
@@ -83,7 +83,7 @@ def starts_and_pins(worlds: dict[str, Observed]) -> None:
             touched = next((e["line"] for e in rank.all("devices")), None)
             raise Problem(
                 "too-late",
-                f"TensorFlow took hold of its devices{in_line(touched)}, before the "
+                f"TensorFlow set up its devices{in_line(touched)}, before the "
                 f"GPU was chosen in line {failure['line']}.",
                 failure["line"],
             )
@@ -116,15 +116,15 @@ def starts_and_pins(worlds: dict[str, Observed]) -> None:
             )
         )
         if name == "not-pinned":
-            message += f"; TensorFlow took hold of the devices{in_line(touched)}"
+            message += f"; TensorFlow set up the devices{in_line(touched)}"
         raise Problem(name, f"{where}, {message}.", line)
     for rank, event in enumerate(devices):
         (gpu,) = event["visible"]
         if gpu not in event["growth"]:
             raise Problem(
                 "no-memory-growth",
-                f"{where}, rank {rank} saw one of its own, GPU {gpu}, but memory "
-                "growth was not on for it.",
+                f"{where}, rank {rank} saw only its own GPU, {gpu}, but memory growth "
+                "was not on for it.",
                 line,
             )
     _takes_the_keras_interface(world)
@@ -138,7 +138,7 @@ def starts_and_pins(worlds: dict[str, Observed]) -> None:
     failures = without_gpu.failures() if without_gpu and not world.failures() else []
     if failures and not without_gpu.ranks[0].all("forward"):
         _, failure = failures[0]
-        raise _failed("needs-gpu", "On a machine without a GPU it", failure)
+        raise _failed("needs-gpu", "On a machine without a GPU, the program", failure)
 
 
 def _failed(name: str, who: str, failure: dict) -> Problem:
@@ -166,8 +166,8 @@ def _takes_the_keras_interface(world: Observed) -> None:
         started = next(e["line"] for e in rank.all("enter") if e["op"] == "init")
         raise Problem(
             "other-interface",
-            f"The program has imported horovod.tensorflow alone, not {_KERAS}: the "
-            "callbacks of steps 4 and 6 are in that one only.",
+            f"The program has imported horovod.tensorflow, but not {_KERAS}. Only "
+            "the latter has the callbacks for steps 4 and 6.",
             started,
         )
 
@@ -179,11 +179,11 @@ def _takes_what_is_given(world: Observed) -> None:
     """A scheduler has let this worker see a single GPU, the first of four."""
     (rank,), (local_rank,) = world.ranks, lab.WORLDS[world.name].local_ranks
     where = (
-        "Where a scheduler had given each worker a GPU of its own, by "
-        f"CUDA_VISIBLE_DEVICES, the worker with local rank {local_rank}"
+        "A scheduler had given each worker one GPU, with CUDA_VISIBLE_DEVICES. "
+        f"The worker with local rank {local_rank}"
     )
     for _, failure in world.failures():
-        who = f"{where} saw that one alone, and"
+        who = f"{where} saw only its GPU, and"
         raise _failed("given-gpu-not-found", who, failure)
     if not rank.all("devices"):
         world.raise_trouble()
@@ -191,8 +191,8 @@ def _takes_what_is_given(world: Observed) -> None:
     if event["visible"] != [0]:
         raise Problem(
             "given-gpu-not-used",
-            f"{where} was given GPU 0, and saw {_gpus(event['visible'])}: what a "
-            "scheduler has chosen must stay.",
+            f"{where} was given GPU 0, but saw {_gpus(event['visible'])}. The "
+            "scheduler's choice must not be changed.",
             event["line"],
         )
 
@@ -208,8 +208,8 @@ def _counts_its_own_machine(world: Observed) -> None:
             raise Problem(
                 "not-pinned-on-hosts",
                 f"{where}, rank {rank.number} saw {_gpus(event['visible'])}, and "
-                f"memory growth was on for {_gpus(event['growth'])}: how many workers "
-                "there are in all says nothing about the GPUs of a machine.",
+                f"memory growth was on for {_gpus(event['growth'])}. The number of all "
+                "workers doesn't tell how many GPUs a machine has.",
                 event["line"],
             )
 
@@ -221,10 +221,10 @@ def _shares_no_gpu(world: Observed) -> None:
         if event["visible"]:
             raise Problem(
                 "shared-gpu",
-                "On a machine with two GPUs for four workers, the one with local rank "
-                f"{local_rank} took {_gpus(event['visible'])}, which another one has: "
-                "two on a GPU are slower than one, run out of memory, and NCCL refuses "
-                "them. Let it fail.",
+                "On a machine with two GPUs for four workers, the worker with local "
+                f"rank {local_rank} took {_gpus(event['visible'])}, which another "
+                "worker has. Two workers on one GPU are slower than one, run out of "
+                "memory, and NCCL refuses them. Let the program fail instead.",
                 event["line"],
             )
 
@@ -264,14 +264,15 @@ def speaks_with_one_voice(worlds: dict[str, Observed]) -> None:
         if local:
             raise Problem(
                 "local-rank-for-rank",
-                f"Rank 0 was silent, for line {local} asks for the local rank, which "
-                "was 3 and 1 here. Each machine counts its own workers by it, so that "
-                "several workers have local rank 0, or none has; one alone has rank 0.",
+                f"Rank 0 was silent, because line {local} asks for the local rank, "
+                "which was 3 and 1 here. The local rank counts the workers of each "
+                "machine, so several workers may have local rank 0, or none. Only one "
+                "worker has rank 0.",
                 local,
             )
     if others and not rank_0:
         raise Problem(
-            "inverted", f"Rank 0 was silent, and rank {others[0]} was not.", line
+            "inverted", f"Rank 0 was silent, but rank {others[0]} printed.", line
         )
     if not rank_0:
         raise Problem("silent", "No worker showed progress, not even rank 0.", line)
@@ -296,9 +297,9 @@ def _raise_waits_alone(world: Observed) -> None:
         if last.get("what") == "enter" and all(r.all("ended") for r in others):
             raise Problem(
                 "waits-alone",
-                f"When the training was done, rank {rank.number} called "
-                f"{last['op']}{in_line(last['line'])}, and waits for ever: the others "
-                "have come to their end without it.",
+                f"After the training, rank {rank.number} called "
+                f"{last['op']}{in_line(last['line'])}, and waits for ever, because the "
+                "others have ended without making this call.",
                 last["line"],
             )
 
@@ -318,9 +319,9 @@ def _raise_written_twice(world: Observed) -> None:
         for name in sorted(names & written[0]):
             raise Problem(
                 "others-write",
-                f"Rank {number} wrote a file {name}, and so did rank 0. Here each had "
-                "a folder of its own; in one folder, they write into each other's "
-                "file.",
+                f"Rank {number} wrote a file {name}, and so did rank 0. In this check "
+                "each rank has its own folder; in a common folder, they would "
+                "overwrite each other's file.",
             )
 
 
@@ -333,8 +334,8 @@ def _raise_idle(world: Observed) -> None:
         line = next((fit["line"] for fit in working.all("fit")), None)
         raise Problem(
             "does-not-train",
-            f"Rank {working.number} trained, rank {idle} did not: only what is shown "
-            "depends on the rank, not who works.",
+            f"Rank {working.number} trained, but rank {idle} did not. Only what is "
+            "printed may depend on the rank, because all ranks have to train.",
             line,
         )
 
@@ -448,8 +449,8 @@ def averages_gradients(worlds: dict[str, Observed]) -> None:
     if len(wrapped) > 1 and any("Recursion" in e["error"] for _, e in world.failures()):
         raise Problem(
             "wrapped-twice",
-            "The optimizer was wrapped in another wrapped one: they call each other "
-            "for ever.",
+            "The wrapped optimizer was wrapped again, and the two wrappers call each "
+            "other for ever.",
             wrapped[1],
         )
     local, applied = world.arrays("local"), world.arrays("applied")
@@ -458,8 +459,8 @@ def averages_gradients(worlds: dict[str, Observed]) -> None:
     if _same(local[0], local[1]):
         raise Problem(
             "no-difference",
-            "All ranks computed the same gradient, so whether it was averaged can't "
-            "be seen.",
+            "All ranks computed the same gradient, so the check can't see whether it "
+            "was averaged.",
             state=UNDECIDED,
         )
     updates = [rank.first("update") for rank in world.ranks]
@@ -472,7 +473,7 @@ def averages_gradients(worlds: dict[str, Observed]) -> None:
             raise Problem(
                 "wrapped-twice",
                 f"Every gradient was averaged {reduced / mean.size:.0f} times over: "
-                "the result is the same, at the double price.",
+                "the result is the same, but every time costs messages.",
                 wrapped[-1] if wrapped else line,
             )
         _raise_not_always(world, line)
@@ -486,17 +487,17 @@ def averages_gradients(worlds: dict[str, Observed]) -> None:
         if all(by_wrapped) and not _reduced_elements(world.ranks[0]):
             raise Problem(
                 "applied-directly",
-                "The wrapped optimizer applied each rank's own gradient"
-                f"{in_line(line)}: its apply_gradients does not average. Only its "
-                "minimize does, which fit calls; in a loop of your own, "
-                "horovod.tensorflow.DistributedGradientTape averages.",
+                "The wrapped optimizer applied each rank's own "
+                f"gradient{in_line(line)}, because its apply_gradients does not "
+                "average. Only its minimize averages, which fit calls. In a loop of "
+                "your own, use horovod.tensorflow.DistributedGradientTape.",
                 line,
             )
         if wrapped and not any(by_wrapped):
             raise Problem(
                 "not-used",
-                f"The optimizer wrapped in line {wrapped[0]} is not the one that "
-                "trained: each rank used its own gradient.",
+                f"The optimizer that was wrapped in line {wrapped[0]} didn't train the "
+                "model: each rank used its own gradient.",
                 wrapped[0],
             )
         raise Problem("not-averaged", "Each rank used its own gradient.", line)
@@ -529,7 +530,7 @@ def _raise_divided_too(world: Observed) -> None:
             f"Rank 0's loss in the first batch was {loss['value']:.3f}, with a mean "
             f"cross-entropy of {loss['cross_entropy']:.3f} over its images: it was "
             f"divided by {world.size}, and then the gradients were averaged as well. "
-            "So the update is that much too small.",
+            f"So the update is {world.size} times too small.",
             loss["line"],
         )
 
@@ -559,7 +560,7 @@ def _raise_not_always(world: Observed, line: int | None, factor: int = 1) -> Non
         if not all(_same(gradient, mean) for gradient in applied):
             raise Problem(
                 "not-always",
-                "In the first batch all ranks used the mean of their gradients, in "
+                "In the first batch all ranks used the mean of their gradients, but in "
                 f"batch {update + 1} they did not.",
                 line,
             )
@@ -597,15 +598,15 @@ def broadcasts(worlds: dict[str, Observed]) -> None:
         if not sent:
             raise Problem(
                 "not-broadcast",
-                "Nobody handed out weights: after the first batch those of rank 0 and "
-                f"rank 1 are {apart:.1%} apart. (A seed does not help: the check gives "
-                "each rank a start of its own, as a checkpoint or another machine "
-                "may.)",
+                "No rank handed out its weights: after the first batch those of rank 0 "
+                f"and rank 1 differ by {apart:.1%}. (A seed does not help, because the "
+                "check gives each rank other weights to start from, as a checkpoint or "
+                "another machine may.)",
             )
         raise Problem(
             "differs",
             f"There was a broadcast in line {line}, but after the first batch the "
-            f"weights of rank 0 and rank 1 are {apart:.1%} apart.",
+            f"weights of rank 0 and rank 1 differ by {apart:.1%}.",
             line,
         )
     if not started_alike:
@@ -613,7 +614,8 @@ def broadcasts(worlds: dict[str, Observed]) -> None:
     if state[0].shape != state[1].shape or _distance(state[0], state[1]) > 0:
         raise Problem(
             "optimizer-state",
-            "All ranks have the same weights, but not rank 0's optimizer state.",
+            "All ranks have the same weights, but not all have rank 0's optimizer "
+            "state.",
             line,
         )
     if world.outcome == lab.ENDED:
@@ -621,8 +623,8 @@ def broadcasts(worlds: dict[str, Observed]) -> None:
         if apart > CLOSE:
             raise Problem(
                 "apart-again",
-                "After the first batch all ranks had the same weights; in the end "
-                f"those of rank 0 and rank 1 were {apart:.1%} apart.",
+                "After the first batch all ranks had the same weights, but in the end "
+                f"those of rank 0 and rank 1 differed by {apart:.1%}.",
                 line,
             )
 
@@ -650,8 +652,8 @@ def _from_rank_0(
             raise Problem(
                 f"{name}-of-starts",
                 f"All ranks got the {name} of the ranks' weights{in_line(line)}, not "
-                "those of rank 0: a checkpoint that only rank 0 had read would be "
-                "blurred by the random weights of the others.",
+                "those of rank 0. If rank 0 had read a checkpoint, its weights would "
+                "be mixed with the random weights of the others.",
                 line,
             )
     foreign = _foreign_broadcasts(world.ranks[0], weights.size)
@@ -664,14 +666,14 @@ def _from_rank_0(
     if roots and 0 not in roots:
         raise Problem(
             "wrong-root",
-            f"All ranks got the weights of rank {roots[0]}, not of rank 0.",
+            f"All ranks got the weights of rank {roots[0]}, not those of rank 0.",
             line,
         )
     if not owners and since == "update":
         raise Problem(
             "another-start",
-            "After the first batch all ranks have the same weights, but not those that "
-            "rank 0 had.",
+            "After the first batch all ranks have the same weights, but not those of "
+            "rank 0.",
             line,
         )
 
@@ -755,8 +757,9 @@ def shares_the_epoch(worlds: dict[str, Observed]) -> None:
             {
                 "local-size": (
                     lambda n: total // _local_size(n, used),
-                    "They were divided by the workers of a machine, hvd.local_size(): "
-                    "the workers of all machines, hvd.size(), share an epoch.",
+                    "The steps were divided by the workers of one machine, "
+                    "hvd.local_size(), but the workers of all machines, hvd.size(), "
+                    "share an epoch.",
                 ),
             },
             problem,
@@ -773,13 +776,13 @@ def shares_the_epoch(worlds: dict[str, Observed]) -> None:
         {
             "validation-divided-first": (
                 lambda n: 3 * (lab.VAL_STEPS // n),
-                "They are 3 * (steps // N): dividing first drops a remainder, which "
-                "is then lost three times.",
+                "The validation steps are 3 * (steps // N): dividing first drops a "
+                "remainder, which is then lost three times.",
             ),
             "validation-not-tripled": (
                 lambda n: lab.VAL_STEPS // n,
-                "They are steps // N, without the three rounds: of images that are "
-                "drawn at random, too many are left out.",
+                "The validation steps are steps // N, without the three rounds. "
+                "Because images are drawn at random, one round leaves out too many.",
             ),
             "validation-not-shared": (
                 lambda n: lab.VAL_STEPS,
@@ -862,8 +865,8 @@ def _raise_unequal(
                 DEADLOCK,
                 f"On {_workers(size)} {_who_did(done)} training steps. Every step "
                 "averages the gradients of all ranks, so this is a deadlock: rank "
-                f"{done.index(max(done))}, which does more, waits for ever for the "
-                "others.",
+                f"{done.index(max(done))}, which does more steps, waits for the others "
+                "for ever.",
             )
 
 
@@ -900,8 +903,8 @@ def _raise_other_images(
             raise problem(
                 "images-per-epoch",
                 f"On {_workers(size)} an epoch trained on {_images(epochs)} images, "
-                f"where a pass over all has {lab.TRAIN_IMAGES}: there were batches of "
-                f"{_and(sizes)}, where --batch-size said {lab.BATCH_SIZE}.",
+                f"but a pass over all has {lab.TRAIN_IMAGES}: there were batches of "
+                f"{_and(sizes)}, although --batch-size was {lab.BATCH_SIZE}.",
             )
 
 
@@ -916,9 +919,9 @@ def _raise_other_epochs(
     if epochs[fewest] < epochs[most]:
         raise problem(
             "epochs-divided",
-            f"On {_workers(fewest)} there were {epochs[fewest]} epochs, on "
-            f"{_workers(most)} {epochs[most]}: the steps of an epoch are shared, and "
-            "there are as many epochs as ever.",
+            f"On {_workers(fewest)} there were {epochs[fewest]} epochs, and on "
+            f"{_workers(most)} there were {epochs[most]}. Workers share the steps of "
+            "an epoch, but the number of epochs doesn't change.",
         )
 
 
@@ -940,7 +943,7 @@ def _raise_badly_drawn(
             raise problem(
                 "batches-repeated",
                 f"On {_workers(size)}, {sum(alike)} of the {len(steps)} steps of rank "
-                f"{rank} trained on the images of the step before.",
+                f"{rank} trained on the same images as the step before.",
             )
     # In the same step, or else some steps behind the other.
     shifts = sorted(range(1 - size, size), key=abs)
@@ -955,8 +958,8 @@ def _raise_badly_drawn(
                 "same-batches",
                 f"On {_workers(size)}, rank 0 and rank {rank}{apart} trained on the "
                 f"same images in {same} of {len(pairs)} steps, first on numbers "
-                f"{_and({*pairs[0][0]})}: gradients of the same images teach no more "
-                "than those of one worker alone.",
+                f"{_and({*pairs[0][0]})}. Gradients of the same images teach no more "
+                "than those of a single worker.",
             )
     seen = len(set(images))
     # At random, all but one in sixty come in so many draws.
@@ -964,7 +967,7 @@ def _raise_badly_drawn(
         raise problem(
             "unseen-images",
             f"In {len(ranks[0])} epochs, {_workers(size)} trained on {seen} of the "
-            f"{lab.TRAIN_IMAGES} images, again and again, and nobody on the other "
+            f"{lab.TRAIN_IMAGES} images, again and again, and no worker on the other "
             f"{lab.TRAIN_IMAGES - seen}.",
         )
     _raise_out_of_a_small_buffer(ranks, problem)
@@ -988,9 +991,9 @@ def _raise_out_of_a_small_buffer(
         raise problem(
             "small-buffer",
             f"In the first epoch, {_workers(len(ranks))} drew no image from "
-            f"{before + 1} to {after - 1}, of {lab.TRAIN_IMAGES} in all: they draw "
-            "from a few at a time, in their order, so all have nearly the same. To "
-            "draw at random, a buffer has to hold all.",
+            f"{before + 1} to {after - 1}, of {lab.TRAIN_IMAGES} in all. They draw "
+            "from a few images at a time, in order, so all workers get nearly the "
+            "same images. To draw at random, the buffer has to hold all images.",
         )
 
 
@@ -1012,16 +1015,16 @@ def _raise_badly_validated(
     if in_first and far and not as_said and not _each_once(first):
         raise problem(
             "validation-images",
-            f"On {_workers(size)} an epoch was validated on {in_first} images, where "
-            f"three rounds have {3 * count}: there were other batches than "
-            f"--val-batch-size said, {lab.VAL_BATCH_SIZE}.",
+            f"On {_workers(size)} an epoch was validated on {in_first} images, but "
+            f"three rounds have {3 * count}: the batches did not have the "
+            f"{lab.VAL_BATCH_SIZE} images of --val-batch-size.",
         )
     seen = len(set(images))
     if len(images) > 3 * count and seen < count:
         raise problem(
             "unseen-validation",
             f"In {len(ranks[0])} epochs, {_workers(size)} validated on {seen} of the "
-            f"{count} images, again and again, and nobody on the other "
+            f"{count} images, again and again, and no worker on the other "
             f"{count - seen}.",
         )
 
@@ -1056,8 +1059,8 @@ def _raise_other_rate(world: Observed, epochs: list[Epoch]) -> None:
                     raise Problem(
                         name,
                         f"On {_workers(world.size)} images_per_second counts "
-                        f"{counted:.0f} images in an epoch, {words}; all of them "
-                        f"trained on {trained}.",
+                        f"{counted:.0f} images in an epoch, {words}; all workers "
+                        f"together trained on {trained}.",
                         callback["made"],
                     )
             return
@@ -1097,18 +1100,20 @@ def _compare(
         **special,
         "rounded-up": (
             lambda n: -(-total // n),
-            f"The {kind} steps were rounded up: together the workers do more than an "
-            "epoch.",
+            f"The {kind} steps were rounded up, so the workers together do more than "
+            "one epoch.",
         ),
     }
     for name, (steps, seen) in faults.items():
         if all(set(done) == {steps(n)} for n, done in counts.items()):
             raise problem(name, seen)
     wrong = next(n for n, done in counts.items() if not set(done) <= allowed[n])
-    or_exactly = ", or all together every image once" if right is not None else ""
+    or_exactly = (
+        ", or all workers together have every image once" if right is not None else ""
+    )
     raise problem(
         f"{kind}-steps",
-        f"On {_workers(wrong)} {_who_did(counts[wrong])} {kind} steps, where each has "
+        f"On {_workers(wrong)} {_who_did(counts[wrong])} {kind} steps, but each has "
         f"{total // wrong} to do{or_exactly}.",
     )
 
@@ -1128,7 +1133,9 @@ def averages_metrics(worlds: dict[str, Observed]) -> None:
             try:
                 _averages_in(last)
             except Problem as problem:
-                problem.seen = f"In the first epoch it was right. Later, {problem.seen}"
+                problem.seen = (
+                    f"In the first epoch this was right. Later, {problem.seen}"
+                )
                 raise
     if OPPOSITE in worlds:
         _raise_went_on_alone(worlds[OPPOSITE])
@@ -1174,16 +1181,16 @@ def _averages_in(world: Observed) -> None:
         if set(metrics) != set(computed[0]):
             raise Problem(
                 "other-metrics",
-                f"Rank 0 computed {', '.join(sorted(computed[0]))}, rank {rank} "
-                f"{', '.join(sorted(metrics))}: only what all ranks have can be "
-                "averaged.",
+                f"Rank 0 computed {', '.join(sorted(computed[0]))}, but rank {rank} "
+                f"{', '.join(sorted(metrics))}. Only metrics that all ranks have can "
+                "be averaged.",
             )
     mean = {k: float(np.mean([values[k] for values in computed])) for k in computed[0]}
     if all(_near(computed[0][k], computed[1][k]) for k in mean):
         raise Problem(
             "no-difference",
-            "All ranks computed the same validation metrics, so whether they were "
-            "averaged can't be seen.",
+            "All ranks computed the same validation metrics, so the check can't see "
+            "whether they were averaged.",
             state=UNDECIDED,
         )
     for by_rank in _side_by_side(calls):
@@ -1206,8 +1213,8 @@ def _averages_in(world: Observed) -> None:
             if any(_all_near(later["after"], mean) for later in call[place:]):
                 raise Problem(
                     "too-late",
-                    f"{message}. It is averaged only after that: callbacks act in the "
-                    "order of the list.",
+                    f"{message}. The metric is averaged only after that, because "
+                    "callbacks run in the order of the list.",
                     callback["made"],
                 )
             raise Problem("not-averaged", f"{message}.", callback["made"])
@@ -1254,9 +1261,9 @@ def _raise_decided_alone(world: Observed) -> None:
             name, score = max(own[0]["metrics"].items())
             raise Problem(
                 "not-averaged",
-                f"{callback['name']} ended the training of rank {rank.number} by what "
-                f"only that had evaluated{in_line(own[0]['line'])}, {name} = "
-                f"{score:.4f}.",
+                f"{callback['name']} ended the training of rank {rank.number} because "
+                f"of {name} = {score:.4f}, which only this rank had "
+                f"evaluated{in_line(own[0]['line'])}.",
                 own[0]["line"],
             )
 
@@ -1270,8 +1277,8 @@ def _raise_stopped_alone(world: Observed) -> None:
         callback = stops[rank][0]
         raise Problem(
             "stopped-alone",
-            f"{callback['name']} ended the training of rank {rank}, not that of rank "
-            f"{others}, which then waits for ever.",
+            f"{callback['name']} ended the training of rank {rank}, but not that of "
+            f"rank {others}, which then waits for ever.",
             callback["made"],
         )
 
@@ -1282,9 +1289,9 @@ def _raise_went_on_alone(world: Observed) -> None:
     if world.outcome == lab.DEADLOCK and max(trained) > min(trained):
         raise Problem(
             "went-on-alone",
-            "Where rank 0 is right on none of its validation images, and rank 1 on all "
-            "of them, one of them stopped training and the other went on, and then "
-            "waits for ever: they decide by what each has validated, not by the mean.",
+            "In this run rank 0 is right on none of its validation images, and rank 1 "
+            "on all of them. One rank stopped training, and the other went on and "
+            "waits for ever: each rank decides by its own validation, not by the mean.",
         )
 
 
@@ -1298,8 +1305,8 @@ def _raise_rates_apart(world: Observed) -> None:
             raise Problem(
                 "rates-apart",
                 f"In training step {step}, rank 0's learning rate was {rates[0]:g} and "
-                f"that of rank {other} {rates[other]:g}: somebody has set it by what "
-                "only one rank has, and the weights of all drift apart.",
+                f"that of rank {other} {rates[other]:g}. It was set by something that "
+                "differs between ranks, so the weights drift apart.",
             )
 
 
@@ -1407,8 +1414,8 @@ def _averaged_by_hand(world: Observed) -> None:
         if name:
             raise Problem(
                 name,
-                "No number that the ranks computed in validation was averaged: what "
-                f"they get{in_line(line)} is {words}.",
+                "No number that the ranks computed in validation was averaged: they "
+                f"get {words}{in_line(line)}.",
                 line,
             )
     raise Problem(
@@ -1418,10 +1425,10 @@ def _averaged_by_hand(world: Observed) -> None:
 
 _EXCHANGES = ("allreduce", "allgather", "broadcast")  # and the grouped ones
 _OPEN = {
-    "no-difference": "All ranks gave the same numbers to be reduced, so whether they "
-    "were averaged can't be seen.",
-    "gathered": "All ranks gathered their numbers, and whether each then took the mean "
-    "can't be seen.",
+    "no-difference": "All ranks reduced the same numbers, so the check can't see "
+    "whether they were averaged.",
+    "gathered": "All ranks gathered their numbers, and the check can't see whether "
+    "each then took the mean.",
 }
 
 

@@ -85,14 +85,14 @@ class Rank:
         except evidence.TooLarge:
             raise Problem(
                 "too-large",
-                "Its network is too large for a check, which compares up to "
+                "The network is too large for a check, which compares up to "
                 f"{evidence.MOST_ARRAY // 4:,} weights. Leave the network as it was.",
             ) from None
         if not np.isfinite(array).all():
             raise Problem(
                 "not-finite",
-                f"Rank {self.number} computed weights or gradients that are no finite "
-                "numbers: its training has diverged.",
+                f"Rank {self.number} computed weights or gradients that are infinite "
+                "or not a number, because its training has diverged.",
             )
         return array
 
@@ -157,8 +157,8 @@ class Observed:
         if self.outcome == lab.DEADLOCK:
             raise Problem(
                 DEADLOCK,
-                f"The workers wait for ever: {'; '.join(states)}. All of them have to "
-                "make the same calls, in the same order.",
+                f"The workers wait for each other for ever: {'; '.join(states)}. All "
+                "of them have to make the same calls, in the same order.",
                 waiting[0].events[-1]["line"],
             )
         failures = self.failures()
@@ -167,7 +167,7 @@ class Observed:
             others = [r.state for r in self.ranks if r is not rank]
             raise Problem(
                 DEADLOCK,
-                f"Rank {rank.number} still wanted to work with the others"
+                f"Rank {rank.number} still made a call that needs the others"
                 f"{in_line(failure['line'])}, but {'; '.join(others)}. All of them "
                 "have to make the same calls.",
                 failure["line"],
@@ -188,14 +188,14 @@ class Observed:
             line = busy[0].events[-1].get("line") if busy and busy[0].events else None
             raise Problem(
                 HUNG,
-                f"It did not get on: {'; '.join(states)}.",
+                f"The program made no progress: {'; '.join(states)}.",
                 line,
             )
         if self.outcome == lab.FAILED and self.statuses == {}:
             output = evidence.text(self.folder / "mpirun.txt")
             raise Problem(
                 NO_MPIRUN,
-                "mpirun ended before it had started a worker. It said: "
+                "mpirun ended before it had started a worker. It printed: "
                 f"{short(output)}",
                 state=UNDECIDED,
             )
@@ -207,7 +207,7 @@ class Observed:
             ]
             raise Problem(
                 CRASHED,
-                f"{' and '.join(vanished) or 'a worker'} of {self.size} ended in the "
+                f"{' and '.join(vanished) or 'A worker'} of {self.size} ended in the "
                 f"middle of the program, without an error{self._signals()}.",
             )
 
@@ -280,14 +280,15 @@ def _raise_tampering(world: Observed) -> None:
         for event in rank.all("tampered"):
             raise Problem(
                 TAMPERED,
-                f"Rank {rank.number} {event['how']}: what the check sees may be wrong. "
-                "Programs may use and subclass libraries, not change or trace them.",
+                f"Rank {rank.number} {event['how']}, so what the check sees may be "
+                "wrong. Programs may use and subclass libraries, but not change or "
+                "trace them.",
             )
     if world.outcome == lab.FORGED:
         raise Problem(
             TAMPERED,
-            "What was reported is not what the check has written: the program, or "
-            "another that it has started, has changed it.",
+            "The report is not what the check has written: the program, or another "
+            "program that it started, has changed it.",
         )
 
 
@@ -297,14 +298,14 @@ def _raise_keras_3(world: Observed) -> None:
             where, line = in_line(event["line"]), event["line"]
             if event["module"] == "tensorflow":
                 seen = (
-                    f"It imports TensorFlow{where} without having chosen Keras 2, so "
-                    "run by itself it gets Keras 3, which Horovod does not know. "
-                    f"Before that line goes `{keras_2.CHOICE}`."
+                    f"The program imports TensorFlow{where} before it has chosen "
+                    "Keras 2, so it would get Keras 3, which this Horovod doesn't "
+                    f"support. Above that line, write `{keras_2.CHOICE}`."
                 )
             else:
                 seen = (
-                    f"It imports {event['module']}{where}, which takes the package "
-                    "keras, Keras 3. For the Keras 2 of TensorFlow, import "
+                    f"The program imports {event['module']}{where}, which uses the "
+                    "package keras, that is, Keras 3. For Keras 2, import "
                     "horovod.tensorflow.keras."
                 )
             raise Problem("keras-3", seen, line)

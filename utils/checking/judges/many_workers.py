@@ -19,7 +19,7 @@ def joins(worlds: dict[str, Observed]) -> None:
         if TOO_LATE in failure["error"]:
             raise Problem(
                 "too-late",
-                f"Worker {rank.number} had computed something by the time that it made "
+                f"Worker {rank.number} had already computed something when it made "
                 f"the strategy. TensorFlow says: {TOO_LATE}.",
                 failure["line"],
             )
@@ -35,7 +35,7 @@ def joins(worlds: dict[str, Observed]) -> None:
         if last["kind"] not in ("MultiWorkerMirroredStrategy", _OLD):
             raise Problem(
                 "another-strategy",
-                f"It makes a {last['kind']}, which knows one process only.",
+                f"The program makes a {last['kind']}, which knows only one process.",
                 last["line"],
             )
         if last["replicas"] != WORKERS:
@@ -59,15 +59,15 @@ def keeps_in_step(worlds: dict[str, Observed]) -> None:
             raise Problem(
                 "split-scope",
                 "The model is made in the strategy's scope and compiled outside, or "
-                "the other way round: both belong inside.",
+                "the other way round. Both lines belong inside the scope.",
                 failure["line"],
             )
     alone = [rank for rank in world.ranks if rank.first("trains")["workers"] == 1]
     if alone:
         raise Problem(
             "outside-the-scope",
-            f"Worker {alone[0].number} trains alone: its model was not made in the "
-            "strategy's scope.",
+            f"Worker {alone[0].number} trains by itself, because its model was not "
+            "made in the strategy's scope.",
         )
     for name in ("first", "last"):
         one, *others = world.arrays(f"weights.{name}")
@@ -79,7 +79,7 @@ def keeps_in_step(worlds: dict[str, Observed]) -> None:
                 f"{name} step.",
             )
     if (world.arrays("weights.first") == world.arrays("weights.last")).all():
-        raise Problem("no-update", "The weights are as they were in the beginning.")
+        raise Problem("no-update", "Training has not changed the weights.")
 
 
 def _shares(world: Observed) -> list[list[list[str]]]:
@@ -97,14 +97,15 @@ def scales_the_batch(worlds: dict[str, Observed]) -> None:
         if sizes != {BATCH}:
             raise Problem(
                 "batch-not-scaled",
-                f"In a step, worker {number} got {_listed(sizes)} images; "
-                f"--batch-size was {BATCH}, for each of {WORKERS} workers.",
+                f"In a step, worker {number} got {_listed(sizes)} images, but "
+                f"--batch-size was {BATCH} for each of {WORKERS} workers.",
             )
         if len(steps) != EPOCHS * STEPS:
             raise Problem(
                 "another-epoch",
-                f"Worker {number} took {len(steps)} steps in {EPOCHS} epochs; a pass "
-                f"over {TRAIN_IMAGES} images, {BATCH * WORKERS} a step, has {STEPS}.",
+                f"Worker {number} took {len(steps)} steps in {EPOCHS} epochs. One pass "
+                f"over {TRAIN_IMAGES} images, with {BATCH * WORKERS} in a step, has "
+                f"{STEPS} steps.",
             )
 
 
@@ -128,16 +129,16 @@ def shares_the_images(worlds: dict[str, Observed]) -> None:
         if all(set(own) == set(epoch[0]) for own in epoch):
             raise Problem(
                 "same-images",
-                f"In epoch {number} all workers got the same {distinct} images of "
-                f"{TRAIN_IMAGES}: who takes which part?",
+                f"In epoch {number} all workers got the same {distinct} of the "
+                f"{TRAIN_IMAGES} images. Each worker should take another part.",
             )
         # A pipeline that goes on from pass to pass brings what was left over.
         if len(seen) - distinct > TRAIN_IMAGES % (BATCH * WORKERS):
             raise Problem(
                 "seen-twice",
                 f"In epoch {number} the workers got {len(seen)} images, but only "
-                f"{distinct} different ones: some twice, others never. All workers "
-                "must share out the same order.",
+                f"{distinct} different ones: some came twice, and others never. All "
+                "workers have to cut up the same order.",
             )
     if epochs[0] == epochs[1]:
         raise Problem(
@@ -161,19 +162,19 @@ def keeps_one_copy(worlds: dict[str, Observed]) -> None:
     if not chief["files"]:
         if world.outcome != lab.ENDED:
             world.raise_trouble()
-        raise Problem("nothing-kept", "The chief, worker 0, leaves no file.")
+        raise Problem("nothing-kept", "The chief, worker 0, left no file.")
     if chief["weights"] < 1:
         raise Problem(
             "other-weights",
-            f"The chief leaves {', '.join(chief['files'][:3])}, but not with the "
-            "weights that it had after training.",
+            f"The chief left {', '.join(chief['files'][:3])}, but without the weights "
+            "that it had after training.",
         )
     for number, other in enumerate(others, 1):
         if other["files"]:
             raise Problem(
                 "all-keep",
-                f"Worker {number} leaves {', '.join(other['files'][:3])} as well: "
-                "where workers share a disk, it would overwrite the chief's.",
+                f"Worker {number} left {', '.join(other['files'][:3])} as well. If "
+                "workers share a disk, this file would overwrite the chief's.",
             )
     if world.outcome != "ended":
         world.raise_trouble()

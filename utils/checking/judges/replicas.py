@@ -44,7 +44,7 @@ def _of_replicas(judge: Judge) -> Judge:
                 if about_scope:
                     evidence = (f"line {outside} made weights outside the scope",)
                 line = outside if about_scope else failure["line"]
-                failed = f"It failed{in_line(failure['line'])}: {error}"
+                failed = f"The program failed{in_line(failure['line'])}: {error}"
                 raise Problem(CRASHED, failed, line, evidence) from None
             raise
 
@@ -76,14 +76,16 @@ def makes_a_strategy(worlds: dict[str, Observed]) -> None:
     if not any(e["kind"] == "MirroredStrategy" for e in strategies):
         last = strategies[-1]
         raise Problem(
-            "another-strategy", f"It makes a {last['kind']}.", line=last["line"]
+            "another-strategy",
+            f"The program makes a {last['kind']}.",
+            line=last["line"],
         )
     last = [e for e in strategies if e["kind"] == "MirroredStrategy"][-1]
     if last["replicas"] != REPLICAS:
         raise Problem(
             "other-devices",
-            f"Its strategy has {last['replicas']} replica(s), and there are {REPLICAS} "
-            "devices. Give it the list of them.",
+            f"The strategy has {last['replicas']} replica(s), but there are {REPLICAS} "
+            "devices. Give it the list of all devices.",
             line=last["line"],
         )
 
@@ -107,8 +109,8 @@ def _copies(world: Observed) -> None:
         if model[kind] != REPLICAS:
             raise Problem(
                 f"{kind}-not-mirrored",
-                f"{words} are on {model[kind]} device(s), not on {REPLICAS}: made "
-                "outside the strategy's scope."
+                f"{words} are on {model[kind]} device(s), not on {REPLICAS}, because "
+                "they were made outside the strategy's scope."
                 if kind == "weights"
                 else f"{words} is on {model[kind]} device(s), not on {REPLICAS}.",
                 _made_outside(world),
@@ -142,8 +144,8 @@ def _by_step(world: Observed, what: str) -> list[dict[int, list[str]]]:
 
 def _who_trains(share: dict[int, list[str]]) -> str:
     if set(share) <= {-1, 0}:
-        return "Only one replica trains; the others have nothing to do."
-    return f"{len(share)} replicas train."
+        return "Only one replica trains, and the others have nothing to do."
+    return f"{len(share)} replicas train, not {REPLICAS}."
 
 
 @_of_replicas
@@ -157,15 +159,15 @@ def feeds_every_replica(worlds: dict[str, Observed]) -> None:
         raise Problem(
             "batch-not-scaled",
             f"In the first step the replicas got {' and '.join(map(str, sizes))} "
-            f"images; --batch-size was {BATCH}.",
+            f"images, but --batch-size was {BATCH}.",
             _place(world, "batch_size"),
         )
     wanted = TRAIN_IMAGES // (BATCH * REPLICAS)
     if len(shares) != wanted:
         raise Problem(
             "another-epoch",
-            f"The epoch had {len(shares)} steps with {BATCH * REPLICAS} images each; "
-            f"a pass over {TRAIN_IMAGES} images has {wanted}.",
+            f"The epoch had {len(shares)} steps with {BATCH * REPLICAS} images each, "
+            f"but a pass over {TRAIN_IMAGES} images has {wanted} steps.",
         )
 
 
@@ -194,7 +196,7 @@ def scales_the_rate(worlds: dict[str, Observed]) -> None:
     if not math.isclose(highest, wanted, rel_tol=1e-3):
         raise Problem(
             "rate-not-scaled",
-            f"The highest learning rate of a training step is {highest:g}, where "
+            f"The highest learning rate of a training step is {highest:g}, but "
             f"--base-lr is {BASE_LR:g} and there are {REPLICAS} replicas.",
             _place(worlds["replicas"], "base_lr") or fit["line"],
         )
@@ -222,7 +224,7 @@ def loop_shares_batches(worlds: dict[str, Observed]) -> None:
         raise Problem(
             "wrong-shares",
             f"In the first step the replicas got {' and '.join(map(str, sizes))} "
-            f"images; --global-batch-size was {GLOBAL_BATCH}.",
+            f"images, but --global-batch-size was {GLOBAL_BATCH}.",
             _place(world, "batches ="),
         )
     looks = _by_step(world, "validates")
@@ -232,8 +234,8 @@ def loop_shares_batches(worlds: dict[str, Observed]) -> None:
         raise Problem(
             "validates-twice",
             f"In validation, all {len(looks[twice[0]])} replicas look at the same "
-            f"{images} images: its data set is not distributed, so each does the work "
-            "of all.",
+            f"{images} images. The validation data set is not distributed, so each "
+            "replica does the work of all.",
             _place(world, "validation_set =", "val_batch_size"),
         )
 
@@ -249,9 +251,9 @@ def loop_scales_the_loss(worlds: dict[str, Observed]) -> None:
     if before.shape != wanted_before.shape or not np.allclose(before, wanted_before):
         raise Problem(
             "another-start",
-            "With --seed 1 the weights start elsewhere than in the course's program, "
-            "so the updates can't be compared. Leave the network, and the line with "
-            "data.seed_worker, as they were.",
+            "With --seed 1 the first weights differ from those of the course's "
+            "program, so the updates can't be compared. Leave the network, and the "
+            "line with data.seed_worker, as they were.",
         )
     update = rank.array("weights.1") - before
     wanted = reference.array("weights.1") - wanted_before
@@ -263,8 +265,8 @@ def loop_scales_the_loss(worlds: dict[str, Observed]) -> None:
     if cosine < 1 - CLOSE:
         raise Problem(
             "another-direction",
-            "The first update points elsewhere than that of one device with the same "
-            f"batch (cosine {cosine:.3f}): another loss, or other images.",
+            "The first update points in another direction than that of one device with "
+            f"the same batch (cosine {cosine:.3f}). The loss or the images differ.",
         )
     if math.isclose(ratio, 1, rel_tol=CLOSE):
         return _loss_is_reported(worlds)
@@ -273,9 +275,9 @@ def loop_scales_the_loss(worlds: dict[str, Observed]) -> None:
     prefix = "n-times-too-" if math.isclose(times, REPLICAS, rel_tol=CLOSE) else "too-"
     raise Problem(
         f"{prefix}{size}",
-        f"The first update of the weights is {times:.3g} times too {size}: that of one "
-        f"device with the same {GLOBAL_BATCH} images has length "
-        f"{length / ratio:.4g}, this one {length:.4g}, with {REPLICAS} replicas.",
+        f"The first update of the weights is {times:.3g} times too {size}. With "
+        f"{REPLICAS} replicas its length is {length:.4g}; on one device with the same "
+        f"{GLOBAL_BATCH} images it is {length / ratio:.4g}.",
         _place(world, "step_loss"),
     )
 
@@ -292,9 +294,9 @@ def _loss_is_reported(worlds: dict[str, Observed]) -> None:
         raise Problem(
             "wrong-report",
             f"The weights are right, but history.csv has a training loss of {loss:.5f} "
-            f"where one device with the same batches has {wanted:.5f}, "
-            f"{loss / wanted:.3g} times it. What the replicas return are parts of the "
-            "loss of the global batch: add them up.",
+            f"and one device with the same batches has {wanted:.5f}: the program's is "
+            f"{loss / wanted:.3g} times it. Each replica returns a part of the loss of "
+            "the global batch, so add the parts up.",
             _place(worlds["replicas"], "train_all"),
         )
 
@@ -308,20 +310,20 @@ def loop_counts_every_image(worlds: dict[str, Observed]) -> None:
         loss = float(written)
     except ValueError:
         raise Problem(
-            "no-score", f"history.csv says val_loss {short(written)!r}."
+            "no-score", f"The val_loss in history.csv is {short(written)!r}."
         ) from None
     if math.isnan(loss):
         raise Problem(
             "not-a-number",
-            "The validation loss is not a number: of the last batch, one image, one "
-            "replica got nothing, and the mean of nothing is not a number.",
+            "The validation loss is not a number. The last batch has only one image, "
+            "so one replica got none, and the mean of no images is not a number.",
             _place(world, "validate: loss =", "validate"),
         )
     if not math.isclose(loss, truth["loss"], rel_tol=1e-3):
         raise Problem(
             "wrong-mean",
-            f"The last validation loss is {loss:.5f}; over all images, each counted "
-            f"once, it is {truth['loss']:.5f}.",
+            f"The last validation loss is {loss:.5f}, but if each image counts once it "
+            f"is {truth['loss']:.5f}.",
             _place(world, "validate: loss =", "validate"),
         )
 

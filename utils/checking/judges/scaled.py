@@ -38,7 +38,8 @@ def _all_epochs(world: Observed) -> None:
         raise Problem(
             "stopped-early",
             f"On {world.size} worker{'s' * (world.size > 1)}, training ended after "
-            f"{done} of {EPOCHS} epochs. Who stops it reads a metric: is that right?",
+            f"{done} of {EPOCHS} epochs. A callback stops training by a metric: is "
+            "this metric right?",
             _place(world),
         )
     if done < EPOCHS:
@@ -69,8 +70,14 @@ def scales_the_rate(worlds: dict[str, Observed]) -> None:
         size, rate = world.size, last[0]
         seen = f"{where} the learning rate is {rate:.4g}, not {full:.4g}"
         faults = {
-            "not-scaled": (BASE_LR, "it does not depend on the number of workers"),
-            "scaled-twice": (size * full, "the number of workers is in it twice"),
+            "not-scaled": (
+                BASE_LR,
+                "the rate does not depend on the number of workers",
+            ),
+            "scaled-twice": (
+                size * full,
+                "it was multiplied by the number of workers twice",
+            ),
             "divided": (BASE_LR / size, "it was divided, not multiplied"),
             "square-root": (
                 math.sqrt(size) * BASE_LR,
@@ -107,9 +114,9 @@ def warms_up(worlds: dict[str, Observed]) -> None:
             if not np.allclose(series, rates[0][: len(series)], rtol=CLOSE):
                 raise Problem(
                     "differs",
-                    f"{where}, rank 0 began with a learning rate of {rates[0][0]:.4g}, "
-                    f"then {rates[0][1]:.4g}; rank {rank} with {series[0]:.4g}, "
-                    f"then {series[1]:.4g}.",
+                    f"{where}, the first two learning rates of rank 0 were "
+                    f"{rates[0][0]:.4g} and {rates[0][1]:.4g}, and those of rank "
+                    f"{rank} {series[0]:.4g} and {series[1]:.4g}.",
                     line,
                 )
         series, steps = rates[0], len(by_epoch[0][0])
@@ -155,7 +162,10 @@ def _wrong_warm_up(rates: list[float], steps: int, full: float) -> tuple[str, st
             return "too-slow", f"update {batch} still has the learning rate {rate:.4g}"
     if not np.allclose(after, full, rtol=CLOSE):
         furthest = max(after, key=lambda rate: abs(rate - full))
-        return "never-full", f"after the warm-up it is {furthest:.4g}, not {full:.4g}"
+        return (
+            "never-full",
+            f"after the warm-up the rate is {furthest:.4g}, not {full:.4g}",
+        )
     return "", ""
 
 
@@ -193,7 +203,7 @@ def _shared(world: Observed, epoch: int, line: int | None) -> None:
         return Problem(name, f"{where}, {seen}.", line, evidence)
 
     if not any(images):
-        raise problem("no-validation", "nobody validated")
+        raise problem("no-validation", "no rank validated")
     idle = [str(n) for n, shard in enumerate(images) if not shard]
     if idle:
         raise problem("some-idle", f"rank {' and '.join(idle)} validated on no image")
@@ -206,7 +216,7 @@ def _shared(world: Observed, epoch: int, line: int | None) -> None:
     missing = len(everything - set(counted))
     repeated = sum(count > 1 for count in counted.values())
     message = (
-        f"{missing} of {IMAGES} images were seen by nobody, {repeated} more than once"
+        f"{missing} of {IMAGES} images were never seen, and {repeated} more than once"
     )
     if missing and repeated:
         raise problem("at-random", message)
@@ -236,7 +246,7 @@ def _known(world: Observed, epoch: int) -> None:
         last = rank_calls[-1]["after"]
         for name in exact:
             if name not in last:
-                raise Problem("no-metric", f"Rank {number} has no {name} in the end.")
+                raise Problem("no-metric", f"In the end, rank {number} has no {name}.")
         for call in rank_calls:
             changed = any(call["before"].get(n) != call["after"].get(n) for n in exact)
             wrong = [
@@ -248,17 +258,20 @@ def _known(world: Observed, epoch: int) -> None:
                 continue
             name, read = wrong[0], call["before"].get(wrong[0])
             message = f"{call['name']} read {name} = {_shown(read)} on rank {number}"
-            message += f"; over all {counts.sum()} images it is {exact[name]:.4f}"
+            message += f", but over all {counts.sum()} images it is {exact[name]:.4f}"
             if all(_same(last[n], exact[n]) for n in exact):
                 raise Problem(
-                    "too-late", f"{message}, as it says later on.", call["made"]
+                    "too-late",
+                    f"{message}, as a later callback makes it.",
+                    call["made"],
                 )
             if all(_same(last[n], plain[n]) for n in exact):
                 shards = " and ".join(map(str, counts))
                 raise Problem(
                     "unweighted",
-                    f"{message}. It is the mean over the workers, whose shards have "
-                    f"{shards} images: weigh each with its number.",
+                    f"{message}. The callback read the mean over the workers, whose "
+                    f"shards have {shards} images. Weight each by its number of "
+                    "images.",
                     call["made"],
                 )
             raise Problem("wrong-metric", f"{message}.", call["made"])

@@ -26,8 +26,8 @@ def takes_its_role(worlds: dict[str, Observed]) -> None:
             if serves:
                 raise Problem(
                     "chief-serves",
-                    "The chief starts a server: it should go on, and tell the others "
-                    "what to do.",
+                    "The chief starts a server. It should go on instead, and tell the "
+                    "others what to do.",
                     serves[0]["line"],
                 )
             continue
@@ -38,21 +38,21 @@ def takes_its_role(worlds: dict[str, Observed]) -> None:
                 world.raise_trouble()
             raise Problem(
                 "no-server",
-                f"The task {task} starts no server: whoever is a worker or a ps serves "
-                "the others.",
+                f"The task {task} starts no server, but every worker and every ps has "
+                "to serve the others.",
             )
         if (serves[0]["job"], serves[0]["index"]) != (task.type, task.index):
             raise Problem(
                 "another-role",
-                f"The task {task} starts a server as {serves[0]['job']} "
-                f"{serves[0]['index']}.",
+                f"The task {task} starts a server under another role, "
+                f"{serves[0]['job']} {serves[0]['index']}.",
                 serves[0]["line"],
             )
         if rank.all("ended"):
             raise Problem(
                 "left",
-                f"The task {task} starts a server and then goes on to the end, and its "
-                "server with it. Its join() stays.",
+                f"The task {task} starts a server, but then runs to its end, and the "
+                "server ends with it. The server's join() would wait.",
                 serves[0]["line"],
             )
 
@@ -76,14 +76,15 @@ def holds_weights_on_servers(worlds: dict[str, Observed]) -> None:
     if elsewhere:
         raise Problem(
             "not-on-servers",
-            f"{', '.join(elsewhere[:3])}: not on a server, so not made in the "
-            "strategy's scope.",
+            f"These variables are not on a server: {', '.join(elsewhere[:3])}. They "
+            "were not made in the strategy's scope.",
         )
     if not any("/part_" in name for name in placed["names"]):
         raise Problem(
             "uncut",
-            f"No variable is cut: {', '.join(placed['names'])} are whole, and one "
-            "server holds nearly all. Give the strategy a variable_partitioner.",
+            f"No variable is cut into parts: {', '.join(placed['names'])}. So one "
+            "server has nearly all of the weights. Give the strategy a "
+            "variable_partitioner.",
             made[-1]["line"],
         )
     held = {
@@ -94,7 +95,7 @@ def holds_weights_on_servers(worlds: dict[str, Observed]) -> None:
     if len(held) < SERVERS:
         raise Problem(
             "in-one-place",
-            f"The parts are on {len(held)} server, and there are {SERVERS}.",
+            f"All parts are on {len(held)} server, but there are {SERVERS}.",
         )
 
 
@@ -105,8 +106,8 @@ def feeds_workers(worlds: dict[str, Observed]) -> None:
         world.raise_trouble()
         raise Problem(
             "no-batches",
-            "The workers make no batches of their own: with each step, they would "
-            "have to come from the chief.",
+            "The workers don't make their own batches, so every batch would have to "
+            "come from the chief.",
         )
 
 
@@ -130,14 +131,14 @@ def hands_out_steps(worlds: dict[str, Observed]) -> None:
     if not {"join", "fetch"} & set(orders[last:]):
         raise Problem(
             "not-awaited",
-            f"The chief hands out {scheduled} steps and doesn't wait for the last of "
-            "them: neither join() nor fetch() comes after.",
+            f"The chief hands out {scheduled} steps, but doesn't wait for the last "
+            "ones: it calls neither join() nor fetch() after them.",
         )
     updates = _chief(world).first("placed")["updates"]
     if scheduled != UPDATES or updates != UPDATES:
         raise Problem(
             "other-steps",
             f"The chief hands out {scheduled} steps, and the weights get {updates} "
-            f"updates; {EPOCHS} epochs of {STEPS} steps are {UPDATES}, whoever does "
-            "them.",
+            f"updates. {EPOCHS} epochs of {STEPS} steps are {UPDATES}, however many "
+            "workers there are.",
         )

@@ -23,7 +23,7 @@ STEPS = TRAIN_IMAGES // STEP
 FIRST, SECOND, CUT, SHAKEN = "first life", "second life", "cut off", "shaken"
 
 WORDS = {"weights": "weights", "state": "optimizer's state"}
-STATISTICS = {"statistics": "running statistics of batch normalisation"}
+STATISTICS = {"statistics": "running statistics of batch normalization"}
 
 
 def _place(world: Observed) -> int | None:
@@ -50,7 +50,7 @@ def _kept(world: Observed) -> None:
         message += f" and {len(files) - 1} more" if len(files) > 1 else ""
         if records[0]["files"]:
             raise Problem("others-write", f"{message}; so did rank 0.", line)
-        raise Problem("another-rank", f"{message}, and rank 0 wrote nothing.", line)
+        raise Problem("another-rank", f"{message}, but rank 0 wrote nothing.", line)
     if world.outcome != lab.ENDED:
         raise Missing
     if not records[0]["files"]:
@@ -64,8 +64,8 @@ def _kept(world: Observed) -> None:
         if share < 1:
             raise Problem(
                 f"no-{kind}",
-                f"Of the {words} at the end of an epoch, {share:.0%} is in the files "
-                f"that rank 0 left: {', '.join(records[0]['files'])}.",
+                f"The files that rank 0 left have only {share:.0%} of the {words} at "
+                f"the end of an epoch: {', '.join(records[0]['files'])}.",
                 line,
             )
     before: dict[str, list[int]] = {}
@@ -75,8 +75,8 @@ def _kept(world: Observed) -> None:
             if old and old[0] == number and old[1] != written:
                 raise Problem(
                     "overwritten",
-                    f"In epoch {event['epoch'] + 1}, rank 0 overwrote {name}. Who "
-                    "stops it in the middle has neither the old nor the new one.",
+                    f"In epoch {event['epoch'] + 1}, rank 0 overwrote {name}. If it "
+                    "dies while it writes, neither the old nor the new file is left.",
                     line,
                 )
         before = event["files"]
@@ -97,7 +97,7 @@ def goes_on(worlds: dict[str, Observed]) -> None:
         raise Problem(
             "trains-nothing",
             f"Started again with --epochs {EPOCHS + 1} after {EPOCHS} epochs, rank 0 "
-            "trained no more.",
+            "did not train.",
         )
     first, line = after.first("begins"), _place(worlds[SECOND])
     same = {kind: first[kind] == last[-1][kind] for kind in WORDS}
@@ -110,14 +110,14 @@ def goes_on(worlds: dict[str, Observed]) -> None:
             raise Problem(
                 f"other-{kind}",
                 f"{where} began epoch {epoch + 1}, but not with the {words} that it "
-                "had at its end.",
+                "had when it ended.",
                 line,
             )
     if epoch != EPOCHS:
         raise Problem(
             "other-epoch",
-            f"{where} had trained {EPOCHS} epochs, and has their weights; but it went "
-            f"on with epoch {epoch + 1}, not {EPOCHS + 1}.",
+            f"{where} has the weights of {EPOCHS} epochs, but it went on with epoch "
+            f"{epoch + 1}, not {EPOCHS + 1}.",
             line,
         )
     if CUT in worlds:  # the checks of later tasks don't need it
@@ -138,13 +138,13 @@ def _goes_back(world: Observed, updates: list[dict]) -> None:
             failed[0]["line"],
         )
     if not begun and world.outcome == lab.ENDED:
-        raise Problem("not-whole", f"{where} took it for whole: it trained no more.")
+        raise Problem("not-whole", f"{where} took it for complete, and did not train.")
     first, line = rank.first("begins"), _place(world)
     epoch = first["epoch"]
     if epoch == 0:
         raise Problem(
             "begins-anew",
-            f"{where} began from the start, though there were older ones.",
+            f"{where} began from the start, although there were older checkpoints.",
             line,
         )
     before = updates[min(epoch * STEPS, len(updates)) - 1]
@@ -166,7 +166,7 @@ def agrees(worlds: dict[str, Observed]) -> None:
         world = worlds[name]
         starts = [rank.first("begins") for rank in world.ranks]
         line = _place(world)
-        where = "In its second life" if name == SECOND else "In its first life"
+        where = "In the second run" if name == SECOND else "In the first run"
         epochs = [start["epoch"] for start in starts]
         if len(set(epochs)) > 1:
             message = " and ".join(
@@ -205,14 +205,14 @@ def survives(worlds: dict[str, Observed]) -> None:
 def _takes_over(world: Observed) -> None:
     """Does rank 1, which is rank 0 now, do what that one did?"""
     dead, rank = world.ranks
-    where = "Rank 0 had died, and rank 1 took its place. It"
+    where = "Rank 0 had died, and rank 1 was the new rank 0. It"
     failed = rank.all("failed")
     if failed:
         raise Problem(
             "new-rank-0",
             f"{where} failed{in_line(failed[0]['line'])}: "
-            f"{short(failed[0]['error'])} What only the first rank 0 has made, it "
-            "hasn't.",
+            f"{short(failed[0]['error'])} It lacks what only the first rank 0 has "
+            "made.",
             failed[0]["line"],
         )
     if not dead.first("reset")["files"]:
@@ -221,9 +221,9 @@ def _takes_over(world: Observed) -> None:
     if kept["weights"] < 1 or kept["epoch"] < len(ends) - 1:
         raise Problem(
             "new-rank-0",
-            f"{where} trained to the end of epoch {max(ends, default=0) + 1}, and kept "
-            "no checkpoint of it: who asks for the rank but once, doesn't know that "
-            "it is another now.",
+            f"{where} trained to the end of epoch {max(ends, default=0) + 1}, but kept "
+            "no checkpoint. A program that asks for the rank only once doesn't know "
+            "that the rank has changed.",
             _place(world),
         )
 
@@ -242,7 +242,7 @@ def _going_on(rank: Rank, number: int, line: int | None) -> Problem | None:
         if failed:
             return Problem(
                 "died-too",
-                f"When rank 0 had died, rank {number} ended as well"
+                f"After rank 0 had died, rank {number} ended as well"
                 f"{in_line(failed[0]['line'])}: {failed[0]['error']}.",
                 failed[0]["line"],
             )
@@ -250,8 +250,8 @@ def _going_on(rank: Rank, number: int, line: int | None) -> Problem | None:
     if (rest["rank"], rest["size"]) != (number - 1, WORKERS - 1):
         return Problem(
             "other-images",
-            f"When rank 0 had died, one of two workers was left, but it trained on the "
-            f"images of rank {rest['rank']} of {rest['size']}.",
+            "After rank 0 had died, one of two workers was left, but it trained on "
+            f"the images of rank {rest['rank']} of {rest['size']}.",
             line,
         )
     asked = rest["epoch"], rest["done"]
@@ -264,7 +264,7 @@ def _going_on(rank: Rank, number: int, line: int | None) -> Problem | None:
     if not having:
         return Problem(
             "other-state",
-            f"When rank 0 had died, rank {number} went on {words}, with weights or "
+            f"After rank 0 had died, rank {number} went on {words}, with weights or "
             "an optimizer's state that it never had after a batch.",
             line,
         )
@@ -272,15 +272,15 @@ def _going_on(rank: Rank, number: int, line: int | None) -> Problem | None:
     if back > COMMIT_EVERY:
         return Problem(
             "too-far-back",
-            f"When rank 0 had died, rank {number} went back {back} batches, "
-            f"{_shown(having[-1])}. Commit every --commit-every batches.",
+            f"After rank 0 had died, rank {number} went back {back} batches, to its "
+            f"state {_shown(having[-1])}. Commit every --commit-every batches.",
             line,
         )
     if asked not in having:
         return Problem(
             "other-place",
-            f"When rank 0 had died, rank {number} went on {words}, with the weights "
-            f"that it had {_shown(having[-1])}.",
+            f"After rank 0 had died, rank {number} went on {words}, but with the "
+            f"weights that it had {_shown(having[-1])}.",
             line,
         )
     return None

@@ -107,8 +107,9 @@ def warms_up(worlds: dict[str, Observed]) -> None:
         if made != WARM_UP + ROUNDS:
             raise Problem(
                 "one-round" if made == 1 else "other-rounds",
-                f"It made {made} all-reduce(s) of {count} numbers; with --warm-up "
-                f"{WARM_UP} --rounds {ROUNDS}, there are {WARM_UP + ROUNDS}.",
+                f"The program made {made} all-reduce(s) of {count} numbers; with "
+                f"--warm-up {WARM_UP} --rounds {ROUNDS}, there should be "
+                f"{WARM_UP + ROUNDS}.",
                 line,
             )
         times = rows[count].seconds / SECONDS[count]
@@ -116,22 +117,28 @@ def warms_up(worlds: dict[str, Observed]) -> None:
         if least <= times <= most:
             continue
         seen = (
-            f"For {count} numbers it printed {1e6 * rows[count].seconds:,.1f} us. On "
-            "the clock of this check, a round that counts took "
-            f"{1e6 * SECONDS[count] * least:,.0f} to "
+            f"For {count} numbers the program printed "
+            f"{1e6 * rows[count].seconds:,.1f} us. On the clock of this check, one "
+            f"timed round took {1e6 * SECONDS[count] * least:,.0f} to "
             f"{1e6 * SECONDS[count] * most:,.0f} us"
         )
         clocks = {event["clock"] for event in world.ranks[0].all("read")}
-        name, why = "too-short", ". Through how many rounds is it divided?"
+        name, why = "too-short", ". By how many rounds is the time divided?"
         if least <= times / ROUNDS <= most:
-            name, why = "not-divided", f": that is the time of all {ROUNDS}."
+            name, why = (
+                "not-divided",
+                f": the program printed the time of all {ROUNDS} rounds.",
+            )
         elif times > most:
-            name, why = "warm-up-counts", ", and those of the warm-up many times that."
+            name, why = (
+                "warm-up-counts",
+                ", and a round of the warm-up took many times as long.",
+            )
         elif clocks & _OF_PROCESSOR:
             name = "processor-time"
             why = (
-                ". It reads for how long the processor has worked; that stands still "
-                "while a worker waits for bytes."
+                ". The program reads how long the processor has worked, but this time "
+                "stops while a worker waits for bytes."
             )
         raise Problem(name, seen + why, line)
 
@@ -148,9 +155,9 @@ def lets_the_slowest_count(worlds: dict[str, Observed]) -> None:
         if _is(times, RIGHT):
             continue
         took = {
-            "with all starting together, the slowest took": RIGHT,
+            "if all start together, the slowest worker took": RIGHT,
             "rank 0 took": OWN,
-            "their mean is": (RIGHT + (WORKERS - 1) * OWN) / WORKERS,
+            "the mean over the workers is": (RIGHT + (WORKERS - 1) * OWN) / WORKERS,
         }
         listed = ", ".join(
             f"{words} {1e6 * share * SECONDS[count]:,.0f} us"
@@ -159,14 +166,14 @@ def lets_the_slowest_count(worlds: dict[str, Observed]) -> None:
         name = "other-time"
         if _is(times, OWN):
             name = "own-time"
-        elif _is(times, took["their mean is"]):
+        elif _is(times, took["the mean over the workers is"]):
             name = "mean"
         elif times > RIGHT:
             name = "not-together"
         raise Problem(
             name,
             f"For {count} numbers, rank 0 printed {1e6 * row.seconds:,.0f} us. On the "
-            f"clock of this check: {listed}; and a worker that does not wait for rank "
+            f"clock of this check: {listed}. A worker that does not wait for rank "
             f"0, which is late after the warm-up, measures "
             f"{1e6 * APART * SECONDS[count]:,.0f} us.",
             rounds[-1]["line"] if rounds else None,
@@ -181,8 +188,8 @@ def counts_bytes(worlds: dict[str, Observed]) -> None:
             names = {count: "elements", 4 * count: "four-bytes"}
             raise Problem(
                 names.get(int(row.size), "other-size"),
-                f"A message of {count} numbers of type {DTYPE} has {size} bytes; it "
-                f"printed {row.size:g}.",
+                f"A message of {count} numbers of type {DTYPE} has {size} bytes, but "
+                f"the program printed {row.size:g}.",
             )
         right = size / row.seconds / 1e9 if row.seconds else math.inf
         if _is(row.algbw, right):
@@ -198,7 +205,8 @@ def counts_bytes(worlds: dict[str, Observed]) -> None:
         raise Problem(
             name,
             f"{size} bytes in {1e6 * row.seconds:,.1f} us are {right:.4g} GB/s, with "
-            f"10^9 bytes to a GB; as algorithm bandwidth it printed {row.algbw:.4g}.",
+            f"10^9 bytes to a GB. The program printed an algorithm bandwidth of "
+            f"{row.algbw:.4g}.",
         )
 
 
@@ -223,11 +231,12 @@ def counts_the_wires(worlds: dict[str, Observed]) -> None:
             raise Problem(
                 wrong,
                 f"With {workers} workers, each has to send {right:.4g} times the bytes "
-                f"of its message. It printed an algorithm bandwidth of {row.algbw:.4g} "
-                f"and a bus bandwidth of {row.busbw:.4g}, {ratio:.4g} times that.",
+                f"of its message. But the bus bandwidth that the program printed, "
+                f"{row.busbw:.4g}, is {ratio:.4g} times the algorithm bandwidth, "
+                f"{row.algbw:.4g}.",
             )
         others = [rank.number for rank in world.ranks[1:] if _rows(rank)]
         if others:
             raise Problem(
-                "all-print", f"Rank {others[0]} printed rows, too: all know the same."
+                "all-print", f"Rank {others[0]} printed the same rows as rank 0."
             )

@@ -89,7 +89,7 @@ def is_divisible(worlds: dict[str, Observed]) -> None:
         if elements < count:
             raise Problem(
                 "too-few",
-                f"Rank {rank.number} hands in {elements} numbers of its gradients; "
+                f"Rank {rank.number} hands in {elements} numbers of its gradients, but "
                 f"there are {count}.",
                 line,
             )
@@ -97,7 +97,7 @@ def is_divisible(worlds: dict[str, Observed]) -> None:
             raise Problem(
                 "indivisible",
                 f"Rank {rank.number} hands in {elements} numbers of its gradients, "
-                f"which can't be cut into {world.size} parts of one length.",
+                f"which can't be cut into {world.size} parts of equal length.",
                 line,
             )
 
@@ -111,7 +111,7 @@ def updates_a_part(worlds: dict[str, Observed]) -> None:
         if update["optimizer"] != "Adam":
             raise Problem(
                 "another-optimizer",
-                f"Rank {rank} updates with {update['optimizer']}, and the check "
+                f"Rank {rank} updates with {update['optimizer']}, but the check "
                 "compares with Adam.",
                 line,
             )
@@ -123,8 +123,8 @@ def updates_a_part(worlds: dict[str, Observed]) -> None:
             if elements > limit:
                 raise Problem(
                     "more-than-a-part",
-                    f"Rank {rank} {what} {elements} numbers; a part of {world.size} "
-                    f"has {limit}.",
+                    f"Rank {rank} {what} {elements} numbers, but one of {world.size} "
+                    f"parts needs only {limit}.",
                     line,
                 )
     start = world.ranks[0].array("weights.0")
@@ -132,7 +132,7 @@ def updates_a_part(worlds: dict[str, Observed]) -> None:
     if any(np.array_equal(parts[0], part) for part in parts[1:]):
         raise Problem(
             "same-part",
-            "Several ranks update the same part of the weights, and nobody updates "
+            "Several ranks update the same part of the weights, and no rank updates "
             "the rest.",
             line,
         )
@@ -143,7 +143,7 @@ def updates_a_part(worlds: dict[str, Observed]) -> None:
     if not np.array_equal(np.sort(together), np.sort(wanted)):
         raise Problem(
             "other-numbers",
-            f"The parts together have {together.size} numbers, and they are not the "
+            f"The parts together have {together.size} numbers, but these are not the "
             f"{count} weights, each once, and zeros.",
             line,
         )
@@ -170,7 +170,7 @@ def reduces_and_scatters(worlds: dict[str, Observed]) -> None:
             raise Problem(
                 "whole",
                 f"Before its update, rank {rank} receives {elements} numbers, from "
-                f"{came[0]['op']}; it needs {LENGTH} gradients.",
+                f"{came[0]['op']}, but it needs only {LENGTH} gradients.",
                 came[0]["line"],
             )
 
@@ -191,8 +191,9 @@ def _compare_gradients(given, mean, locals_, scale, line) -> None:
     if like(workers * mean):
         raise Problem(
             "sum",
-            f"The optimizers get the sum of {workers} workers' gradients. Adam hardly "
-            "shows it, as it divides by their size; others would.",
+            f"The optimizers get the sum of {workers} workers' gradients. With Adam "
+            "this hardly shows, because Adam divides by their size; with others it "
+            "would.",
             line,
         )
     length = -(-mean.size // workers)
@@ -202,7 +203,7 @@ def _compare_gradients(given, mean, locals_, scale, line) -> None:
     if like(own):
         raise Problem(
             "own-alone",
-            "Each rank's optimizer gets the gradient of its own images alone: nothing "
+            "Each rank's optimizer gets the gradient of only its own images: nothing "
             "is averaged.",
             line,
         )
@@ -225,8 +226,8 @@ def gathers_all(worlds: dict[str, Observed]) -> None:
         if received < count:
             raise Problem(
                 "not-gathered",
-                f"After its update, rank {rank.number} receives {received} numbers; "
-                f"the parts of all workers have {count} and more.",
+                f"After its update, rank {rank.number} receives {received} numbers, "
+                f"but the parts of all workers have at least {count}.",
                 line,
             )
     names = [*(f"weights.{step}" for step in range(1, STEPS)), "end"]
@@ -237,7 +238,7 @@ def gathers_all(worlds: dict[str, Observed]) -> None:
         before = world.arrays(f"weights.{step}")
         when = f"After step {step + 1}"
         if np.array_equal(found, before):
-            raise Problem("unchanged", f"{when}, the weights are as before.", line)
+            raise Problem("unchanged", f"{when}, the weights have not changed.", line)
         apart = int((found != found[0]).any(axis=0).sum())
         if apart:
             raise Problem(
