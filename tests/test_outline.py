@@ -63,7 +63,7 @@ def test_lessons_are_linked_by_their_titles_and_lead_to_the_next(path):
     # Of the lessons of which one is chosen, each leads to the one after all of them.
     chosen = {number for route in OUTLINE.routes for number in route.one_of}
     following = names[names.index(path.stem) + 1 :]
-    if path.stem[:2] in chosen or following and following[0][:2] in chosen:
+    if path.stem[:2] in chosen or (following and following[0][:2] in chosen):
         following = [name for name in following if name[:2] not in chosen]
     summary = text.partition("\n## Summary\n")[2].partition("<details>")[0]
     if following:
