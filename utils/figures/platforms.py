@@ -65,8 +65,8 @@ def mpi_job(pods: int = 2, slots: int = 2) -> Diagram:
         3.5,
         f"A launcher pod runs mpirun. The MPI operator gives it a file with {pods} "
         f"hosts, the worker pods, and {slots} slots for each. So mpirun starts {slots} "
-        f"workers in each of {pods} worker pods, {pods * slots} in all. All pods mount "
-        "one volume, with the checkpoints.",
+        f"workers in each of {pods} worker pods, {pods * slots} in all. All worker "
+        "pods mount one volume, with the checkpoints.",
     )
     _node(ax, 0.15, 1.25, "launcher pod", ["list of hosts", "mpirun"])
     for pod in range(pods):
@@ -75,7 +75,7 @@ def mpi_job(pods: int = 2, slots: int = 2) -> Diagram:
         _node(ax, left, 1.25, f"worker pod {pod}", ["sshd"] * (slots < 3) + ranks)
     draw_arrow(ax, (1.75, 2.18), (2.2, 2.18))
     draw_text(ax, 1.97, 2.33, "ssh")
-    _storage(ax, "volume that all pods mount: checkpoints, logs")
+    _storage(ax, "volume that all worker pods mount: checkpoints, logs")
     return diagram
 
 
