@@ -117,7 +117,7 @@ def commits(every: int, dies_in: int, batches: int) -> Diagram:
         f"Before the death: batches 1 to {dies_in}, with a commit after every {every}; "
         f"in batch {dies_in} another worker dies. After it: back to the commit after "
         f"batch {last}, then batches {last + 1} to {batches}, so {last + 1} to "
-        f"{dies_in} are done twice.",
+        f"{dies_in - 1} are done twice, and {dies_in} is begun twice.",
     )
     width, left = 7.0 / batches, 1.4
 
