@@ -1,4 +1,4 @@
-"""Recognise doodles with all your devices. This is where you start from.
+"""Recognize doodles with all your devices. This is where you start from.
 
     python exercises/doodles.py
     course run -np 1 exercises/doodles.py -- --images 8000
@@ -10,8 +10,8 @@ there is a network.
 
 This program trains on one device, in about the simplest way there is, and is far from
 the goal. Everything may be changed: the model, the optimizer, the batch, the strategy.
-Two rules: it never trains on `dataset.x_test`, the held-out drawings, and it ends with
-`leaderboard.score`.
+Three rules: it never trains on `dataset.x_test`, the held-out drawings; what you choose,
+you choose by `dataset.x_val`; and it ends with `leaderboard.score`.
 """
 
 import argparse
@@ -24,7 +24,7 @@ import tensorflow as tf
 from utils import Stopwatch, data, doodles, leaderboard, logs
 
 parser = argparse.ArgumentParser(
-    description="Train a network on doodles.",
+    description="Train a model on doodles.",
     formatter_class=argparse.ArgumentDefaultsHelpFormatter,
 )
 option = parser.add_argument
