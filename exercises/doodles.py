@@ -10,8 +10,8 @@ there is a network.
 
 This program trains on one device, in about the simplest way there is, and is far from
 the goal. Everything may be changed: the model, the optimizer, the batch, the strategy.
-Three rules: it never trains on `dataset.x_test`, the held-out drawings; what you choose,
-you choose by `dataset.x_val`; and it ends with `leaderboard.score`.
+Three rules: it never trains on `dataset.x_test`, the held-out drawings; you choose by
+`dataset.x_val` alone; and it ends with `leaderboard.score`.
 """
 
 import argparse
