@@ -138,7 +138,7 @@ def test_what_is_seen_until_the_time_is_up_is_judged(watch):
     if run.trained:
         found = audit.report(PROGRAM, [run], 0.0)
         assert found.ok, found
-        assert "time was up" in found.notes[0]
+        assert "The time limit ended the program" in found.notes[0]
     else:  # on a very busy machine
         with pytest.raises(course.CourseError, match="when its time was over"):
             audit.report(PROGRAM, [run], 0.0)
