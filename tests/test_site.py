@@ -201,8 +201,8 @@ def test_the_reference_has_all_commands_with_their_options():
         command.name or command.callback.__name__
         for command in cli.app.registered_commands
     }
-    assert "| `-np VALUE`, `--workers VALUE` | How many; default: this" in text
-    assert "| `--elastic` | Go on when a host dies" in text
+    assert "| `-np VALUE`, `--workers VALUE` | How many workers; default: what" in text
+    assert "| `--elastic` | Continue when a host dies" in text
 
 
 def test_the_reference_has_all_names_that_learners_import():
