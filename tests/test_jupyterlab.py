@@ -157,7 +157,7 @@ def wait_for_text(page: browser.Page, selector: str, words: str) -> str:
 
 def test_the_first_start_is_quiet_with_contents_and_exercise_beside_the_lesson(opened):
     page = opened(FIRST)
-    wait_for_text(page, ".jp-TableOfContents", "What can this machine do?")
+    wait_for_text(page, ".jp-TableOfContents", "Is your machine ready?")
     wait_for_text(page, EDITOR, "Train a WideResNet on Fashion-MNIST")
     cell = run_cell(page, "report = doctor()")
     wait_for_text(page, f"{cell} .jp-OutputArea", "Open MPI")
