@@ -95,7 +95,7 @@ def lesson(notebook: Path, profile: str) -> NotebookNode:
         ]
         if pictures:
             cell.metadata["mystnb"] = {"image": {"alt": " ".join(pictures)}}
-        if cell.metadata.get("jupyter", {}).get("source_hidden"):
+        if notebook_rules.is_folded(cell):
             tags = cell.metadata.get("tags", [])
             cell.metadata["tags"] = [*tags, "hide-input"]
     page.cells.insert(1, nbformat.v4.new_markdown_cell(origin(result, profile)))

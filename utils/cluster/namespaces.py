@@ -323,9 +323,7 @@ class Lan:
         printed. Its `python` is this one, with the course's packages."""
         line = re.sub(r"(?<=\s)python(?=\s)", lambda _: sys.executable, line)
         environment = launchers.clean_environment() | launchers.thread_variables(1)
-        # The line may come from root, whom mpirun refuses unless told otherwise.
-        allowed = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
-        environment |= dict.fromkeys(allowed, "1")
+        environment |= launchers.AS_ROOT
         environment["OMPI_MCA_mpi_yield_when_idle"] = "1"
         environment["PATH"] = f"{self.folder}{os.pathsep}{environment['PATH']}"
         with (

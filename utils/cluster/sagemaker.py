@@ -73,14 +73,13 @@ def start(
     words += ["--checkpoint-dir", str(folder / "checkpoints")]
     command = [launchers.mpirun(), "-np", str(workers), "--bind-to", "none"]
     command += [sys.executable, str(PROGRAM), *words]
-    allowed = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
     environment = {
         name: value
         for name, value in launchers.clean_environment().items()
         if not name.startswith("SM_")
     }
     environment |= launchers.thread_variables(machine.share(workers))
-    environment |= dict.fromkeys(allowed, "1") | machine.HIDDEN
+    environment |= launchers.AS_ROOT | machine.HIDDEN
     environment |= {"OMPI_MCA_mpi_yield_when_idle": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     environment |= {name: os.fspath(value) for name, value in variables.items()}
     log = folder / "said.txt"

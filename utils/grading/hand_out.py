@@ -14,8 +14,8 @@ from pathlib import Path
 from utils.base import course, files
 from utils.lessons import hints, markup, outline
 
-# The first lesson that shows how a program is done; those that aren't here are never
-# shown before EVERYTHING, which compares all of them line by line.
+# The first lesson that shows how a program is done; those that aren't here are kept
+# back until EVERYTHING.
 SHOWN_BY = {
     outline.FIRST: "14",  # scaled.py, of lesson 16, begins with it
     "mirrored": "14",

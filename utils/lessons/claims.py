@@ -37,7 +37,7 @@ class Claim:
         if self.value is None:
             return ""
         side = self.side if self.true else f"not {self.side}"
-        return f"value {_short(self.value)}, {side} the bound {_short(self.bound)}"
+        return f"value {short(self.value)}, {side} the bound {short(self.bound)}"
 
     @property
     def said(self) -> str:
@@ -139,7 +139,7 @@ def shown(outputs: Iterable[dict]) -> Iterator[Claim]:
             yield Claim(facts["sentence"], facts["true"], side=facts["side"], **numbers)
 
 
-def _short(number: float) -> str:
+def short(number: float) -> str:
     """A number as people write it: 12,345 or 0.00123."""
     large = 1000 <= abs(number) < math.inf
     return f"{number:,.0f}" if large else f"{number:.3g}"

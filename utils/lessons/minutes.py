@@ -25,10 +25,7 @@ STEP = 5  # what is said is a multiple of it, rounded up
 
 def words(notebook: NotebookNode) -> int:
     """The words of its text that aren't folded away, nor optional."""
-    return sum(
-        len(re.findall(r"\w+", notebook_rules.prose(notebook_rules.unfolded(source))))
-        for source in _texts(notebook)
-    )
+    return sum(map(notebook_rules.words_shown, _texts(notebook)))
 
 
 def predictions(notebook: NotebookNode) -> int:

@@ -66,6 +66,11 @@ def tagged(cell: NotebookNode, tag: str) -> bool:
     return tag in cell.metadata.get("tags", [])
 
 
+def is_folded(cell: NotebookNode) -> bool:
+    """Does JupyterLab show the cell without its code?"""
+    return cell.metadata.get("jupyter", {}).get("source_hidden", False)
+
+
 # -------------------------------------------------------------- executed copies
 
 
@@ -567,6 +572,7 @@ def links_lead_somewhere(notebook: NotebookNode, folder: Path) -> Iterator[str]:
 
 # How the text speaks: CONTRIBUTING.md has the reasons.
 
+WHERE_RUN = "<summary>Where this was run</summary>"
 PREDICT = re.compile(r"\*\*Predict[.:]")
 
 # What these words stand for is in another cell when a cell begins with them.
@@ -606,13 +612,18 @@ def unfolded(source: str) -> str:
     return re.sub(r"<details>.*?</details>", " ", source, flags=re.S)
 
 
+def words_shown(source: str) -> int:
+    """How many words of a cell are read without unfolding anything."""
+    return len(re.findall(r"\w+", prose(unfolded(source))))
+
+
 def answers_say_what_was_asked(notebook: NotebookNode) -> Iterator[str]:
     """An answer is read after a run and a figure: its question has scrolled away."""
     asked = None
     for place, cell in cells_of(notebook, "markdown"):
         text = cell.source.strip()
         if text.startswith("**Answer.**"):
-            words = len(re.findall(r"\w+", prose(unfolded(text)))) - 1
+            words = words_shown(text) - 1
             if words < MIN_ANSWER_WORDS:
                 yield (
                     f"{place} answers in {words} words: repeat what was asked, and say "
@@ -666,8 +677,7 @@ def variables_name_what_they_hold(notebook: NotebookNode) -> Iterator[str]:
 
 def set_up_is_folded(notebook: NotebookNode) -> Iterator[str]:
     for place, cell in cells_of(notebook, "code"):
-        folded = cell.metadata.get("jupyter", {}).get("source_hidden", False)
-        if tagged(cell, "parameters") and not folded:
+        if tagged(cell, "parameters") and not is_folded(cell):
             yield f"{place} is set-up: collapse its code"
 
 
@@ -676,8 +686,6 @@ def it_says_where_it_was_run(notebook: NotebookNode) -> Iterator[str]:
     if not cells or WHERE_RUN not in cells[-1]:
         yield f"its last cell is to be the folded box: {WHERE_RUN}"
 
-
-WHERE_RUN = "<summary>Where this was run</summary>"
 
 LINT: tuple[Rule, ...] = (
     is_valid,

@@ -198,13 +198,17 @@ def only(notebooks: Collection[str], exercises: Collection[str]) -> str:
     return "".join(kept)
 
 
+def routes_here() -> list[Route]:
+    """The ways of which this folder has lessons: a class's has the first ones alone."""
+    return [route for route in read().routes if route.minutes]
+
+
 def routes() -> str:
     """The ways through the course with their hours, in Markdown."""
     return "\n".join(
         f"- **{route.title}** (lessons {' to '.join(route.lessons)}, {route.hours}). "
         f"{route.about}"
-        for route in read().routes
-        if route.minutes
+        for route in routes_here()
     )
 
 

@@ -21,6 +21,7 @@ from nbformat import NotebookNode
 
 from utils.base import course, files
 from utils.lessons import notebook_rules, notebooks
+from utils.lessons.claims import short
 
 FILE = Path(__file__).with_name("reference.json")
 PROFILE = "cpu"
@@ -84,13 +85,6 @@ def beside_reference(**numbers: float) -> None:
     from IPython.display import display
 
     display(Beside({name: float(n) for name, n in numbers.items()}, read()))
-
-
-def short(number: float) -> str:
-    """A number as people write it: 12,345, 12.3 or 0.00123."""
-    if abs(number) >= 1000:
-        return f"{number:,.0f}"
-    return f"{number:.3g}"
 
 
 def measured(notebook: NotebookNode) -> dict[str, float]:

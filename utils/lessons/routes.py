@@ -8,13 +8,10 @@ class Routes(Page):
     """The routes of outline.toml with their lessons and hours, as a table."""
 
     def __init__(self):
-        pass
-
-    @property
-    def parts(self) -> tuple[Table, ...]:
         rows = [
             (route.title, route.about, " to ".join(route.lessons), route.hours)
-            for route in outline.read().routes
-            if route.minutes
+            for route in outline.routes_here()
         ]
-        return (Table(("Route", "What you learn", "Lessons", "It takes"), rows),)
+        super().__init__(
+            Table(("Route", "What you learn", "Lessons", "It takes"), rows)
+        )

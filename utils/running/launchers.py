@@ -26,6 +26,11 @@ from utils.base.machine import cores
 from utils.running import tasks as clusters
 from utils.training import keras_2
 
+# For a command that somebody else has written: mpirun refuses root without these.
+AS_ROOT = dict.fromkeys(
+    ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1"
+)
+
 
 def mpirun_line(
     workers: int,

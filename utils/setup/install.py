@@ -520,7 +520,7 @@ def keep_wheel(home):
 
 
 def add_beside(home, name):
-    """What notebooks 18 and 30 ask for, in an environment of its own, in which the
+    """What lessons 19 and 30 ask for, in an environment of its own, in which the
     course's package is found. In the course's, TensorFlow would import JAX each time,
     PyTorch would bring another NCCL than the one that Horovod was built with, and
     XProf fifty packages."""
