@@ -121,7 +121,7 @@ def test_a_function_is_sent_to_workers_with_spark_or_without():
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=200
     )
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
     assert "[('hello', 0, 2), ('hello', 1, 2)]" in done.stdout
 
 
@@ -136,6 +136,26 @@ Exit code: 1
 """
     assert spark._why(output) == "failed on rank 1: ValueError: no such garment"
     assert spark._why("Terminated") is None
+
+
+@needs_spark
+@pytest.mark.slow
+def test_a_function_that_fails_shows_its_error_and_none_of_java_s_words():
+    program = (
+        "from utils import CourseError, spark\n"
+        "def fails(word):\n"
+        "    raise ValueError(word)\n"
+        "try:\n"
+        "    spark.send(fails, 'no such garment')\n"
+        "except CourseError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=200
+    )
+    assert done.stderr == ""
+    assert "ValueError: no such garment\nThe whole log: " in done.stdout
+    assert "Py4JJavaError" not in done.stdout
 
 
 @needs_spark

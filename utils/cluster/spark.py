@@ -5,6 +5,7 @@ program under an owner, as the lesson does; `send` sends a function of the lesso
 """
 
 import contextlib
+import functools
 import importlib.util
 import json
 import os
@@ -18,10 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest import mock
 
-from utils.base import course, machine, supervise
+from utils.base import course, logs, machine, supervise
 from utils.running import launch, launchers
 
 if TYPE_CHECKING:
+    from py4j.java_gateway import JavaGateway
     from pyspark.sql import SparkSession
 
 PROGRAM = course.PACKAGE_ROOT / "solutions" / "cluster" / "spark_train.py"
@@ -61,11 +63,15 @@ def java_version() -> int | None:
 
 
 @contextlib.contextmanager
-def session(workers: int, master: str | None = None) -> Iterator["SparkSession"]:
+def session(
+    workers: int, master: str | None = None, java_log: Path | None = None
+) -> Iterator["SparkSession"]:
     """Spark for the block, and ended after it.
 
     master: where; without it the one that spark-submit was given, else this machine,
         with a core for each worker. A GPU is used only if there is one for each.
+    java_log: the file for what Spark's Java process prints; without it, what Java
+        prints is printed by this process.
 
     Raises CourseError where Spark can't run.
     """
@@ -82,6 +88,7 @@ def session(workers: int, master: str | None = None) -> Iterator["SparkSession"]
         master = master or f"local[{workers}]"
         if 0 < machine.gpus() < workers:
             os.environ.update(machine.HIDDEN)
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName("course")
@@ -97,11 +104,27 @@ def session(workers: int, master: str | None = None) -> Iterator["SparkSession"]
         options["spark.local.dir"] = tempfile.gettempdir()
     for name, value in options.items():
         builder = builder.config(name, value)
+    if java_log:
+        SparkContext(gateway=_java(java_log), conf=SparkConf().setAll(options.items()))
     spark = builder.getOrCreate()
     try:
         yield spark
     finally:
         spark.stop()
+
+
+@functools.cache
+def _java(log: Path) -> "JavaGateway":
+    """Spark's Java process, which prints to `log` and ends when this process ends."""
+    from pyspark.java_gateway import launch_gateway
+
+    with log.open("ab") as file:
+        return launch_gateway(popen_kwargs={"stdout": file, "stderr": file})
+
+
+@functools.cache
+def _java_log() -> Path:
+    return logs.new_folder("spark") / "java.log"
 
 
 def network(spark: "SparkSession") -> set[str] | None:
@@ -118,6 +141,7 @@ def send(function: Callable, *arguments: object, workers: int = 2) -> list:
     where Spark can't run, in processes that Horovod starts itself, by horovod.run.
 
     Either way the function travels, pickled, and imports for itself what it needs.
+    Raises CourseError, with what the worker printed, where it fails in a Spark task.
     """
     variables = launchers.thread_variables(machine.share(workers))
     if machine.gpus() < workers:
@@ -127,18 +151,31 @@ def send(function: Callable, *arguments: object, workers: int = 2) -> list:
             import horovod
 
             return horovod.run(function, arguments, num_proc=workers, use_gloo=True)
-        with session(workers) as spark:
-            import horovod.spark
+        log = _java_log()
+        begin = log.stat().st_size if log.exists() else 0
+        try:
+            with (
+                session(workers, java_log=log) as spark,
+                log.open("a") as words,
+                contextlib.redirect_stderr(words),  # Horovod's thread prints there
+            ):
+                import horovod.spark
 
-            return horovod.spark.run(
-                function,
-                args=arguments,
-                num_proc=workers,
-                use_gloo=True,
-                start_timeout=120,
-                verbose=0,
-                nics=network(spark),
-            )
+                return horovod.spark.run(
+                    function,
+                    args=arguments,
+                    num_proc=workers,
+                    use_gloo=True,
+                    start_timeout=120,
+                    verbose=0,
+                    nics=network(spark),
+                )
+        except RuntimeError as error:
+            output = log.read_bytes()[begin:].decode(errors="replace")
+            said = _worker_said(f"{output}\n{error}")
+            raise course.CourseError(
+                f"The function {said or error}\nThe whole log: {course.shown(log)}"
+            ) from None
 
 
 def train(folder: Path | str, workers: int, time_limit: float, **options) -> list[dict]:
@@ -179,10 +216,19 @@ def train(folder: Path | str, workers: int, time_limit: float, **options) -> lis
 
 
 def _why(output: str) -> str | None:
-    """The last word of the worker that failed first, below Spark's own many words."""
+    """The last line of the worker that failed first, below Spark's own many lines."""
+    said = _worker_said(output)
+    if said is None:
+        return None
+    failed, *lines = said.splitlines()
+    return f"{failed}: {lines[-1] if lines else 'it said nothing'}"
+
+
+def _worker_said(output: str) -> str | None:
+    """`failed on rank 1`, and below it what that worker, the first to fail, printed."""
     first = re.search(r"^Process name: (\d+)$", output, re.MULTILINE)
     if first is None:
         return None
     rank = first[1]
-    errors = re.findall(rf"^\[{rank}\]<stderr>:(.+)$", output, re.MULTILINE)
-    return f"failed on rank {rank}: {errors[-1] if errors else 'it said nothing'}"
+    lines = re.findall(rf"^\[{rank}\]<stderr>:(.+)$", output, re.MULTILINE)
+    return "\n".join([f"failed on rank {rank}", *lines])
