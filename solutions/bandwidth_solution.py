@@ -52,25 +52,27 @@ def all_reduce(message):
 
 def measured(message):
     """Seconds that an all-reduce of this message takes."""
-    # Task A: Warm up. In the first rounds, connections are made and memory is
-    # found: they don't count.
+    # Task A: Warm up. The first rounds also make connections and get memory, so
+    # run some rounds that are not timed.
     for _ in range(args.warm_up):
         all_reduce(message)
 
-    # Task B: Start together. Who is early would measure how late the others are.
-    # An all-reduce of one number is a barrier: it ends when all have come.
+    # Task B: Start together. A worker that is early would also time its wait for
+    # the others. An all-reduce of one number ends only when every worker has
+    # called it, so it is a barrier.
     hvd.allreduce(tf.zeros(()))
 
     started = clock()
 
-    # Task A: Time many rounds at a time, and divide.
+    # Task A: Time many rounds together, and divide by their number.
     # was: all_reduce(message)
     # was: own = clock() - started
     for _ in range(args.rounds):
         all_reduce(message)
     own = (clock() - started) / args.rounds
 
-    # Task B: The slowest worker counts: a training step waits for it.
+    # Task B: Return the slowest worker's time, because a training step waits for
+    # that worker.
     # was: return own
     slowest = hvd.allreduce(tf.constant(own, tf.float64), op=hvd.Max)
     return float(slowest)
@@ -84,22 +86,22 @@ for count in args.counts:
     message = tf.ones(count, args.dtype)
     seconds = measured(message)
 
-    # Task C: Wires carry bytes, not numbers. The bytes of a message over its time
-    # are the algorithm bandwidth.
+    # Task C: Count bytes, not numbers. The algorithm bandwidth is the bytes of a
+    # message divided by the seconds that its all-reduce takes.
     # was: size = count
     # was: algbw = count / seconds
     size = count * message.dtype.size
     algbw = size / seconds
 
-    # Task D: In a ring, a worker sends 2 (n - 1) / n of the bytes. Those that its
-    # wire carries in a second are the bus bandwidth.
+    # Task D: In a ring of n workers, each worker sends 2 (n - 1) / n times the
+    # bytes of the message. The bus bandwidth is what each sends per second.
     # was: busbw = algbw
     busbw = algbw * 2 * (hvd.size() - 1) / hvd.size()
 
     row = f"{size:12}{count:11}{args.dtype:>9}{1e6 * seconds:11.1f}"
     row += f"{algbw / 1e9:10.4g}{busbw / 1e9:10.4g}"
 
-    # Task D: All know the same, so one of them prints it.
+    # Task D: All workers have the same numbers, so let one worker print them.
     # was: print(row, flush=True)
     if hvd.rank() == 0:
         print(row, flush=True)

@@ -67,7 +67,7 @@ records = names.interleave(tf.data.TFRecordDataset, cycle_length=4)
 if len(files) < hvd.size():
     records = records.shard(hvd.size(), hvd.rank())
 
-# Keep them in memory as they come: as bytes, and before anything random.
+# Keep the records in memory as bytes, before anything random is done to them.
 records = records.cache()
 own_images = int(records.reduce(0, lambda count, _: count + 1))
 

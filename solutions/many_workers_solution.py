@@ -10,7 +10,7 @@ All of them run this program. The trained network is kept once, by the chief.
 import argparse
 import os
 
-# Task E: Import `tempfile`, for folders that are gone after use.
+# Task E: Import `tempfile`, which makes folders that delete themselves after use.
 import tempfile
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
@@ -31,15 +31,16 @@ option("--lr", type=float, default=0.02, help="learning rate")
 option("--train-images", type=int, help="take so many")
 args = parser.parse_args()
 
-# NVIDIA's NCCL between GPUs, else a ring. AUTO would be the ring on GPUs, too.
+# Between GPUs, NVIDIA's NCCL; otherwise a ring. AUTO would take the ring on GPUs, too.
 gpus = tf.config.list_physical_devices("GPU")
 ways = tf.distribute.experimental.CommunicationImplementation
 communication = tf.distribute.experimental.CommunicationOptions(
     implementation=ways.NCCL if gpus else ways.RING
 )
 
-# Task A: Find the others: TF_CONFIG says where they are. The strategy starts a
-# server for them, so it must be made before TensorFlow computes anything.
+# Task A: Make the strategy. It reads TF_CONFIG to find the other workers, and
+# starts a server for them, so it must be made before TensorFlow computes
+# anything.
 # was: strategy = tf.distribute.get_strategy()
 resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
 strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, communication)
@@ -47,8 +48,8 @@ strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, communication)
 workers = strategy.num_replicas_in_sync
 print(f"{workers} worker(s) in step")
 
-# Task C: The strategy splits each batch among all workers. Make it so large that
-# each of them gets as many images as one worker alone got.
+# Task C: The strategy splits each batch among all workers. Make the batch so
+# large that each worker gets as many images as a single worker got.
 # was: global_batch = args.batch_size
 global_batch = args.batch_size * workers
 
@@ -59,8 +60,9 @@ def prepare(images, labels):
     return data.standardise(images, dataset), tf.one_hot(labels, 10)
 
 
-# Task D: Every worker has all images, and takes its part of each batch. So they
-# need one order, new in each epoch. And name the policy by which they take: DATA.
+# Task D: Every worker has all images and takes its share of each batch, so all
+# workers need the same order, a new one in each epoch. Name the policy by which
+# they share: DATA.
 # was: train = tf.data.Dataset.from_tensor_slices((dataset.x_train, dataset.y_train))
 # was: train = train.shuffle(len(dataset.x_train))
 # was: train = train.batch(global_batch, drop_remainder=True).map(prepare).prefetch(2)
@@ -72,8 +74,8 @@ policy = tf.data.experimental.AutoShardPolicy.DATA
 options.experimental_distribute.auto_shard_policy = policy
 train = train.with_options(options)
 
-# Task B: Make and compile the model where the strategy sees it, so that all
-# workers begin with the same weights, and add up their gradients.
+# Task B: Make and compile the model in the strategy's scope, so that all workers
+# begin with the same weights and add up their gradients.
 # was: model = networks.tiny()
 # was: optimizer = tf.keras.optimizers.SGD(args.lr, momentum=0.9)
 # was: model.compile(optimizer, "categorical_crossentropy", metrics=["accuracy"])
@@ -84,9 +86,9 @@ with strategy.scope():
 
 model.fit(train, epochs=args.epochs, verbose=2)
 
-# Task E: Keep one copy. All workers must save, as the averages that batch
-# normalisation has on each are put together. Only the chief, worker 0, keeps its
-# file. (Without a cluster, task_id is None.)
+# Task E: Keep one copy. All workers must call save, because saving averages what
+# batch normalization has counted on each worker. Only the chief, worker 0, keeps
+# its file. Without a cluster, task_id is None.
 # was: model.save(args.model)
 with tempfile.TemporaryDirectory() as elsewhere:
     chief = resolver.task_id in (0, None)

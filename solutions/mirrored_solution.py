@@ -38,20 +38,20 @@ args = parser.parse_args()
 devices = replica_devices(args.replicas)
 args.width = args.width or (10 if devices[0].startswith("GPU") else 1)
 
-# Task A: Keep a replica of the model on each of the devices.
+# Task A: Make a strategy that keeps a replica of the model on each device.
 # was: strategy = tf.distribute.get_strategy()
 strategy = tf.distribute.MirroredStrategy(devices)
 
 replicas = strategy.num_replicas_in_sync
 print(f"{replicas} replica(s) on {', '.join(devices)}")
 
-# Task C: The strategy deals one batch out to all replicas. Make it large enough
-# for each of them to get as many images as one device got.
+# Task C: The strategy splits each batch among all replicas. Make the batch so
+# large that each replica gets as many images as one device got.
 # was: global_batch = args.batch_size
 global_batch = args.batch_size * replicas
 
-# Task D: Let the learning rate grow with the batch. A larger batch means fewer
-# steps, and its gradient is less noisy, so each step may be longer.
+# Task D: Multiply the learning rate by the number of replicas. A larger batch
+# means fewer steps, and its gradient is less noisy, so each step may be longer.
 # was: learning_rate = args.base_lr
 learning_rate = args.base_lr * replicas
 
@@ -60,7 +60,7 @@ if args.data == "cifar10":
     dataset = data.load_cifar10("auto", args.train_images)
 else:
     dataset = data.load("auto", args.train_images)
-    # Half of its test images choose the best epoch, the other half test it.
+    # One half of CIFAR-10's test images chooses the best epoch, the other tests it.
     images, labels = dataset.x_test, dataset.y_test
     dataset = replace(
         dataset,
@@ -80,8 +80,8 @@ def network():
     return networks.wide_resnet(args.width)
 
 
-# Task B: Make the variables where the strategy sees it: those of the model, of
-# the optimizer and of the metrics. Each replica then has a copy of each.
+# Task B: Make the variables of the model, of the optimizer and of the metrics in
+# the strategy's scope. Each replica then has a copy of each variable.
 # was: model = network()
 # was: model.compile(
 # was:     optimizer=tf.keras.optimizers.SGD(learning_rate, momentum=0.9),
@@ -98,7 +98,8 @@ with strategy.scope():
 
 
 history = logs.claim(args.log_dir, "history.csv")
-# Without .h5 at the end, TensorFlow's own format: it knows mirrored variables.
+# Without .h5 at the end this is TensorFlow's own format, which can store mirrored
+# variables.
 best = str(Path(history).with_name("best_epoch"))
 trained = model.fit(
     train,

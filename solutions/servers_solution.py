@@ -28,18 +28,18 @@ option("--lr", type=float, default=0.02, help="learning rate")
 option("--train-images", type=int, help="take so many")
 args = parser.parse_args()
 
-# A step that waits for weights from another task holds a thread of a server.
+# A step that waits for weights from another task keeps a thread of a server busy.
 threads = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=8)
 
-# Task A: Find out the role of this process. A worker or a ps starts a server for
-# the others and stays there, to be told what to do; the chief goes on.
+# Task A: Find out the role of this process. A worker or a ps starts a server, and
+# waits there for work until the training ends. The chief goes on.
 resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
 if resolver.task_type in ("worker", "ps"):
     cluster, task = resolver.cluster_spec(), (resolver.task_type, resolver.task_id)
     tf.distribute.Server(cluster, *task, config=threads).join()
 
-# Task B: Let the servers hold the variables. Cut large ones, into parts of 100 kB
-# at least, so that all servers have their share of the load.
+# Task B: Keep the variables on the parameter servers. Cut large variables into
+# parts of at least 100 kB, so that every server has its share of the load.
 # was: strategy = tf.distribute.get_strategy()
 partitioners = tf.distribute.experimental.partitioners
 cut = partitioners.MinSizePartitioner(100_000, resolver.cluster_spec().num_tasks("ps"))
@@ -82,15 +82,15 @@ def step(iterator):
     return strategy.run(compute, next(iterator))
 
 
-# Task C: The chief has no batches: each worker makes its own. A coordinator tells
-# them how.
+# Task C: Make the batches on the workers, not on the chief. A coordinator sends
+# each worker the function that makes them.
 # was: iterator = iter(batches())
 coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
 iterator = iter(coordinator.create_per_worker_dataset(batches))
 
 for epoch in range(args.epochs):
-    # Task D: Hand out all steps of the epoch, for whichever worker is free. Wait
-    # until they are done, and fetch what they returned.
+    # Task D: Schedule all steps of the epoch; whichever worker is free takes the
+    # next. Wait until all are done, and fetch what they returned.
     # was: losses = [step(iterator) for _ in range(args.steps)]
     orders = [coordinator.schedule(step, (iterator,)) for _ in range(args.steps)]
     coordinator.join()

@@ -49,7 +49,7 @@ args = parser.parse_args()
 data.seed_worker(args.seed)
 dataset = data.load(args.data, args.train_images)
 optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(momentum=0.9))
-# Without dropout, because the state of its random numbers is in no checkpoint.
+# No dropout, because a checkpoint doesn't hold the state of its random numbers.
 model = networks.wide_resnet(args.width, args.wd, dropout=0.0)
 model.compile(
     optimizer=optimizer,
@@ -59,14 +59,14 @@ model.compile(
 optimizer.build(model.trainable_variables)  # its state is there before the first batch
 epochs_done = 0
 
-# Task A: Say what a checkpoint holds: all that training changes.
+# Task A: Name what a checkpoint holds: everything that training changes.
 checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer, epoch=tf.Variable(0))
 
 
 def keep_checkpoint():
     """Keep a checkpoint of the epochs that are done, as one of the newest three."""
-    # Task A: Only rank 0 writes, because all workers have the same. The manager
-    # deletes the oldest checkpoint when the new one is complete.
+    # Task A: Let only rank 0 write, because all workers have the same weights.
+    # The manager deletes the oldest checkpoint when the new one is complete.
     # was: pass
     if args.checkpoint and hvd.rank() == 0:
         checkpoint.epoch.assign(state.epoch)
@@ -82,8 +82,9 @@ def restore_newest():
     """
     paths = survival.newest_first(args.checkpoint)
 
-    # Task B: Try them, one by one, until one is complete: all of it can be read,
-    # and it fits. Name each that isn't.
+    # Task B: Try the checkpoints one by one, the newest first, until one is
+    # complete: all of it can be read, and it fits the model. Print the name of
+    # each that isn't.
     for path in paths:
         try:
             reader = tf.train.load_checkpoint(path)
@@ -99,11 +100,11 @@ def restore_newest():
     return 0
 
 
-# Task B: Go on from there. Only rank 0 reads.
+# Task B: Go on from the newest checkpoint. Only rank 0 reads it.
 if args.checkpoint and hvd.rank() == 0:
     epochs_done = restore_newest()
 
-# Task D: Have a copy of the state in memory, to go back to when a worker dies.
+# Task D: Keep a copy of the state in memory, to go back to when a worker dies.
 # was: state = argparse.Namespace(epoch=epochs_done, images=0)
 state = hvd.elastic.KerasState(model, optimizer, epoch=epochs_done, images=0)
 
@@ -115,7 +116,7 @@ class Progress(tf.keras.callbacks.Callback):
         state.images += args.batch_size * hvd.size()
 
     def on_epoch_end(self, epoch, logs=None):
-        # Another epoch has its images in another order: end this call of fit.
+        # The next epoch has its images in another order, so end this call of fit.
         self.model.stop_training = True
 
 
@@ -132,8 +133,8 @@ class AverageStatistics(tf.keras.callbacks.Callback):
 
 def train(state):
     """Train from where `state` is to the last epoch."""
-    # Task C: Begin where rank 0 is, before the first batch: with its epoch, its
-    # weights, and its optimizer's state.
+    # Task C: Before the first batch, take over from rank 0 its epoch, its weights
+    # and the state of its optimizer.
     # was: hvd_tf.broadcast_variables(model.variables, root_rank=0)
     state.epoch, state.images = hvd_tf.broadcast_object((state.epoch, state.images))
     hvd_tf.broadcast_variables(model.variables, root_rank=0)
@@ -148,8 +149,8 @@ def train(state):
         record,
     ]
 
-    # Task D: Commit the state to that copy now and then: what was done since the
-    # last commit is lost with a worker. It is the last of all callbacks, because
+    # Task D: Commit the state to that copy now and then. When a worker dies, all
+    # work since the last commit is lost. This callback is the last one, because
     # it raises an exception when hosts have come or gone.
     callbacks.append(hvd.elastic.CommitStateCallback(state, args.commit_every))
 
@@ -173,7 +174,7 @@ def train(state):
         keep_checkpoint()
 
 
-# Task D: When a worker has died or come, let Horovod go back to the last commit,
-# give all workers the state of rank 0, and call `train` again.
+# Task D: When a worker has died or joined, let Horovod go back to the last
+# commit, give all workers the state of rank 0, and call `train` again.
 # was: train(state)
 hvd.elastic.run(train)(state)

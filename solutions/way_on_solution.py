@@ -9,18 +9,18 @@ is left to do: to move it to Keras 3 with JAX, for which `make jax` makes .venv-
 import argparse
 import os
 
-# Task A: Choose what Keras computes with: JAX. That is read while Keras is
+# Task A: Choose JAX as the backend of Keras. Keras reads this variable when it is
 # imported.
 # was: os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
 os.environ["KERAS_BACKEND"] = "jax"
 
-# Task B: Ask for two devices. There are no workers any more: one process has all
-# devices of its machine. Without GPUs, XLA, JAX's compiler, makes them of the
-# processor, if a flag says how many before JAX starts.
+# Task B: Ask for two devices. There are no workers any more, because one process
+# has all devices of its machine. Without GPUs, JAX's compiler XLA divides the
+# processor into as many devices as this flag says. Set it before JAX starts.
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
 
-# Task A: Import Keras as a package of its own, and JAX; there is no TensorFlow
-# here.
+# Task A: Import JAX, and Keras as a package of its own. This program needs no
+# TensorFlow.
 # was: import horovod.tensorflow.keras as hvd
 # was: import tensorflow as tf
 # was: from tensorflow import keras
@@ -29,8 +29,9 @@ import keras
 
 from utils import data, logs
 
-# Task A: Ask JAX who this process is, of how many: on one machine, 0 of 1. Nobody
-# has to be met, and no GPU to be pinned.
+# Task A: Ask JAX for the number of this process and for how many there are: on
+# one machine, 0 and 1. No other process has to be found, and no GPU has to be
+# pinned.
 # was: hvd.init()
 # was: gpus = tf.config.list_physical_devices("GPU")
 # was: if gpus:
@@ -64,8 +65,8 @@ def own(images, labels):
     return images.astype("float32"), labels[rank:count:size]
 
 
-# Task C: Spread batches over all devices, with a copy of each variable on every
-# one. Keras heeds that where variables are made.
+# Task C: Split each batch among all devices, and keep a copy of each variable on
+# every device. Keras applies this when it makes the variables.
 keras.distribution.set_distribution(keras.distribution.DataParallel())
 
 model = keras.Sequential(
@@ -77,15 +78,16 @@ model = keras.Sequential(
     ]
 )
 
-# Task D: `fit` takes what all devices of this process train on in a step; and the
-# rate grows with the devices, not with the processes.
+# Task D: Give `fit` batches that are large enough for all devices of this
+# process, and let the learning rate grow with the devices, not with the
+# processes.
 # was: batch = args.batch_size
 # was: rate = args.base_lr * size
 batch = args.batch_size * jax.local_device_count()
 rate = args.base_lr * jax.device_count()
 
-# Task A: Leave the optimizer as it is. What the devices compute is one program,
-# which adds up their gradients.
+# Task A: Don't wrap the optimizer. All devices run one compiled program, which
+# adds up their gradients.
 # was: optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(rate, momentum=0.9))
 optimizer = keras.optimizers.SGD(rate, momentum=0.9)
 
@@ -95,8 +97,8 @@ model.compile(
     metrics=["accuracy"],
 )
 
-# Task A: Leave out what made workers agree: nothing is left to broadcast or to
-# average.
+# Task A: Leave out Horovod's callbacks. One process has nothing to broadcast and
+# nothing to average.
 # was: callbacks = [
 # was:     hvd.callbacks.BroadcastGlobalVariablesCallback(0),
 # was:     hvd.callbacks.MetricAverageCallback(),

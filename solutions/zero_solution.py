@@ -60,14 +60,14 @@ hvd.broadcast_variables(weights, root_rank=0)
 sizes = [int(tf.size(w)) for w in weights]
 count = sum(sizes)
 
-# Task A: Make it divisible. All numbers of the weights are laid into one row,
-# which is cut into as many parts of equal length as there are workers. Zeros fill
-# up its end.
+# Task A: Make the row divisible. All weights are laid into one row of numbers,
+# which is cut into one part per worker, all of the same length. Zeros fill up its
+# end.
 # was: filled = count
 filled = -(-count // hvd.size()) * hvd.size()
 
-# Task B: Take a part of your own: where in the row does this worker's part begin,
-# and how long is it?
+# Task B: Take this worker's part of the row: say where in the row it begins, and
+# how long it is.
 # was: begin, length = 0, filled
 length = filled // hvd.size()
 begin = hvd.rank() * length
@@ -94,15 +94,15 @@ for step, (images, labels) in enumerate(batches.take(args.steps), 1):
         loss = loss_of(labels, guesses)
     gradients = tape.gradient(loss, weights)
 
-    # Task C: Reduce-scatter. No worker needs all of the averaged gradient: let
-    # each receive only the part that it updates.
+    # Task C: Reduce-scatter. No worker needs the whole averaged gradient, so let
+    # each worker receive only the part that it updates.
     # was: gradient = hvd.allreduce(in_a_row(gradients))[begin : begin + length]
     gradient = hvd.reducescatter(in_a_row(gradients), op=hvd.Average)
 
     optimizer.apply_gradients([(gradient, own)])
 
-    # Task D: All-gather. The new numbers of the other parts are with the other
-    # workers, so collect them.
+    # Task D: All-gather. The other workers have updated the other parts of the
+    # row, so collect them.
     # was: row = tf.concat([row[:begin], own, row[begin + length :]], axis=0)
     row = hvd.allgather(own)
 

@@ -74,7 +74,7 @@ def test_versions_that_libraries_tell_as_a_number():
         (A100, {"cudnn": 8902}, "built for cuDNN 9, and there is 8.9.2", ""),
         (V100, {"cudnn": 91000}, "", ""),
         (V100, {"cudnn": 91100}, "cuDNN 9.11.0 has no kernels for compute cap", ""),
-        (A100, {"cudnn": 0}, "there is none that loads", ""),
+        (A100, {"cudnn": 0}, "this machine has none that loads", ""),
         (A100, {"built_cudnn": "8"}, "built for cuDNN 8, and there is 9.3.0", ""),
         (A100, {"built_cudnn": "9.3", "cudnn": 90100}, "cuDNN 9.3, and there is", ""),
         (A100, {"built_for": [], "cuda": ""}, "", ""),

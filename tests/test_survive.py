@@ -139,7 +139,7 @@ def test_ten_crashes_at_random_moments_change_nothing(
 def as_the_exercise(checkpoint, folder):
     """What the solution's own function makes of a checkpoint and a folder."""
     source = (course.PACKAGE_ROOT / "solutions" / "survive_solution.py").read_text()
-    begin, end = "def restore_newest", "# Task B: Go on from there"
+    begin, end = "def restore_newest", "# Task B: Go on from the newest"
     args = SimpleNamespace(checkpoint=str(folder))
     names = {"tf": tf, "args": args, "checkpoint": checkpoint, "survival": survival}
     exec(source[source.index(begin) : source.index(end)], names)

@@ -13,11 +13,14 @@ from dataclasses import dataclass
 from utils.base import machine
 
 FIELDS = "index,name,compute_cap,driver_version,memory.total,memory.used"
-ON_CORES = "until then, `export CUDA_VISIBLE_DEVICES=-1` lets everything run on cores"
+ON_CORES = (
+    "until then, `export CUDA_VISIBLE_DEVICES=-1` lets everything run on the processor"
+)
 WARM_UP = (
-    "set CUDA_CACHE_MAXSIZE=4294967296, and CUDA_CACHE_PATH to a folder that stays (a "
-    "container's own doesn't), then run one worker first: `course run -np 1 "
-    "solutions/fashion_mnist_solution.py -- --epochs 1`; later starts find the result"
+    "set CUDA_CACHE_MAXSIZE=4294967296, and CUDA_CACHE_PATH to a folder that is kept "
+    "(a folder inside a container isn't), then run one worker first: `course run -np 1 "
+    "solutions/fashion_mnist_solution.py -- --epochs 1`; later starts load the kernels "
+    "from that folder"
 )
 # The first driver for Linux that has all of a CUDA, and so can compile for it. Older
 # ones of the same major version, from its first on, run what is compiled already.
@@ -161,26 +164,25 @@ def problems(gpus: Sequence[Gpu], facts: Mapping) -> tuple[list[str], list[str]]
         if not how:
             forbids.append(
                 f"this TensorFlow has no kernels for compute capability {capability}, "
-                f"only for {', '.join(built)}, and can't compile them: it takes a "
-                f"newer GPU; {ON_CORES}"
+                f"only for {', '.join(built)}, and can't compile them: use a newer "
+                f"GPU; {ON_CORES}"
             )
         elif how == "compiled":
             limits.append(
                 f"TensorFlow has no kernels for compute capability {capability} and "
                 f"compiles them from {target} at the first start, which can take half "
-                f"an hour, in all workers at once: {WARM_UP}"
+                f"an hour, and each worker does it for itself: {WARM_UP}"
             )
             if gpu.capability >= (10, 0):
                 limits.append(
-                    "on GPUs as new as that, this compiling was seen to fail, with "
+                    "on GPUs as new as this one, compiling has been reported to fail with "
                     f"CUDA_ERROR_INVALID_PTX (tensorflow#101746); {ON_CORES}"
                 )
         library = of_library(facts.get("cudnn") or 0)
         if library >= CUDNN_WITHOUT_VOLTA and gpu.capability < (7, 5):
             forbids.append(
                 f"cuDNN {'.'.join(map(str, library))} has no kernels for compute "
-                f"capability {capability}, only from 7.5 on: it takes a newer GPU; "
-                f"{ON_CORES}"
+                f"capability {capability}, only from 7.5 on: use a newer GPU; {ON_CORES}"
             )
         driver = least_driver(cuda, how == "compiled") if cuda else ()
         if gpu.driver < driver:
@@ -191,8 +193,8 @@ def problems(gpus: Sequence[Gpu], facts: Mapping) -> tuple[list[str], list[str]]
         if gpu.memory - gpu.used < LEAST_MEMORY:
             limits.append(
                 f"GPU {gpu.index} has less than {LEAST_MEMORY / 1024:.0f} GiB free: "
-                "see with `nvidia-smi` who has the rest, or choose a smaller "
-                "`--batch-size`, in notebooks `batch_size`"
+                "`nvidia-smi` shows which processes use the rest; or choose a smaller "
+                "`--batch-size` (in notebooks, `batch_size`)"
             )
     built_cudnn, cudnn = facts.get("built_cudnn"), facts.get("cudnn")
     if built_cudnn and facts.get("gpus"):
@@ -201,8 +203,8 @@ def problems(gpus: Sequence[Gpu], facts: Mapping) -> tuple[list[str], list[str]]
         if there[:1] != wanted[:1] or there < wanted:
             have = ".".join(map(str, there)) or "none that loads"
             forbids.append(
-                f"TensorFlow was built for cuDNN {built_cudnn}, and there is {have}: "
-                "`make setup GPU=1` installs the right one"
+                f"TensorFlow was built for cuDNN {built_cudnn}, but this machine has "
+                f"{have}: `make setup GPU=1` installs the right one"
             )
     return list(dict.fromkeys(forbids)), list(dict.fromkeys(limits))
 
