@@ -52,19 +52,21 @@ def all_reduce(message):
 
 def measured(message):
     """Seconds that an all-reduce of this message takes."""
-    # TODO: Task A: Warm up. In the first rounds, connections are made and memory is
-    # found: they don't count.
+    # TODO: Task A: Warm up. The first rounds also make connections and get memory, so
+    # run some rounds that are not timed.
 
-    # TODO: Task B: Start together. Who is early would measure how late the others are.
-    # An all-reduce of one number is a barrier: it ends when all have come.
+    # TODO: Task B: Start together. A worker that is early would also time its wait for
+    # the others. An all-reduce of one number ends only when every worker has
+    # called it, so it is a barrier.
 
     started = clock()
 
-    # TODO: Task A: Time many rounds at a time, and divide.
+    # TODO: Task A: Time many rounds together, and divide by their number.
     all_reduce(message)
     own = clock() - started
 
-    # TODO: Task B: The slowest worker counts: a training step waits for it.
+    # TODO: Task B: Return the slowest worker's time, because a training step waits for
+    # that worker.
     return own
 
 
@@ -76,17 +78,17 @@ for count in args.counts:
     message = tf.ones(count, args.dtype)
     seconds = measured(message)
 
-    # TODO: Task C: Wires carry bytes, not numbers. The bytes of a message over its time
-    # are the algorithm bandwidth.
+    # TODO: Task C: Count bytes, not numbers. The algorithm bandwidth is the bytes of a
+    # message divided by the seconds that its all-reduce takes.
     size = count
     algbw = count / seconds
 
-    # TODO: Task D: In a ring, a worker sends 2 (n - 1) / n of the bytes. Those that its
-    # wire carries in a second are the bus bandwidth.
+    # TODO: Task D: In a ring of n workers, each worker sends 2 (n - 1) / n times the
+    # bytes of the message. The bus bandwidth is what each sends per second.
     busbw = algbw
 
     row = f"{size:12}{count:11}{args.dtype:>9}{1e6 * seconds:11.1f}"
     row += f"{algbw / 1e9:10.4g}{busbw / 1e9:10.4g}"
 
-    # TODO: Task D: All know the same, so one of them prints it.
+    # TODO: Task D: All workers have the same numbers, so let one worker print them.
     print(row, flush=True)

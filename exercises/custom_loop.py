@@ -34,7 +34,8 @@ option("--seed", type=int, help="make weights and batches repeatable")
 args = parser.parse_args()
 
 devices = replica_devices(args.replicas)
-# Or a GPU rounds what it multiplies to 10 bits, and one device and many differ by that.
+# Otherwise a GPU rounds what it multiplies to 10 bits, and runs on one device and on
+# several would differ by that.
 tf.config.experimental.enable_tensor_float_32_execution(False)
 data.seed_worker(args.seed)
 dataset = data.load("auto", args.train_images)
@@ -43,8 +44,8 @@ validation = data.test_batches(dataset, args.val_batch_size)
 steps = len(dataset.x_train) // args.global_batch_size
 print(f"{len(dataset.x_train)} training images from {dataset.name}")
 
-# TODO: Task A: Mirror the variables: make the model, the optimizer and the metrics in
-# the scope of a strategy with a replica on each of the devices.
+# TODO: Task A: Mirror the variables. Make the model, the optimizer and the metrics in
+# the scope of a strategy that has a replica on each device.
 strategy = tf.distribute.get_strategy()
 model = networks.small_cnn((28, 28, 1))
 optimizer = tf.keras.optimizers.SGD(args.base_lr, momentum=0.9)
@@ -52,7 +53,7 @@ optimizer.build(model.trainable_variables)
 val_loss = tf.keras.metrics.CategoricalCrossentropy()
 val_accuracy = tf.keras.metrics.CategoricalAccuracy()
 
-# TODO: Task B: Deal each global batch out to the replicas.
+# TODO: Task B: Let the strategy split each global batch among the replicas.
 batches = iter(train)
 validation_set = validation
 
@@ -60,8 +61,8 @@ validation_set = validation
 def step_loss(per_image):
     """What a replica minimises: from the losses of its images, float32 (images,)."""
 
-    # TODO: Task C: Divide by the images of the global batch, not by those of this
-    # replica: the gradients of the replicas are added up, not averaged.
+    # TODO: Task C: Divide the sum of the losses by the number of images in the global
+    # batch, because the gradients of the replicas will be added up, not averaged.
     return tf.reduce_mean(per_image)
 
 
@@ -81,7 +82,7 @@ def train_step(batch):
 def train_all(batch):
     """One step on all replicas; returns the loss of the global batch."""
 
-    # TODO: Task B: Run the step on every replica, and add up what they return.
+    # TODO: Task B: Run the step on every replica, and add up what the replicas return.
     return train_step(batch)
 
 
@@ -113,9 +114,10 @@ def validate():
     for batch in validation_set:
         means.append(validate_batch(batch))
 
-    # TODO: Task D: Every image counts once. The last batch is smaller, and some replica
-    # may get nothing of it, so a mean of means is wrong, or not a number. Metrics that
-    # were made in the scope add up images over batches and replicas.
+    # TODO: Task D: Count every image once. The last batch is smaller, and some replicas
+    # may get no image of it, so a mean of means is wrong, or not a number.
+    # Metrics that were made in the scope add up images over all batches and
+    # replicas.
     loss, accuracy = tf.reduce_mean(means, axis=0).numpy()
 
     return float(loss), float(accuracy)

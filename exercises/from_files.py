@@ -63,7 +63,7 @@ records = names.interleave(tf.data.TFRecordDataset, cycle_length=4)
 # TODO: Task A: With fewer files than workers, some worker would have no file. In that
 # case every worker reads all files, and takes every Nth record instead.
 
-# Keep them in memory as they come: as bytes, and before anything random.
+# Keep the records in memory as bytes, before anything random is done to them.
 records = records.cache()
 own_images = int(records.reduce(0, lambda count, _: count + 1))
 

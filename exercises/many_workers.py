@@ -10,7 +10,7 @@ All of them run this program. The trained network is kept once, by the chief.
 import argparse
 import os
 
-# TODO: Task E: Import `tempfile`, for folders that are gone after use.
+# TODO: Task E: Import `tempfile`, which makes folders that delete themselves after use.
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
 
@@ -30,22 +30,23 @@ option("--lr", type=float, default=0.02, help="learning rate")
 option("--train-images", type=int, help="take so many")
 args = parser.parse_args()
 
-# NVIDIA's NCCL between GPUs, else a ring. AUTO would be the ring on GPUs, too.
+# Between GPUs, NVIDIA's NCCL; otherwise a ring. AUTO would take the ring on GPUs, too.
 gpus = tf.config.list_physical_devices("GPU")
 ways = tf.distribute.experimental.CommunicationImplementation
 communication = tf.distribute.experimental.CommunicationOptions(
     implementation=ways.NCCL if gpus else ways.RING
 )
 
-# TODO: Task A: Find the others: TF_CONFIG says where they are. The strategy starts a
-# server for them, so it must be made before TensorFlow computes anything.
+# TODO: Task A: Make the strategy. It reads TF_CONFIG to find the other workers, and
+# starts a server for them, so it must be made before TensorFlow computes
+# anything.
 strategy = tf.distribute.get_strategy()
 
 workers = strategy.num_replicas_in_sync
 print(f"{workers} worker(s) in step")
 
-# TODO: Task C: The strategy splits each batch among all workers. Make it so large that
-# each of them gets as many images as one worker alone got.
+# TODO: Task C: The strategy splits each batch among all workers. Make the batch so
+# large that each worker gets as many images as a single worker got.
 global_batch = args.batch_size
 
 dataset = data.load("auto", args.train_images)
@@ -55,23 +56,24 @@ def prepare(images, labels):
     return data.standardise(images, dataset), tf.one_hot(labels, 10)
 
 
-# TODO: Task D: Every worker has all images, and takes its part of each batch. So they
-# need one order, new in each epoch. And name the policy by which they take: DATA.
+# TODO: Task D: Every worker has all images and takes its share of each batch, so all
+# workers need the same order, a new one in each epoch. Name the policy by which
+# they share: DATA.
 train = tf.data.Dataset.from_tensor_slices((dataset.x_train, dataset.y_train))
 train = train.shuffle(len(dataset.x_train))
 train = train.batch(global_batch, drop_remainder=True).map(prepare).prefetch(2)
 
-# TODO: Task B: Make and compile the model where the strategy sees it, so that all
-# workers begin with the same weights, and add up their gradients.
+# TODO: Task B: Make and compile the model in the strategy's scope, so that all workers
+# begin with the same weights and add up their gradients.
 model = networks.tiny()
 optimizer = tf.keras.optimizers.SGD(args.lr, momentum=0.9)
 model.compile(optimizer, "categorical_crossentropy", metrics=["accuracy"])
 
 model.fit(train, epochs=args.epochs, verbose=2)
 
-# TODO: Task E: Keep one copy. All workers must save, as the averages that batch
-# normalisation has on each are put together. Only the chief, worker 0, keeps its
-# file. (Without a cluster, task_id is None.)
+# TODO: Task E: Keep one copy. All workers must call save, because saving averages what
+# batch normalization has counted on each worker. Only the chief, worker 0, keeps
+# its file. Without a cluster, task_id is None.
 model.save(args.model)
 
 print(f"{len(dataset.x_train)} images from {dataset.name}")

@@ -38,18 +38,18 @@ args = parser.parse_args()
 devices = replica_devices(args.replicas)
 args.width = args.width or (10 if devices[0].startswith("GPU") else 1)
 
-# TODO: Task A: Keep a replica of the model on each of the devices.
+# TODO: Task A: Make a strategy that keeps a replica of the model on each device.
 strategy = tf.distribute.get_strategy()
 
 replicas = strategy.num_replicas_in_sync
 print(f"{replicas} replica(s) on {', '.join(devices)}")
 
-# TODO: Task C: The strategy deals one batch out to all replicas. Make it large enough
-# for each of them to get as many images as one device got.
+# TODO: Task C: The strategy splits each batch among all replicas. Make the batch so
+# large that each replica gets as many images as one device got.
 global_batch = args.batch_size
 
-# TODO: Task D: Let the learning rate grow with the batch. A larger batch means fewer
-# steps, and its gradient is less noisy, so each step may be longer.
+# TODO: Task D: Multiply the learning rate by the number of replicas. A larger batch
+# means fewer steps, and its gradient is less noisy, so each step may be longer.
 learning_rate = args.base_lr
 
 data.seed_worker(args.seed)
@@ -57,7 +57,7 @@ if args.data == "cifar10":
     dataset = data.load_cifar10("auto", args.train_images)
 else:
     dataset = data.load("auto", args.train_images)
-    # Half of its test images choose the best epoch, the other half test it.
+    # One half of CIFAR-10's test images chooses the best epoch, the other tests it.
     images, labels = dataset.x_test, dataset.y_test
     dataset = replace(
         dataset,
@@ -77,8 +77,8 @@ def network():
     return networks.wide_resnet(args.width)
 
 
-# TODO: Task B: Make the variables where the strategy sees it: those of the model, of
-# the optimizer and of the metrics. Each replica then has a copy of each.
+# TODO: Task B: Make the variables of the model, of the optimizer and of the metrics in
+# the strategy's scope. Each replica then has a copy of each variable.
 model = network()
 model.compile(
     optimizer=tf.keras.optimizers.SGD(learning_rate, momentum=0.9),
@@ -88,7 +88,8 @@ model.compile(
 
 
 history = logs.claim(args.log_dir, "history.csv")
-# Without .h5 at the end, TensorFlow's own format: it knows mirrored variables.
+# Without .h5 at the end this is TensorFlow's own format, which can store mirrored
+# variables.
 best = str(Path(history).with_name("best_epoch"))
 trained = model.fit(
     train,

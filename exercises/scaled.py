@@ -24,7 +24,7 @@ if gpus:
     gpu = gpus[0] if len(gpus) == 1 else gpus[hvd.local_rank()]
     tf.config.set_visible_devices(gpu, "GPU")
     tf.config.experimental.set_memory_growth(gpu, True)
-# Or a GPU rounds what it multiplies to 10 bits, and may recognise other images.
+# Otherwise a GPU rounds what it multiplies to 10 bits, and may recognize other images.
 tf.config.experimental.enable_tensor_float_32_execution(False)
 
 parser = argparse.ArgumentParser(
@@ -57,12 +57,13 @@ steps = len(dataset.x_train) // args.batch_size // workers
 if verbose:
     print(f"{len(dataset.x_train)} training images from {dataset.name}")
 
-# TODO: Task A: Let the learning rate grow with the batch. N workers leave an Nth of the
-# steps, with N times as many images in each: make each step N times as long.
+# TODO: Task A: Scale the learning rate. With N workers an epoch has an Nth of the
+# steps, and each step has N times as many images, so make each step N times as
+# long.
 full_lr = args.base_lr
 
 # TODO: Task C: Validate on every image once. Each of N workers takes every Nth image,
-# from the one with the number of its rank on; nothing is drawn at random.
+# beginning with the one whose number is its rank. Nothing is drawn at random.
 val_steps = -(-len(dataset.x_val) // args.val_batch_size)  # rounded up
 validation_steps = 3 * val_steps // workers
 validation = data.validation_batches(dataset, args.val_batch_size, args.seed)
@@ -98,9 +99,10 @@ class StopAtAccuracy(tf.keras.callbacks.Callback):
 
 def learning_rate(update):
     """The learning rate of an update of the weights; they are numbered from 0."""
-    # TODO: Task B: Warm up. The gradients of new weights are large and soon point
-    # elsewhere: grow evenly from the base rate to the full one, in as many epochs as
-    # --warmup-epochs says, of `steps` updates each; 0 epochs are no warm-up.
+    # TODO: Task B: Warm up. The gradients of new weights are large and soon change
+    # their direction. So let the learning rate grow evenly from the base rate to
+    # the full one, over --warmup-epochs epochs of `steps` updates each. 0 means
+    # no warm-up.
     return full_lr
 
 
@@ -119,8 +121,9 @@ class NoteLearningRate(tf.keras.callbacks.Callback):
         logs["learning_rate"] = float(self.model.optimizer.learning_rate)
 
 
-# TODO: Task C: Let a worker's metrics weigh as much as it has images. The mean that
-# MetricAverageCallback takes is unweighted; of equal numbers it is the same again.
+# TODO: Task C: Weight each worker's metrics by its number of images.
+# MetricAverageCallback takes a mean without weights. After this callback all
+# workers have the same numbers, so that mean no longer changes them.
 
 
 callbacks = [
@@ -129,7 +132,7 @@ callbacks = [
     AverageStatistics(),
 ]
 
-# TODO: Task C: Append your callback here, before anything reads the metrics.
+# TODO: Task C: Append your callback here, before any other callback reads the metrics.
 
 callbacks.append(hvd.callbacks.MetricAverageCallback())
 callbacks.append(Stopwatch(steps * args.batch_size * workers))
@@ -140,8 +143,8 @@ if verbose:
         tf.keras.callbacks.CSVLogger(logs.claim(args.log_dir, "history.csv"))
     )
 
-# Where --checkpoint names a folder, rank 0 keeps weights and optimizer state in it
-# after each epoch. Lesson 20 asks why in this way; here it is done.
+# If --checkpoint names a folder, rank 0 saves weights and optimizer state in it after
+# each epoch. Lesson 20 explains why this is the right way.
 if args.checkpoint and hvd.rank() == 0:
     kept = tf.train.Checkpoint(model=model, optimizer=optimizer)
     manager = tf.train.CheckpointManager(kept, args.checkpoint, max_to_keep=1)

@@ -28,14 +28,14 @@ option("--lr", type=float, default=0.02, help="learning rate")
 option("--train-images", type=int, help="take so many")
 args = parser.parse_args()
 
-# A step that waits for weights from another task holds a thread of a server.
+# A step that waits for weights from another task keeps a thread of a server busy.
 threads = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=8)
 
-# TODO: Task A: Find out the role of this process. A worker or a ps starts a server for
-# the others and stays there, to be told what to do; the chief goes on.
+# TODO: Task A: Find out the role of this process. A worker or a ps starts a server, and
+# waits there for work until the training ends. The chief goes on.
 
-# TODO: Task B: Let the servers hold the variables. Cut large ones, into parts of 100 kB
-# at least, so that all servers have their share of the load.
+# TODO: Task B: Keep the variables on the parameter servers. Cut large variables into
+# parts of at least 100 kB, so that every server has its share of the load.
 strategy = tf.distribute.get_strategy()
 
 dataset = data.load("auto", args.train_images)
@@ -75,13 +75,13 @@ def step(iterator):
     return strategy.run(compute, next(iterator))
 
 
-# TODO: Task C: The chief has no batches: each worker makes its own. A coordinator tells
-# them how.
+# TODO: Task C: Make the batches on the workers, not on the chief. A coordinator sends
+# each worker the function that makes them.
 iterator = iter(batches())
 
 for epoch in range(args.epochs):
-    # TODO: Task D: Hand out all steps of the epoch, for whichever worker is free. Wait
-    # until they are done, and fetch what they returned.
+    # TODO: Task D: Schedule all steps of the epoch; whichever worker is free takes the
+    # next. Wait until all are done, and fetch what they returned.
     losses = [step(iterator) for _ in range(args.steps)]
 
     print(f"Epoch {epoch + 1}/{args.epochs}: loss {sum(losses) / args.steps:.4f}")

@@ -49,7 +49,7 @@ args = parser.parse_args()
 data.seed_worker(args.seed)
 dataset = data.load(args.data, args.train_images)
 optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(momentum=0.9))
-# Without dropout, because the state of its random numbers is in no checkpoint.
+# No dropout, because a checkpoint doesn't hold the state of its random numbers.
 model = networks.wide_resnet(args.width, args.wd, dropout=0.0)
 model.compile(
     optimizer=optimizer,
@@ -59,13 +59,13 @@ model.compile(
 optimizer.build(model.trainable_variables)  # its state is there before the first batch
 epochs_done = 0
 
-# TODO: Task A: Say what a checkpoint holds: all that training changes.
+# TODO: Task A: Name what a checkpoint holds: everything that training changes.
 
 
 def keep_checkpoint():
     """Keep a checkpoint of the epochs that are done, as one of the newest three."""
-    # TODO: Task A: Only rank 0 writes, because all workers have the same. The manager
-    # deletes the oldest checkpoint when the new one is complete.
+    # TODO: Task A: Let only rank 0 write, because all workers have the same weights.
+    # The manager deletes the oldest checkpoint when the new one is complete.
     pass
 
 
@@ -77,17 +77,18 @@ def restore_newest():
     """
     paths = survival.newest_first(args.checkpoint)
 
-    # TODO: Task B: Try them, one by one, until one is complete: all of it can be read,
-    # and it fits. Name each that isn't.
+    # TODO: Task B: Try the checkpoints one by one, the newest first, until one is
+    # complete: all of it can be read, and it fits the model. Print the name of
+    # each that isn't.
 
     if paths:
         raise SystemExit(f"None of {len(paths)} checkpoints is whole: {paths}")
     return 0
 
 
-# TODO: Task B: Go on from there. Only rank 0 reads.
+# TODO: Task B: Go on from the newest checkpoint. Only rank 0 reads it.
 
-# TODO: Task D: Have a copy of the state in memory, to go back to when a worker dies.
+# TODO: Task D: Keep a copy of the state in memory, to go back to when a worker dies.
 state = argparse.Namespace(epoch=epochs_done, images=0)
 
 
@@ -98,7 +99,7 @@ class Progress(tf.keras.callbacks.Callback):
         state.images += args.batch_size * hvd.size()
 
     def on_epoch_end(self, epoch, logs=None):
-        # Another epoch has its images in another order: end this call of fit.
+        # The next epoch has its images in another order, so end this call of fit.
         self.model.stop_training = True
 
 
@@ -115,8 +116,8 @@ class AverageStatistics(tf.keras.callbacks.Callback):
 
 def train(state):
     """Train from where `state` is to the last epoch."""
-    # TODO: Task C: Begin where rank 0 is, before the first batch: with its epoch, its
-    # weights, and its optimizer's state.
+    # TODO: Task C: Before the first batch, take over from rank 0 its epoch, its weights
+    # and the state of its optimizer.
     hvd_tf.broadcast_variables(model.variables, root_rank=0)
 
     optimizer.learning_rate = args.base_lr * hvd.size()
@@ -128,8 +129,8 @@ def train(state):
         record,
     ]
 
-    # TODO: Task D: Commit the state to that copy now and then: what was done since the
-    # last commit is lost with a worker. It is the last of all callbacks, because
+    # TODO: Task D: Commit the state to that copy now and then. When a worker dies, all
+    # work since the last commit is lost. This callback is the last one, because
     # it raises an exception when hosts have come or gone.
 
     worker = hvd.rank(), hvd.size()
@@ -152,6 +153,6 @@ def train(state):
         keep_checkpoint()
 
 
-# TODO: Task D: When a worker has died or come, let Horovod go back to the last commit,
-# give all workers the state of rank 0, and call `train` again.
+# TODO: Task D: When a worker has died or joined, let Horovod go back to the last
+# commit, give all workers the state of rank 0, and call `train` again.
 train(state)

@@ -9,24 +9,25 @@ is left to do: to move it to Keras 3 with JAX, for which `make jax` makes .venv-
 import argparse
 import os
 
-# TODO: Task A: Choose what Keras computes with: JAX. That is read while Keras is
+# TODO: Task A: Choose JAX as the backend of Keras. Keras reads this variable when it is
 # imported.
 os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
 
-# TODO: Task B: Ask for two devices. There are no workers any more: one process has all
-# devices of its machine. Without GPUs, XLA, JAX's compiler, makes them of the
-# processor, if a flag says how many before JAX starts.
+# TODO: Task B: Ask for two devices. There are no workers any more, because one process
+# has all devices of its machine. Without GPUs, JAX's compiler XLA divides the
+# processor into as many devices as this flag says. Set it before JAX starts.
 
-# TODO: Task A: Import Keras as a package of its own, and JAX; there is no TensorFlow
-# here.
+# TODO: Task A: Import JAX, and Keras as a package of its own. This program needs no
+# TensorFlow.
 import horovod.tensorflow.keras as hvd
 import tensorflow as tf
 from tensorflow import keras
 
 from utils import data, logs
 
-# TODO: Task A: Ask JAX who this process is, of how many: on one machine, 0 of 1. Nobody
-# has to be met, and no GPU to be pinned.
+# TODO: Task A: Ask JAX for the number of this process and for how many there are: on
+# one machine, 0 and 1. No other process has to be found, and no GPU has to be
+# pinned.
 hvd.init()
 gpus = tf.config.list_physical_devices("GPU")
 if gpus:
@@ -59,8 +60,8 @@ def own(images, labels):
     return images.astype("float32"), labels[rank:count:size]
 
 
-# TODO: Task C: Spread batches over all devices, with a copy of each variable on every
-# one. Keras heeds that where variables are made.
+# TODO: Task C: Split each batch among all devices, and keep a copy of each variable on
+# every device. Keras applies this when it makes the variables.
 
 model = keras.Sequential(
     [
@@ -71,13 +72,14 @@ model = keras.Sequential(
     ]
 )
 
-# TODO: Task D: `fit` takes what all devices of this process train on in a step; and the
-# rate grows with the devices, not with the processes.
+# TODO: Task D: Give `fit` batches that are large enough for all devices of this
+# process, and let the learning rate grow with the devices, not with the
+# processes.
 batch = args.batch_size
 rate = args.base_lr * size
 
-# TODO: Task A: Leave the optimizer as it is. What the devices compute is one program,
-# which adds up their gradients.
+# TODO: Task A: Don't wrap the optimizer. All devices run one compiled program, which
+# adds up their gradients.
 optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(rate, momentum=0.9))
 
 model.compile(
@@ -86,8 +88,8 @@ model.compile(
     metrics=["accuracy"],
 )
 
-# TODO: Task A: Leave out what made workers agree: nothing is left to broadcast or to
-# average.
+# TODO: Task A: Leave out Horovod's callbacks. One process has nothing to broadcast and
+# nothing to average.
 callbacks = [
     hvd.callbacks.BroadcastGlobalVariablesCallback(0),
     hvd.callbacks.MetricAverageCallback(),

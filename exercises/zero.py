@@ -60,13 +60,13 @@ hvd.broadcast_variables(weights, root_rank=0)
 sizes = [int(tf.size(w)) for w in weights]
 count = sum(sizes)
 
-# TODO: Task A: Make it divisible. All numbers of the weights are laid into one row,
-# which is cut into as many parts of equal length as there are workers. Zeros fill
-# up its end.
+# TODO: Task A: Make the row divisible. All weights are laid into one row of numbers,
+# which is cut into one part per worker, all of the same length. Zeros fill up its
+# end.
 filled = count
 
-# TODO: Task B: Take a part of your own: where in the row does this worker's part begin,
-# and how long is it?
+# TODO: Task B: Take this worker's part of the row: say where in the row it begins, and
+# how long it is.
 begin, length = 0, filled
 
 
@@ -91,14 +91,14 @@ for step, (images, labels) in enumerate(batches.take(args.steps), 1):
         loss = loss_of(labels, guesses)
     gradients = tape.gradient(loss, weights)
 
-    # TODO: Task C: Reduce-scatter. No worker needs all of the averaged gradient: let
-    # each receive only the part that it updates.
+    # TODO: Task C: Reduce-scatter. No worker needs the whole averaged gradient, so let
+    # each worker receive only the part that it updates.
     gradient = hvd.allreduce(in_a_row(gradients))[begin : begin + length]
 
     optimizer.apply_gradients([(gradient, own)])
 
-    # TODO: Task D: All-gather. The new numbers of the other parts are with the other
-    # workers, so collect them.
+    # TODO: Task D: All-gather. The other workers have updated the other parts of the
+    # row, so collect them.
     row = tf.concat([row[:begin], own, row[begin + length :]], axis=0)
 
     assign(row)
