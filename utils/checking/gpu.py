@@ -175,14 +175,15 @@ def problems(gpus: Sequence[Gpu], facts: Mapping) -> tuple[list[str], list[str]]
             )
             if gpu.capability >= (10, 0):
                 limits.append(
-                    "on GPUs as new as this one, compiling has been reported to fail with "
-                    f"CUDA_ERROR_INVALID_PTX (tensorflow#101746); {ON_CORES}"
+                    "on GPUs as new as this one, compiling has been reported to fail "
+                    f"with CUDA_ERROR_INVALID_PTX (tensorflow#101746); {ON_CORES}"
                 )
         library = of_library(facts.get("cudnn") or 0)
         if library >= CUDNN_WITHOUT_VOLTA and gpu.capability < (7, 5):
             forbids.append(
                 f"cuDNN {'.'.join(map(str, library))} has no kernels for compute "
-                f"capability {capability}, only from 7.5 on: use a newer GPU; {ON_CORES}"
+                f"capability {capability}, only from 7.5 on: use a newer GPU; "
+                f"{ON_CORES}"
             )
         driver = least_driver(cuda, how == "compiled") if cuda else ()
         if gpu.driver < driver:
