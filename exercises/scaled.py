@@ -80,7 +80,7 @@ model.compile(
 class AverageStatistics(tf.keras.callbacks.Callback):
     """Before validation, give every worker the mean of all running statistics.
 
-    Each worker's batch normalisation has seen that worker's images only. The statistics
+    Each worker's batch normalization has seen that worker's images only. The statistics
     are no weights: no gradient is averaged for them.
     """
 

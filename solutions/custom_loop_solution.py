@@ -68,7 +68,7 @@ validation_set = strategy.experimental_distribute_dataset(validation)
 
 
 def step_loss(per_image):
-    """What a replica minimises: from the losses of its images, float32 (images,)."""
+    """What a replica minimizes: from the losses of its images, float32 (images,)."""
 
     # Task C: Divide the sum of the losses by the number of images in the global
     # batch, because the gradients of the replicas will be added up, not averaged.

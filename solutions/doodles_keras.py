@@ -1,4 +1,4 @@
-"""Recognise doodles with Horovod and Keras: a model solution of the capstone.
+"""Recognize doodles with Horovod and Keras: a model solution of the capstone.
 
     mpirun -np 2 python solutions/doodles_keras.py
     course run -np 2 solutions/doodles_keras.py -- --images 8000

@@ -1,4 +1,4 @@
-"""Recognise doodles with a loop of your own: the other model solution of the capstone.
+"""Recognize doodles with a loop of your own: the other model solution of the capstone.
 
     python solutions/doodles_loop.py --replicas 2
     course run -np 1 solutions/doodles_loop.py -- --replicas 2 --images 8000
@@ -86,7 +86,7 @@ def train_all(batch):
 
 
 def validation_accuracy():
-    """The share of the validation images that are recognised."""
+    """The share of the validation images that are recognized."""
     images = data.standardise(dataset.x_val, dataset)
     found = model(images, training=False).numpy().argmax(1)
     return (found == dataset.y_val).mean()

@@ -154,7 +154,7 @@ if args.keep_seen:  # of the first epoch
 weights = b"".join(weight.tobytes() for weight in model.get_weights())
 print(f"Weights at the end: {hashlib.sha256(weights).hexdigest()[:16]}")
 
-# All workers save, at the same time: what batch normalisation and metrics keep is
+# All workers save, at the same time: what batch normalization and metrics keep is
 # averaged over the workers when it is read, and that needs all of them. With Horovod,
 # rank 0 saves alone. The others' files are thrown away.
 own = folder if task.is_chief else Path(tempfile.mkdtemp())

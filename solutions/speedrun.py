@@ -37,7 +37,7 @@ option(
     "--label-smoothing", type=float, default=0.1, help="part of a label that all share"
 )
 option("--flips", type=float, default=0.0, help="how often an image is mirrored")
-option("--normalise", type=int, default=1, help="0: no batch normalisation")
+option("--normalise", type=int, default=1, help="0: no batch normalization")
 args = parser.parse_args()
 
 tf.config.set_visible_devices([], "GPU")  # it is a race of cores
@@ -48,7 +48,7 @@ tf.keras.utils.set_random_seed(args.seed)
 
 
 def normalised(layer):
-    """The layer, batch normalisation, and ReLU."""
+    """The layer, batch normalization, and ReLU."""
     batch_norm = [tf.keras.layers.BatchNormalization(momentum=0.9)] * args.normalise
     return [layer, *batch_norm, tf.keras.layers.ReLU()]
 
@@ -110,7 +110,7 @@ for step in range(steps):
     optimizer.learning_rate.assign(learning_rate(step))
     loss = train_step(order[step, rank], mirrored[step, rank])
 
-# Each worker's batch normalisation has seen that worker's images only.
+# Each worker's batch normalization has seen that worker's images only.
 for statistic in model.non_trainable_variables:
     statistic.assign(hvd.allreduce(statistic))
 if rank == 0:

@@ -262,7 +262,7 @@ def test_without_a_network_there_are_garments_in_colour_and_they_are_announced(
     capfd,
 ):
     dataset = data.load_cifar10("auto", train_images=100)
-    assert dataset.name == "a sample of Fashion-MNIST in colour"
+    assert dataset.name == "a sample of Fashion-MNIST in color"
     sizes = len(dataset.x_train), len(dataset.x_val), len(dataset.x_test)
     assert sizes == (100, 500, 20)
     assert dataset.classes == data.CLASSES
@@ -291,7 +291,7 @@ def test_garments_in_colour_repeat_and_are_those_of_the_sample():
             assert np.abs(garment[:, channel] - colour * shade).max() < 4
 
 
-# --- Pipelines in colour -------------------------------------------------------------
+# --- Pipelines in color -------------------------------------------------------------
 
 
 def test_batches_are_coloured_and_validation_images_are_not_test_images(sample):

@@ -716,7 +716,7 @@ def test_flips_and_shifts_are_equally_likely_and_independent():
     np.add.at(counts, (flips.astype(int), down + 5, right + 5), 1)
     # Pearson's chi-square with 241 degrees of freedom: 241 expected, deviation 22.
     assert np.square(counts - 40).sum() / 40 < 241 + 4 * 22
-    # And in time: neighbours in a pass are not moved alike.
+    # And in time: neighbors in a pass are not moved alike.
     for values in (flips.astype(float), down, right):
         assert abs(np.corrcoef(values[:-1], values[1:])[0, 1]) < 0.04
 

@@ -141,14 +141,14 @@ def test_a_sample_reads_no_further_than_it_must():
     assert doodles.sample("sun", FEW, read) == (drawings, read)
 
 
-def test_only_recognised_drawings_are_taken():
+def test_only_recognized_drawings_are_taken():
     read = lines("sun", 200)
     entries = [json.loads(line) for line in read]
-    unrecognised = [entry["drawing"] for entry in entries if not entry["recognized"]]
-    assert 5 < len(unrecognised) < 40
+    unrecognized = [entry["drawing"] for entry in entries if not entry["recognized"]]
+    assert 5 < len(unrecognized) < 40
     by_side, _ = doodles.sample("sun", {"train": 90, "val": 5, "test": 20}, read)
     drawings = [drawing for part in by_side.values() for drawing in part]
-    assert not any(drawing in unrecognised for drawing in drawings)
+    assert not any(drawing in unrecognized for drawing in drawings)
 
 
 # --- Held out ------------------------------------------------------------------------
@@ -226,7 +226,7 @@ def test_a_larger_sample_is_fetched_again(place, capfd):
     large = doodles.load("real", 900, PAIR)
     assert np.array_equal(large.x_test, small.x_test)
     assert len(place.asked) == 4
-    assert "has too few recognised drawings" in capfd.readouterr().err
+    assert "has too few recognized drawings" in capfd.readouterr().err
 
 
 def test_any_published_class_may_be_named_but_the_sample_has_ten(place):
@@ -278,7 +278,7 @@ def test_course_data_may_hold_them(course_data, place):
     with pytest.raises(CourseError, match=r"Quick, Draw!:\n  sun.ndjson is missing"):
         doodles.load("auto", 20, PAIR)
     (course_data / "sun.ndjson").write_bytes(b"\n".join(lines("sun", 50)))
-    with pytest.raises(CourseError, match=r"sun.ndjson has too few recognised"):
+    with pytest.raises(CourseError, match=r"sun.ndjson has too few recognized"):
         doodles.load("auto", 20, PAIR)
     assert place.asked == []
 

@@ -413,13 +413,13 @@ def test_it_can_end_only_itself(folder, victim):
     needs("processes")
     # As the same user, where we may choose: then only the numbers protect it.
     user = {"user": sandbox.UNPRIVILEGED} if os.geteuid() == 0 else {}
-    with subprocess.Popen(["sleep", "20"], **user) as neighbour:
+    with subprocess.Popen(["sleep", "20"], **user) as neighbor:
         code = f"import os; print('first', flush=True); os.kill({victim}, 9)"
         ended = python(folder, code)
         assert ended.output.startswith("first")
         assert ended.status != supervise.TIMED_OUT
-        assert neighbour.poll() is None
-        neighbour.kill()
+        assert neighbor.poll() is None
+        neighbor.kill()
 
 
 def test_a_loopback_of_its_own_works(folder):

@@ -95,7 +95,7 @@ def conv(x, filters, size):
 
 
 def cbr(x, filters):
-    """Convolution, batch normalisation, ReLU."""
+    """Convolution, batch normalization, ReLU."""
     x = conv(x, filters, 3)
     # Of the whole batch: for XLA there is one, wherever its parts are.
     x = keras.layers.BatchNormalization(momentum=0.9)(x)

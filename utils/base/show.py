@@ -32,7 +32,7 @@ def marked(text: str) -> str:
 
 @dataclass(frozen=True)
 class Code:
-    """A text with its syntax in colour. summary: a notebook hides it behind that.
+    """A text with its syntax in color. summary: a notebook hides it behind that.
 
     IPython.display.Code would bring a style sheet of 80 lines with each text.
     """

@@ -103,7 +103,7 @@ def kind_of(script: Path) -> str:
     what is not watched.
     """
     names: set[str] = set()
-    for path in _with_neighbours(script):
+    for path in _with_neighbors(script):
         for node in ast.walk(programs.parse_program(path)):
             if isinstance(node, ast.Import):
                 names |= {alias.name.split(".")[0] for alias in node.names}
@@ -138,7 +138,7 @@ DIVIDING = {"compute_average_loss", "scale_regularization_loss", "divide", "true
 
 def _divides(script: Path) -> bool:
     """Is anything divided, perhaps by the number of workers, or by what hangs on it?"""
-    for path in _with_neighbours(script):
+    for path in _with_neighbors(script):
         nodes = list(ast.walk(programs.parse_program(path)))
         named = {
             target.id
@@ -167,7 +167,7 @@ def _words(tree: ast.AST) -> set[str]:
     }
 
 
-def _with_neighbours(script: Path) -> list[Path]:
+def _with_neighbors(script: Path) -> list[Path]:
     """The program, and the modules of its folder that it imports, directly or not."""
     found, wanted = [], [script]
     while wanted:

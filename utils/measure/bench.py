@@ -352,7 +352,7 @@ def _seconds(*words: str) -> float:
 # Where the time of a step goes: part -> the operations in it, by their first letters.
 PARTS = {
     "convolutions": ("Conv2D",),
-    "batch normalisation": ("FusedBatchNorm",),
+    "batch normalization": ("FusedBatchNorm",),
     "dropout: random numbers, and choosing by them": (
         "RandomUniform",
         "GreaterEqual",

@@ -57,7 +57,7 @@ TITLES = {
 }
 # Of the ways with a process for each worker; the others have one process in all.
 LAUNCHERS = {"horovod": "mpirun", "ring": "mpirun", "multi_worker": "tasks"}
-# The small network has no batch normalisation; what that of the other does is said.
+# The small network has no batch normalization; what that of the other does is said.
 NETWORKS = {
     ("small", "own"): "small",
     ("wide_resnet", "own"): "WideResNet",
@@ -91,7 +91,7 @@ class Row:
     """How far a way of training led away from the single device's weights.
 
     weights: the largest difference of a trained weight, on any worker. moving: likewise
-    of the moving averages of batch normalisation; None without. apart: the largest
+    of the moving averages of batch normalization; None without. apart: the largest
     difference between two workers' moving averages. moved: how far ten steps moved a
     weight at most, on the single device.
     """

@@ -397,7 +397,7 @@ def three_rounds(
 ) -> np.ndarray:
     """What workers take the accuracy for that share three rounds of random validation.
 
-    right: bool (images,), which the network recognises. Each worker draws 3/N of them,
+    right: bool (images,), which the network recognizes. Each worker draws 3/N of them,
     pass by pass, on its own, and the mean is taken. Returns float (repeats,).
     """
     random = np.random.default_rng(seed)

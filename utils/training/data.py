@@ -109,7 +109,7 @@ def load_cifar10(choice: str = "auto", train_images: int | None = None) -> Datas
     """CIFAR-10: 50,000 images to train on, 500 to validate on and 9,500 to test on.
 
     Those to validate on are the first 50 of every class of the test images. `choice`
-    is as for `load`; the sample are 6,400 garments in colour, and 570 to test on. So
+    is as for `load`; the sample are 6,400 garments in color, and 570 to test on. So
     many `train_images` come with a fifth as many to test on, else as for `load`.
 
     Raises CourseError as `load` does.
@@ -217,7 +217,7 @@ def _cifar10_arrays(
     if arrays:
         sample = "a sample of " if fetch.cifar10_sample() else ""
         return f"{sample}CIFAR-10", arrays, CIFAR10_CLASSES
-    name = "a sample of Fashion-MNIST in colour"
+    name = "a sample of Fashion-MNIST in color"
     notice(
         f"this is {name}, not CIFAR-10, {why}. For the real data connect to the "
         "network and use --data real, or set COURSE_DATA to a folder that holds "
@@ -444,14 +444,14 @@ def flip_and_shift(
     import tensorflow as tf
 
     size = images.shape[1]
-    margin, colours = [SHIFT, SHIFT], list(range(3, len(images.shape)))
-    padded = tf.pad(images, [[0, 0], margin, margin, *([0, 0] for _ in colours)])
+    margin, colors = [SHIFT, SHIFT], list(range(3, len(images.shape)))
+    padded = tf.pad(images, [[0, 0], margin, margin, *([0, 0] for _ in colors)])
     rows = tf.range(size) + SHIFT - shifts[:, :1]
     columns = tf.range(size) + SHIFT - shifts[:, 1:]
     mirrored = size + 2 * SHIFT - 1 - columns
     columns = tf.where(flips[:, None], mirrored, columns)
     # Columns are picked as rows of the transposed images: many times faster.
-    transposed = [0, 2, 1, *colours]
+    transposed = [0, 2, 1, *colors]
     picked = tf.transpose(tf.gather(padded, rows, batch_dims=1), transposed)
     return tf.transpose(tf.gather(picked, columns, batch_dims=1), transposed)
 

@@ -81,7 +81,7 @@ def drawings(
     classes: tuple[str, ...] = CLASSES,
 ) -> tuple[str, dict[str, list[Drawing]]]:
     """The name of the data, and the strokes of what there is to train on, by class; in
-    the sample, those of the first 25 drawings that were recognised.
+    the sample, those of the first 25 drawings that were recognized.
 
     Arguments and errors are those of `load`.
     """
@@ -92,7 +92,7 @@ def drawings(
     lines, strokes = samples.strokes(), {}
     for word in classes:
         parsed = [parse(line, word) for line in lines[word]]
-        strokes[word] = [drawing for _, recognised, drawing in parsed if recognised]
+        strokes[word] = [drawing for _, recognized, drawing in parsed if recognized]
     return name, strokes
 
 
@@ -221,7 +221,7 @@ def lines_of(file: BinaryIO) -> Iterable[bytes]:
 def sample(
     word: str, wanted: dict[str, int], lines: Iterable[bytes]
 ) -> tuple[dict[str, list[Drawing]], list[bytes]]:
-    """The first recognised drawings of a class: so many for each side; and the lines
+    """The first recognized drawings of a class: so many for each side; and the lines
     that were read for them, not one more.
 
     Raises WrongFile for a line of another form, and if there are too few.
@@ -231,20 +231,20 @@ def sample(
     for number, line in enumerate(lines, 1):
         read.append(line)
         try:
-            key_id, recognised, drawing = parse(line, word)
+            key_id, recognized, drawing = parse(line, word)
         except ValueError as error:
             raise fetch.WrongFile(f"has a wrong line {number}: {error}") from None
         part = by_side[side_of(key_id)]
-        if recognised and len(part) < wanted[side_of(key_id)]:
+        if recognized and len(part) < wanted[side_of(key_id)]:
             part.append(drawing)
         if all(len(by_side[side]) == wanted[side] for side in wanted):
             return by_side, read
     has = ", ".join(f"{len(part)} for {side}" for side, part in by_side.items())
-    raise fetch.WrongFile(f"has too few recognised drawings: {has} of {wanted}")
+    raise fetch.WrongFile(f"has too few recognized drawings: {has} of {wanted}")
 
 
 def parse(line: bytes, word: str) -> tuple[str, bool, Drawing]:
-    """A line's key_id, whether the drawing was recognised as `word`, and its strokes.
+    """A line's key_id, whether the drawing was recognized as `word`, and its strokes.
 
     Raises ValueError, with a reason, for anything but a whole line of that form.
     """
@@ -254,8 +254,8 @@ def parse(line: bytes, word: str) -> tuple[str, bool, Drawing]:
         raise ValueError("it is no JSON") from None
     if not isinstance(entry, dict) or entry.get("word") != word:
         raise ValueError(f"it is not about {word!r}")
-    key_id, recognised = entry.get("key_id"), entry.get("recognized")
-    if not isinstance(key_id, str) or not isinstance(recognised, bool):
+    key_id, recognized = entry.get("key_id"), entry.get("recognized")
+    if not isinstance(key_id, str) or not isinstance(recognized, bool):
         raise ValueError("it lacks key_id or recognized")
     drawing = entry.get("drawing")
     if not isinstance(drawing, list) or not drawing:
@@ -263,7 +263,7 @@ def parse(line: bytes, word: str) -> tuple[str, bool, Drawing]:
     for stroke in drawing:
         if not _is_stroke(stroke):
             raise ValueError("a stroke is not [[x, ...], [y, ...]] within 0 to 255")
-    return key_id, recognised, drawing
+    return key_id, recognized, drawing
 
 
 def _is_stroke(stroke: object) -> bool:

@@ -41,7 +41,7 @@ class Row:
     """A score: who, how good, on how many, after how much, on what, and when."""
 
     name: str
-    accuracy: float  # the share of images that were recognised, 0 to 1
+    accuracy: float  # the share of images that were recognized, 0 to 1
     devices: int
     images: int  # that each of them trained on
     seconds: float  # spent on training
@@ -73,7 +73,7 @@ def score(
     So many `devices`, each with a worker or a replica, trained it on so many `images`
     each, counted as often as they were seen, in so many `seconds`.
 
-    Returns the share of held-out doodles that it recognises; of several workers rank 0
+    Returns the share of held-out doodles that it recognizes; of several workers rank 0
     does all this, the others get None. Raises CourseError for what can't be a score.
     """
     if not name.strip() or devices < 1 or images < 1 or not (0 < seconds < math.inf):

@@ -68,7 +68,7 @@ def wide_resnet(
 def small_cnn(
     input_shape: tuple[int, int, int] = (32, 32, 3), classes: int = 10
 ) -> "tf.keras.Model":
-    """Two convolutions and two dense layers, without dropout and batch normalisation:
+    """Two convolutions and two dense layers, without dropout and batch normalization:
     images float32 (batch, *input_shape) to probabilities (batch, classes)."""
     keras_2.choose()
     import tensorflow as tf
@@ -89,7 +89,7 @@ def small_cnn(
 
 
 def tiny() -> "tf.keras.Model":
-    """One dense layer of eight, with batch normalisation: images float32 (batch, 28,
+    """One dense layer of eight, with batch normalization: images float32 (batch, 28,
     28, 1) to probabilities (batch, 10)."""
     keras_2.choose()
     import tensorflow as tf

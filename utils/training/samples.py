@@ -2,7 +2,7 @@
 
 Fashion-MNIST is by Zalando SE, under the MIT licence; Quick, Draw! by Google, under CC
 BY 4.0. The licences' texts, and what was changed, lie beside the files in `samples/`.
-CIFAR-10 has no licence that allows a copy: garments in colour stand in for it.
+CIFAR-10 has no licence that allows a copy: garments in color stand in for it.
 
     COURSE_DATA=FOLDER python -m utils.training.samples --out FOLDER
 
@@ -58,7 +58,7 @@ def garments_in_colour() -> dict[str, np.ndarray]:
 
 
 def doodles() -> dict[str, np.ndarray]:
-    """Five hundred drawings of each class in DOODLES, recognised or not, in Google's
+    """Five hundred drawings of each class in DOODLES, recognized or not, in Google's
     order: word to uint8 (500, 28, 28), white on black."""
     with np.load(BITMAPS) as stored:
         return dict(stored)

@@ -1005,7 +1005,7 @@ def _pace(run: Watched) -> float | None:
 
 
 def statistics(many: Watched, one: Watched | None) -> Answer:
-    """Are the statistics of batch normalisation equal?"""
+    """Are the statistics of batch normalization equal?"""
     found = [e.get("statistics") for e in many.ends()]
     if not found:
         return CANT, "No worker finished."

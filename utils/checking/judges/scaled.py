@@ -184,7 +184,7 @@ def validates_exactly(worlds: dict[str, Observed]) -> None:
 
 
 def _seen(rank: Rank, epoch: int) -> tuple[list[int], list[bool]]:
-    """The images that a rank validated on in an epoch, and which it recognised."""
+    """The images that a rank validated on in an epoch, and which it recognized."""
     events = [e for e in rank.all("validated") if e["epoch"] == epoch]
     images = [number for event in events for number in event["images"]]
     return images, [right for event in events for right in event["right"]]
@@ -235,7 +235,7 @@ def _known(world: Observed, epoch: int) -> None:
     ]
     validated = [_seen(rank, epoch) for rank in world.ranks]
     counts = np.array([len(images) for images, _ in validated])
-    right = np.array([sum(recognised) for _, recognised in validated])
+    right = np.array([sum(recognized) for _, recognized in validated])
     exact = {"val_accuracy": right.sum() / counts.sum()}
     plain = {"val_accuracy": float(np.mean(right / counts))}
     losses = [rank_calls[0]["before"].get("val_loss") for rank_calls in calls]

@@ -673,7 +673,7 @@ class Auditor(Reporter):
         return self.sketch([_first(v).numpy() for v in variables])
 
     def _statistics(self) -> list | None:
-        """Of batch normalisation: running means and variances, of all models."""
+        """Of batch normalization: running means and variances, of all models."""
         return self._sketch_of(
             [
                 v

@@ -87,7 +87,7 @@ class ScaledObserver(Observer):
         return observed
 
     def _validated(self, images, result) -> None:
-        """Report which images these are, by number, and which were recognised."""
+        """Report which images these are, by number, and which were recognized."""
         import numpy as np
 
         from utils.training import data

@@ -230,7 +230,7 @@ def same_numbers() -> None:
 
 def keep(folder: str, way: str, start: np.ndarray, model: tf.keras.Model) -> None:
     """Write FOLDER/WAY-r.npz: `start` and `end`, (n,), are the weights that are
-    trained, `moving` the others: the moving averages of batch normalisation."""
+    trained, `moving` the others: the moving averages of batch normalization."""
     rank = tasks.this_task().rank or course.worker_rank()
     path = Path(folder, f"{way}-{rank}.npz")
     end, moving = flat(model.trainable_weights), flat(model.non_trainable_weights)
