@@ -125,7 +125,9 @@ def profile(name: str, alone: bool = False) -> Settings:
     elif name == "gpu":
         selected = replace(selected, workers=max(selected.workers, machine.gpus()))
     if not alone and (workers := machine.pretended().get("workers")):
-        selected = replace(selected, workers=workers)
+        # Shared among more workers, the images of two would give some no batch.
+        images = selected.train_images * max(1, workers // selected.workers)
+        selected = replace(selected, workers=workers, train_images=images)
     if name == "gpu" and machine.gpus() < selected.workers:
         return replace(PROFILES["cpu"], name=name, workers=selected.workers)
     return selected
