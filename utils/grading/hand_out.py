@@ -231,6 +231,6 @@ for a change, shows what it does, and checks it. In a terminal, type
 {rows}
 
 Three pages help you further. The [glossary](exercises/glossary.md) says what a word
-means. [Troubleshooting](exercises/clinic.md) says what to do when a training goes wrong.
+means. [Troubleshooting](exercises/clinic.md) says what to do if a training goes wrong.
 [Where to get a GPU](exercises/gpus.md) says how to get one for an hour.
 """
