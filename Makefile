@@ -34,7 +34,7 @@ course: setup jax xprof ## execute all notebooks on this machine and list how th
 	@$(BIN)/course notebooks $(if $(CI),--jobs 3)
 
 # What is wrong with more workers than two, and isn't just slow.
-crowd: setup ## execute notebooks 03 to 09 and 15 to 17 with 3 workers, then 8, on however few cores (hours)
+crowd: setup ## execute lessons 03 to 09 and 15 to 17 with 3 workers, then 8, on however few cores (hours)
 	@for workers in 3 8; do \
 	    COURSE_PROFILE=ci COURSE_PRETEND=workers=$$workers $(BIN)/course notebooks \
 	        03 04 05 06 07 08 09 15 16 17 || failed=1; \
@@ -67,11 +67,11 @@ wheel: setup ## keep the Horovod that was built, for other machines: wheels/
 spark: ## add Spark for lesson 24 (400 MB; needs Java 17 or 21)
 	@$(or $(PYTHON3),$(error $(NO_PYTHON))) utils/setup/install.py spark
 
-jax: ## add Keras 3 with JAX for notebook 30, in .venv-jax (160 MB)
+jax: ## add Keras 3 with JAX for lesson 30, in .venv-jax (160 MB)
 	@$(or $(PYTHON3),$(error $(NO_PYTHON))) utils/setup/install.py jax
 
 # The package index has PyTorch for Linux with CUDA only.
-torch: ## add PyTorch for notebook 30, in .venv-torch (3 GB on Linux)
+torch: ## add PyTorch for lesson 30, in .venv-torch (3 GB on Linux)
 	@$(or $(PYTHON3),$(error $(NO_PYTHON))) utils/setup/install.py torch
 
 xprof: ## add TensorBoard's profiler for lesson 19, in .venv-xprof (140 MB)
@@ -79,7 +79,7 @@ xprof: ## add TensorBoard's profiler for lesson 19, in .venv-xprof (140 MB)
 
 # What can't be added is missed by nobody but lessons 23 and 26, which say so, as do tests.
 # Not each of these systems has AWS's command line.
-cluster: ## add Slurm, sshd and aws for lesson 23 (Debian, Ubuntu; as root)
+cluster: ## add Slurm, sshd and aws for lessons 23 and 26 (Debian, Ubuntu; as root)
 	@$(call add,slurm-wlm munge libpmix-dev openssh-server \
 	    $$(apt-cache --names-only search '^awscli$$' | cut --delimiter ' ' --fields 1),\
 	    Slurm and sshd were)

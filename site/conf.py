@@ -22,6 +22,7 @@ html_theme_options = {
     "show_toc_level": 2,
     "use_fullscreen_button": False,
     "use_sidenotes": False,
+    "footer_content_items": "last-updated.html",  # the theme would name an author
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }

@@ -272,7 +272,7 @@ JOB_SCHEMA = json.loads(
 
 
 def filled_in(workers):
-    """Service, job and claim of the template, as notebook 12 fills it in."""
+    """Service, job and claim of the template, as lesson 25 fills it in."""
     hosts = [f"workers-{index}.workers:2222" for index in range(workers)]
     text = (CLUSTER / "workers_job.yaml").read_text()
     text = text.replace("WORKERS", str(workers)).replace("HOSTS", json.dumps(hosts))

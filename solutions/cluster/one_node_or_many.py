@@ -4,7 +4,7 @@
     python solutions/cluster/one_node_or_many.py --faster 10
     python solutions/cluster/one_node_or_many.py --workers 32 --batch 256
 
-Calculated, not measured, by notebook 15's cost model: how much of the speed of 8 GPUs
+Calculated by the cost model of lesson 15, not measured: how much of the speed of 8 GPUs
 that don't talk is left to 8 that do. The first number hides nothing, the second all
 sending that fits behind the backward pass. A GPU is as fast as a Tesla P100 of 2016
 (`HOROVOD_2018` in utils/measure/cost_model.py has the sources); newer ones are

@@ -290,7 +290,7 @@ def run(
             time.sleep(BEAT)
             if not output.stalls:
                 continue
-            # Who computes, or compiles, lets the others wait, but not for ever.
+            # Who computes, or compiles, lets the others wait, but not forever.
             if any(map(_computes, _living(folder))):
                 busy = time.monotonic()
             quiet = min(_quiet(folder, output.stalls), time.monotonic() - busy)

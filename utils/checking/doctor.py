@@ -55,7 +55,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Lesson:
-    """A notebook and whether it will run here; the minutes to set aside."""
+    """A lesson and whether it will run here; the minutes to set aside."""
 
     number: str
     title: str
@@ -112,7 +112,7 @@ class Report(Page):
         ]
         return [
             Table(("What", "Found", "State"), lines),
-            Table(("Notebook", "Title", "Minutes", "Runs here?"), lessons),
+            Table(("Lesson", "Title", "Minutes", "Runs here?"), lessons),
             *fixes,
             self.summary,
         ]

@@ -8,7 +8,7 @@ that it asks for, starts a real `mpirun`. What mpirun starts is only a messenger
 TensorFlow imported already, and ends as the worker ends. Without that, six workers
 would spend half a minute on two cores with importing.
 
-A world ends when its workers have ended, when they wait for each other for ever, or
+A world ends when its workers have ended, when they wait for each other forever, or
 when they are silent; how, is in its outcome.json.
 """
 
@@ -204,7 +204,7 @@ WORLDS = {
 
 BEAT = 0.05  # seconds between two looks at the workers
 FAILING = 1.0  # seconds that a failing world has left
-STALL = 4.0  # seconds without a word, after which waiting for each other is for ever
+STALL = 4.0  # seconds without a word, after which waiting for each other is forever
 SILENCE = 25.0  # seconds of processor without a word, after which a worker is hung
 PATIENCE = 3  # so many times as many seconds pass before one is hung that sleeps
 LIMIT = 150.0  # seconds for a world

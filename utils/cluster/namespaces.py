@@ -395,7 +395,7 @@ with socket.create_connection((sys.argv[1], 5000)) as connection:
         left -= 1 << 20
 """
 
-# Else ssh waits for ever for a host that was cut off, and horovodrun waits for ssh.
+# Else ssh waits forever for a host that was cut off, and horovodrun waits for ssh.
 SSH_OPTIONS = "COURSE_SSH_OPTIONS"
 SSH_NOTICES = "-o ServerAliveInterval=1 -o ServerAliveCountMax=3"
 GLOO_TIMEOUT = "HOROVOD_GLOO_TIMEOUT_SECONDS"

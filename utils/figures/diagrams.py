@@ -1,4 +1,4 @@
-"""The drawings of notebook 02: who sends what to whom, and what it costs.
+"""The drawings of lesson 02, and some of others: who sends what to whom, at what cost.
 
 One function a drawing. Each returns a `Diagram`: a matplotlib Figure that also says
 in words what it shows, for screen readers and for whoever compares two of them.

@@ -115,7 +115,7 @@ def unequal_steps() -> Diagram:
         "Two workers as two lanes. In steps 1 and 2 both average their gradients "
         "together. Then rank 0 has images left and waits in the average of the "
         "gradients of step 3; rank 1 has none left and waits in the average of the "
-        "metrics. Neither joins the other's all-reduce: both wait for ever.",
+        "metrics. Neither joins the other's all-reduce: both wait forever.",
     )
     lanes = (
         ("rank 0", "18 steps", "gradients of step 3", "needs rank 1"),

@@ -1,4 +1,4 @@
-"""The figure of notebook 30."""
+"""The figure of lesson 30."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""The figures of notebook 15."""
+"""The figures of lesson 15, some of which other lessons show, too."""
 
 import statistics
 from collections.abc import Mapping, Sequence

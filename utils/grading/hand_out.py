@@ -1,7 +1,7 @@
 """The course as a class gets it: a folder without the answers, whose checks work.
 
 Lessons show answers, too: `scaled.py` begins with the six steps of `fashion_mnist.py`,
-and notebook 12 runs the finished many_workers.py. So a hand-out ends with a lesson, and
+and lesson 12 runs the finished many_workers.py. So a hand-out ends with a lesson, and
 keeps back what no lesson up to that one shows (SHOWN_BY).
 """
 
@@ -17,7 +17,7 @@ from utils.lessons import hints, markup, outline
 # The first lesson that shows how a program is done; those that aren't here are kept
 # back until EVERYTHING.
 SHOWN_BY = {
-    outline.FIRST: "14",  # scaled.py, of lesson 16, begins with it
+    outline.FIRST: "14",  # it is run there, and scaled.py of lesson 16 begins with it
     "mirrored": "14",
     "custom_loop": "11",  # it is run after each of its tasks
     "many_workers": "12",  # the finished program is run, with apparatus
@@ -221,15 +221,16 @@ def _readme(lessons: list[outline.Notebook]) -> str:
     return f"""# Distributed training, step by step
 
 `make lab` sets up what is missing, in the folder `.venv`, and opens JupyterLab on the
-first notebook. You work on the programs in `exercises/`; a notebook for each step asks,
-shows and checks. In a terminal, `. .venv/bin/activate` first; then `course doctor`,
-`course check 3`, `course hint 3`, `course progress`.
+first lesson. You work on the programs in `exercises/`. A lesson for each step asks you
+for a change, shows what it does, and checks it. In a terminal, type
+`. .venv/bin/activate` first. Then you can use `course doctor`, `course check 3`,
+`course hint 3` and `course progress`.
 
-| No. | Notebook | What you learn | Minutes |
+| No. | Lesson | What you learn | Minutes |
 |---|---|---|---|
 {rows}
 
-What a word means: [Glossary](exercises/glossary.md). What to do when a training goes
-wrong: [Troubleshooting](exercises/clinic.md). For an hour of training on a
-GPU: [Where to get a GPU](exercises/gpus.md).
+Three pages help you further. The [glossary](exercises/glossary.md) says what a word
+means. [Troubleshooting](exercises/clinic.md) says what to do if a training goes wrong.
+[Where to get a GPU](exercises/gpus.md) says how to get one for an hour.
 """

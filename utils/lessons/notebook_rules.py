@@ -388,7 +388,7 @@ def no_cell_is_empty(notebook: NotebookNode) -> Iterator[str]:
 
 
 def it_has_one_aim(notebook: NotebookNode) -> Iterator[str]:
-    """Lesson 02, the longest, has its most cells of few lines; it sets the limit."""
+    """Lessons 02 and 28, the longest, set the limit: most of their cells are short."""
     if len(notebook.cells) > MAX_CELLS:
         yield f"it has {len(notebook.cells)} cells: at most {MAX_CELLS}, split it"
 

@@ -25,7 +25,7 @@ class Verdict:
 
     id: stable name of the finding, such as "step-3.not-averaged" or "task-A.sum";
         "step-3.right" when all is well. Ids end in ".crashed" when the program raised
-        an error, in ".deadlock" when workers wait for each other for ever, in ".hung"
+        an error, in ".deadlock" when workers wait for each other forever, in ".hung"
         when it did not end in time for another reason.
     state: one of RIGHT, WRONG, NOT_CHECKED, UNDECIDED.
     expected, seen: one sentence each; `seen` names the ranks that it is about.

@@ -35,7 +35,7 @@ LEARNERS, ROW = 20, 5  # a class, and how many of it begin a run at once
 SECONDS_BETWEEN = 0.3
 TIME_LIMIT = 1800.0
 
-# What notebook 05 does in its own process: data, a network, a gradient.
+# What lesson 05 does in its own process: data, a network, a gradient.
 _IN_THE_KERNEL = """
 import tensorflow as tf
 from utils import data, networks, run, settings

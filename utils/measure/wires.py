@@ -1,4 +1,4 @@
-"""What the programs of notebook 27 printed, as tables and numbers."""
+"""What the programs of lesson 27 printed, as tables and numbers."""
 
 import json
 import re

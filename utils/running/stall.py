@@ -10,7 +10,7 @@ from utils.running.launch import run
 from utils.running.result import Run, RunFailed
 
 # Seconds after which Horovod warns of a collective that somebody is missing from, and
-# gives up: by itself it warns after 60, and waits for ever.
+# gives up: by itself it warns after 60, and waits forever.
 PATIENCE = {
     "HOROVOD_STALL_CHECK_TIME_SECONDS": "3",
     "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "6",

@@ -102,7 +102,7 @@ def this_task(environment: Mapping[str, str] = os.environ) -> Task:
 
     Without TF_CONFIG it is worker 0 of a cluster of its own, as TensorFlow has it.
     Raises CourseError that says what is wrong with a TF_CONFIG that TensorFlow would
-    refuse with a stack trace, or wait with for ever.
+    refuse with a stack trace, or wait with forever.
     """
     if not environment.get("TF_CONFIG"):
         return Task("worker", 0, {"worker": ["127.0.0.1:0"]})
@@ -176,7 +176,7 @@ def enter() -> Task:
 
     Raises CourseError, also when this task's own address is taken, or is not one of
     this machine. TensorFlow would share the port with the other process, and the
-    cluster would wait for ever.
+    cluster would wait forever.
     """
     task = this_task()
     if not os.environ.get("TF_CONFIG"):

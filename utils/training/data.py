@@ -561,6 +561,6 @@ def _pipeline(passes: "tf.data.Dataset", stop: int, batch_size: int, batch):
     endless = passes.cardinality() == tf.data.INFINITE_CARDINALITY
     size = tf.data.INFINITE_CARDINALITY if endless else -(-stop // batch_size)
     batches = passes.flat_map(_as_it_is(cut)).map(_as_it_is(batch)).prefetch(2)
-    # Keras then asks for the steps of an epoch instead of waiting for its end for ever.
+    # Keras then asks for the steps of an epoch instead of waiting for its end forever.
     batches = batches.apply(tf.data.experimental.assert_cardinality(size))
     return batches.with_options(one_thread())

@@ -279,7 +279,7 @@ def _is_stroke(stroke: object) -> bool:
 
 
 def side_of(key_id: str) -> str:
-    """Where a drawing belongs, for ever: "test" (held out), "val" or "train"."""
+    """Where a drawing belongs, forever: "test" (held out), "val" or "train"."""
     number = hashlib.sha256(key_id.encode()).digest()[0]
     return "test" if number < 51 else "val" if number < 77 else "train"
 

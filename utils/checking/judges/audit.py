@@ -929,7 +929,7 @@ def devices(many: Watched, one: Watched | None) -> Answer:
 
 
 def waiting(many: Watched, one: Watched | None) -> Answer:
-    """Did anyone wait for anyone for ever?"""
+    """Did anyone wait for anyone forever?"""
     places = [_last_place(many, rank) for rank in range(len(many.processes))]
     if many.outcome == STALLED:
         states = []
@@ -942,7 +942,7 @@ def waiting(many: Watched, one: Watched | None) -> Answer:
         where = next((place for place in places if place), None)
         warning = re.search(r"(?s)Stalled ranks:(.*?)(\n\n|\Z)", many.output)
         said = f" Horovod says: stalled ranks: {_short(warning[1])}" if warning else ""
-        return WRONG, f"The workers wait for ever: {'; '.join(states)}.{said}", where
+        return WRONG, f"The workers wait forever: {'; '.join(states)}.{said}", where
     failure = many.failure
     if failure and _alone(failure):
         return (

@@ -161,7 +161,7 @@ def takes_equal_steps(worlds: dict[str, Observed]) -> None:
         raise Problem(
             "waits-for-ever",
             f"{where}, the workers began {counts} steps, and then waited for each "
-            "other for ever.",
+            "other forever.",
             line,
         )
     if world.outcome != lab.ENDED:

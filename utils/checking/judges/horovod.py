@@ -298,7 +298,7 @@ def _raise_waits_alone(world: Observed) -> None:
             raise Problem(
                 "waits-alone",
                 f"After the training, rank {rank.number} called "
-                f"{last['op']}{in_line(last['line'])}, and waits for ever, because the "
+                f"{last['op']}{in_line(last['line'])}, and waits forever, because the "
                 "others have ended without making this call.",
                 last["line"],
             )
@@ -450,7 +450,7 @@ def averages_gradients(worlds: dict[str, Observed]) -> None:
         raise Problem(
             "wrapped-twice",
             "The wrapped optimizer was wrapped again, and the two wrappers call each "
-            "other for ever.",
+            "other forever.",
             wrapped[1],
         )
     local, applied = world.arrays("local"), world.arrays("applied")
@@ -866,7 +866,7 @@ def _raise_unequal(
                 f"On {_workers(size)} {_who_did(done)} training steps. Every step "
                 "averages the gradients of all ranks, so this is a deadlock: rank "
                 f"{done.index(max(done))}, which does more steps, waits for the others "
-                "for ever.",
+                "forever.",
             )
 
 
@@ -1278,7 +1278,7 @@ def _raise_stopped_alone(world: Observed) -> None:
         raise Problem(
             "stopped-alone",
             f"{callback['name']} ended the training of rank {rank}, but not that of "
-            f"rank {others}, which then waits for ever.",
+            f"rank {others}, which then waits forever.",
             callback["made"],
         )
 
@@ -1291,7 +1291,7 @@ def _raise_went_on_alone(world: Observed) -> None:
             "went-on-alone",
             "In this run rank 0 is right on none of its validation images, and rank 1 "
             "on all of them. One rank stopped training, and the other went on and "
-            "waits for ever: each rank decides by its own validation, not by the mean.",
+            "waits forever: each rank decides by its own validation, not by the mean.",
         )
 
 

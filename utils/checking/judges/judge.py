@@ -157,7 +157,7 @@ class Observed:
         if self.outcome == lab.DEADLOCK:
             raise Problem(
                 DEADLOCK,
-                f"The workers wait for each other for ever: {'; '.join(states)}. All "
+                f"The workers wait for each other forever: {'; '.join(states)}. All "
                 "of them have to make the same calls, in the same order.",
                 waiting[0].events[-1]["line"],
             )

@@ -164,7 +164,7 @@ def custom_loop(make, fault):
 
 
 def ring(make, fault):
-    """A process per worker; the ring of notebook 02 adds up the gradients."""
+    """A process per worker; the ring of lesson 02 adds up the gradients."""
     path = course.root() / "exercises" / "ring_allreduce.py"
     spec = importlib.util.spec_from_file_location(path.stem, path)
     notebook_02 = importlib.util.module_from_spec(spec)
