@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import nbformat
+from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 from nbformat import NotebookNode
 
 import reference
@@ -86,7 +87,9 @@ def lesson(notebook: Path, profile: str) -> NotebookNode:
     page = notebook_rules.read(result.ipynb if result else notebook)
     # Only what was executed knows that its language is Python with magics.
     page.metadata["language_info"] = {"name": "python", "pygments_lexer": "ipython3"}
+    whole = CoalesceStreamsPreprocessor()  # MyST-NB would end a line after each part
     for cell in page.cells:
+        whole.preprocess_cell(cell, {}, 0)
         pictures = [
             output.metadata.get(kind, {}).get("alt", NO_WORDS)
             for output in cell.get("outputs", [])

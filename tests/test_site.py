@@ -226,6 +226,11 @@ def result(tmp_path):
         nbformat.v4.new_output("display_data", figure, metadata=facts)
         for facts in (words, {})
     ]
+    # A program's output comes in parts that end anywhere.
+    cell.outputs += [
+        nbformat.v4.new_output("stream", name="stdout", text=part)
+        for part in ("i", "mport sys\n")
+    ]
     ipynb = tmp_path / "01_train_on_one_device.ipynb"
     cells = [nbformat.v4.new_markdown_cell("# Title"), cell]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), ipynb)
@@ -242,6 +247,11 @@ def test_a_lesson_says_how_it_was_executed(result, monkeypatch):
     )
     alt = cell.metadata["mystnb"]["image"]["alt"]
     assert alt == f"Two bars. {build.NO_WORDS}"
+    assert [output.get("text") for output in cell.outputs] == [
+        None,
+        None,
+        "import sys\n",
+    ]
 
 
 def test_a_lesson_that_was_not_executed_or_went_wrong_says_so(result):
