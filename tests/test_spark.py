@@ -107,9 +107,15 @@ def test_spark_says_little_and_the_workers_say_who_they_are(trained):
     assert len(output.splitlines()) < 20
 
 
+def python(program: str) -> subprocess.CompletedProcess:
+    """Run it as a notebook runs cells, whose functions are in no file."""
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=200
+    )
+
+
 @pytest.mark.slow
 def test_a_function_is_sent_to_workers_with_spark_or_without():
-    """As in a notebook, whose functions are in no file: a Python of its own."""
     program = (
         "from utils import spark\n"
         "def hello(word):\n"
@@ -118,9 +124,7 @@ def test_a_function_is_sent_to_workers_with_spark_or_without():
         "    return word, hvd.rank(), hvd.size()\n"
         "print(spark.send(hello, 'hello'))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=200
-    )
+    done = python(program)
     assert (done.returncode, done.stderr) == (0, "")
     assert "[('hello', 0, 2), ('hello', 1, 2)]" in done.stdout
 
@@ -150,12 +154,25 @@ def test_a_function_that_fails_shows_its_error_and_none_of_java_s_words():
         "except CourseError as error:\n"
         "    print(error)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=200
-    )
+    done = python(program)
     assert done.stderr == ""
     assert "ValueError: no such garment\nThe whole log: " in done.stdout
     assert "Py4JJavaError" not in done.stdout
+
+
+@needs_spark
+@pytest.mark.slow
+@pytest.mark.parametrize("java_log", ["None", "Path('java.log').absolute()"])
+def test_spark_has_a_core_for_each_worker(java_log, tmp_path, monkeypatch):
+    """However many the machine has: with fewer, a worker would never start."""
+    monkeypatch.chdir(tmp_path)
+    program = (
+        "from pathlib import Path\n"
+        "from utils import spark\n"
+        f"with spark.session(3, java_log={java_log}) as session:\n"
+        "    print(session.sparkContext.master, session.sparkContext.appName)\n"
+    )
+    assert python(program).stdout == "local[3] course\n"
 
 
 @needs_spark

@@ -91,9 +91,9 @@ def session(
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.appName("course")
+    conf = SparkConf().setAppName("course")
     if master:
-        builder = builder.master(master)
+        conf.setMaster(master)
     options = {
         "spark.log.level": "ERROR",
         "spark.ui.enabled": "false",  # it would listen on a port
@@ -102,11 +102,10 @@ def session(
     if master and master.startswith("local"):
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"  # nothing outside can connect
         options["spark.local.dir"] = tempfile.gettempdir()
-    for name, value in options.items():
-        builder = builder.config(name, value)
+    conf.setAll(options.items())
     if java_log:
-        SparkContext(gateway=_java(java_log), conf=SparkConf().setAll(options.items()))
-    spark = builder.getOrCreate()
+        SparkContext(gateway=_java(java_log), conf=conf)
+    spark = SparkSession.builder.config(conf=conf).getOrCreate()
     try:
         yield spark
     finally:
