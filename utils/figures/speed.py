@@ -103,12 +103,12 @@ def strong_and_weak(
     return figure.with_origin(origin)
 
 
-def throughputs(speed: Mapping[str, float], origin: str = "") -> Figure:
+def throughputs(speed: Mapping[str, float]) -> Figure:
     """Images per second of several ways to use a machine: label -> images/s."""
     figure, axis = subplots(figsize=(8, 0.9 + 0.5 * len(speed)))
     bars(axis, speed, "{:,.0f}")
     axis.set(xlabel="images per second")
-    return figure.with_origin(origin)
+    return figure
 
 
 def by_batch_size(speed: Mapping[int, float]) -> Figure:
