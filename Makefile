@@ -56,7 +56,7 @@ bench: setup ## measure how fast training is here (hours; with nothing else runn
 	@$(BIN)/course bench
 
 gpu: setup jax xprof ## where there are GPUs: tests, notebooks, speeds, and a report to send
-	@$(BIN)/python -m utils.measure.gpu_report
+	@$(BIN)/python tests/gpu_report.py
 
 soak: setup ## kill runs, checks and audits at random for half an hour; is anything left?
 	@KILLS=200 $(BIN)/pytest -s tests/test_kills.py
@@ -138,4 +138,4 @@ lock: setup ## bring the lock files up to date with requirements*.txt (for maint
 	@for extra in spark jax torch xprof; do \
 	    $(UV) requirements-$$extra.txt --constraints requirements.lock \
 	        --output-file requirements-$$extra.lock || exit; done
-	@$(BIN)/python -m utils.base.conda
+	@$(BIN)/python tests/conda.py
