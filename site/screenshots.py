@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import browser
+from browser import Browser, wait_for
 from utils.base import course, files, supervise
 
 HERE = Path(__file__).resolve().parent
@@ -64,22 +65,22 @@ AT_WORK = """(async notebook => {
 })(jupyterapp.shell.currentWidget.content)"""
 
 
-def pages(chromium: browser.Browser) -> None:
+def pages(chromium: Browser) -> None:
     """A lesson by day and by night; a page of the handbook; the landing page, on a
     screen and on a phone."""
     with browser.served(HTML) as address:
         for dark, name in ((False, "lesson"), (True, "lesson_dark")):
-            page = chromium.open(address + LESSON, **SIZE, dark=dark)
-            page.wait_for(RING)
-            page.screenshot(PICTURES / f"{name}.png")
+            page = browser.opened(chromium, address + LESSON, **SIZE, dark=dark)
+            wait_for(page, RING)
+            page.screenshot(path=PICTURES / f"{name}.png")
         for name, place, width in (
             ("handbook", INSTRUCTORS, SIZE["width"]),
             ("landing", "", SIZE["width"]),
             ("phone", "", 390),
         ):
-            page = chromium.open(address + place, width, height=SIZE["height"])
-            page.wait_for(STILL)
-            page.screenshot(PICTURES / f"{name}.png")
+            page = browser.opened(chromium, address + place, width, SIZE["height"])
+            wait_for(page, STILL)
+            page.screenshot(path=PICTURES / f"{name}.png")
 
 
 def graded(folder: Path) -> Path:
@@ -95,15 +96,13 @@ def graded(folder: Path) -> Path:
     return grades
 
 
-def gradebook(chromium: browser.Browser, grades: Path) -> None:
+def gradebook(chromium: Browser, grades: Path) -> None:
     """The page of a graded class, and that of one learner."""
     with browser.served(grades) as address:
-        page = chromium.open(f"{address}index.html", **SIZE)
-        page.screenshot(HANDBOOK / "gradebook.png")
-        learner = f"//a[bdi='{LEARNER}']"
-        found = f"document.evaluate({learner!r}, document, null, 9).singleNodeValue"
-        page.go(page.evaluate(f"{found}.href"))
-        page.screenshot(HANDBOOK / "learner.png")
+        page = browser.opened(chromium, f"{address}index.html", **SIZE)
+        page.screenshot(path=HANDBOOK / "gradebook.png")
+        page.click(f"//a[bdi='{LEARNER}']")
+        page.screenshot(path=HANDBOOK / "learner.png")
 
 
 @contextlib.contextmanager
@@ -168,15 +167,15 @@ def ready(notebook: str) -> str:
     )(window.jupyterapp?.shell?.currentWidget)"""
 
 
-def training(chromium: browser.Browser) -> None:
+def training(chromium: Browser) -> None:
     """A notebook while a cell of it trains, between all of them and the exercise."""
     with lab() as (address, _):
-        page = chromium.open(f"{address}lab/tree/{NOTEBOOK}", **WIDE)
-        page.wait_for(ready(NOTEBOOK), TIME_LIMIT)
+        page = browser.opened(chromium, f"{address}lab/tree/{NOTEBOOK}", **WIDE)
+        wait_for(page, ready(NOTEBOOK), TIME_LIMIT)
         page.evaluate("void jupyterapp.commands.execute('filebrowser:activate')")
         page.evaluate("void jupyterapp.commands.execute('notebook:run-all-cells')")
-        page.wait_for(AT_WORK, TIME_LIMIT)
-        page.screenshot(PICTURES / "lab.png")
+        wait_for(page, AT_WORK, TIME_LIMIT)
+        page.screenshot(path=PICTURES / "lab.png")
 
 
 def main() -> None:
@@ -186,7 +185,7 @@ def main() -> None:
         sys.exit(f"There are no pages in {course.shown(HTML)} yet: type `make site`.")
     with files.scratch() as scratch:
         grades = graded(scratch)
-        with browser.Browser(TOGETHER) as chromium:
+        with browser.started() as chromium:
             pages(chromium)
             training(chromium)
             gradebook(chromium, grades)

@@ -1,14 +1,13 @@
 """JupyterLab, used as a learner uses it: with mouse and keyboard, in a real browser."""
 
-import json
 import re
 
 import pytest
+from playwright.sync_api import Locator, Page, expect
 from processes import descendants_of_runs_in, wait_for
 
 import browser
 import screenshots
-from browser import CTRL, SHIFT
 from screenshots import ready
 from utils.base import course
 from utils.lessons import markup
@@ -27,6 +26,7 @@ STEP_1 = "notebooks/03_step_1_start_horovod.ipynb"
 LONG = 600.0  # seconds, on a busy machine
 TOGETHER = 3600.0  # seconds, for all of them
 SOON = 60.0  # seconds, fewer than the run takes that is ended
+expect.set_options(timeout=1000 * LONG)
 
 # Of what stands behind the others, nothing is seen.
 SHOWN = ":not(.lm-mod-hidden)"
@@ -50,7 +50,7 @@ def lab():
 
 @pytest.fixture(scope="module")
 def chromium():
-    with browser.Browser(TOGETHER) as chromium:
+    with browser.started() as chromium:
         yield chromium
 
 
@@ -70,108 +70,70 @@ def opened(lab, chromium):
         (copy / notebook).write_text(unfolded)
     pages = []
 
-    def opened(notebook: str, within: browser.Browser = chromium) -> browser.Page:
-        page = within.open(f"{address}lab/tree/{notebook}", 1440)
-        if within is chromium:
-            pages.append(page)
-        page.wait_for(ready(notebook), LONG)
+    def opened(notebook: str) -> Page:
+        page = browser.opened(chromium, f"{address}lab/tree/{notebook}", 1440)
+        page.set_default_timeout(1000 * LONG)
+        pages.append(page)
+        browser.wait_for(page, ready(notebook), LONG)
         return page
 
     yield opened
     for page in pages:
-        page.evaluate("window.jupyterapp?.serviceManager.sessions.shutdownAll()")
-        page.evaluate("window.jupyterapp?.serviceManager.terminals.shutdownAll()")
-        page.go("about:blank")
+        if not page.is_closed():
+            page.evaluate("window.jupyterapp?.serviceManager.sessions.shutdownAll()")
+            page.evaluate("window.jupyterapp?.serviceManager.terminals.shutdownAll()")
+            page.close()
 
 
-def find(page: browser.Page, selector: str, words: str) -> str:
-    """Wait for such an element with such words in it; a selector of the first one."""
-    page.wait_for(
-        f"""(() => {{
-            const all = [...document.querySelectorAll({json.dumps(selector)})];
-            all.forEach(each => delete each.dataset.words);
-            const it = all.find(each => each.textContent.includes({json.dumps(words)}));
-            if (it) it.dataset.words = {json.dumps(words)};
-            return !!it;
-        }})()""",
-        LONG,
-    )
-    return f"{selector}[data-words={json.dumps(words)}]"
+def find(page: Page, selector: str, words: str) -> Locator:
+    """The first such element with such words in it."""
+    return page.locator(selector, has_text=words).first
 
 
-def click(page: browser.Page, selector: str) -> None:
-    """Click on an element, again where that missed it: JupyterLab moves things about
-    while it draws them."""
-    aim = f"""(() => {{
-        const it = document.querySelector({json.dumps(selector)});
-        window.struck = false;
-        if (!it) return false;
-        it.addEventListener("click", () => window.struck = true, true);
-        it.scrollIntoView({{block: "center", behavior: "instant"}});
-        const box = it.getBoundingClientRect();
-        return it.contains(document.elementFromPoint(
-            box.x + box.width / 2, box.y + box.height / 2));
-    }})()"""
-
-    def struck() -> bool:
-        if page.evaluate(aim):
-            page.click(selector)
-        return page.evaluate("window.struck")
-
-    wait_for(struck, LONG, f"a click on {selector}")
-
-
-def select(page: browser.Page, words: str) -> str:
-    """Select the code cell that says such words, with the mouse; its selector."""
-    code = find(page, f"{CELL} .jp-InputArea-editor", words)
-    cell = f"{CELL}:has({code.removeprefix(CELL)})"
-    click(page, f"{cell} .jp-InputPrompt")
-    page.wait_for(
-        f"document.querySelector({json.dumps(cell)}).matches('.jp-mod-active') &&"
-        f"document.querySelector('{NOTEBOOK}').contains(document.activeElement)",
-        LONG,
-    )
+def select(page: Page, words: str) -> Locator:
+    """Select the code cell that says such words, with the mouse; the cell."""
+    code = page.locator(".jp-InputArea-editor", has_text=words)
+    cell = page.locator(CELL, has=code).first
+    cell.locator(".jp-InputPrompt").click()
+    expect(cell).to_have_class(re.compile("jp-mod-active"))
+    focused = f"document.querySelector('{NOTEBOOK}').contains(document.activeElement)"
+    browser.wait_for(page, focused, LONG)
     return cell
 
 
-def run_cell(page: browser.Page, words: str) -> str:
-    """Run the code cell that says such words by Shift+Enter; its selector."""
+def run_cell(page: Page, words: str) -> Locator:
+    """Run the code cell that says such words by Shift+Enter; the cell."""
     cell = select(page, words)
-    page.press("Enter", held=SHIFT)
+    page.keyboard.press("Shift+Enter")
     return cell
 
 
-def has_run(page: browser.Page, cell: str) -> None:
+def has_run(cell: Locator) -> None:
     """Wait until a cell has run that this kernel had not run yet."""
-    prompt = f"document.querySelector({json.dumps(f'{cell} .jp-InputPrompt')})"
-    page.wait_for(rf"/\d/.test({prompt}.innerText)", LONG)
+    expect(cell.locator(".jp-InputPrompt")).to_have_text(re.compile(r"\d"))
 
 
-def wait_for_text(page: browser.Page, selector: str, words: str) -> str:
+def wait_for_text(place: Locator, words: str) -> str:
     """Wait until such words are in an element; all of its text."""
-    text = f"document.querySelector({json.dumps(selector)})?.innerText"
-    return page.wait_for(
-        f"(text => text?.includes({json.dumps(words)}) && text)({text})", LONG
-    )
+    expect(place).to_contain_text(words, use_inner_text=True)
+    return place.inner_text()
 
 
 def test_the_first_start_is_quiet_with_contents_and_exercise_beside_the_lesson(opened):
     page = opened(FIRST)
-    wait_for_text(page, ".jp-TableOfContents", "Is your machine ready?")
-    wait_for_text(page, EDITOR, "Train a WideResNet on Fashion-MNIST")
+    wait_for_text(page.locator(".jp-TableOfContents").first, "Is your machine ready?")
+    wait_for_text(page.locator(EDITOR), "Train a WideResNet on Fashion-MNIST")
     cell = run_cell(page, "report = doctor()")
-    wait_for_text(page, f"{cell} .jp-OutputArea", "Open MPI")
-    has_run(page, cell)
-    assert (
-        page.evaluate("document.querySelector('.jp-Dialog, .Toastify__toast')") is None
-    )
+    wait_for_text(cell.locator(".jp-OutputArea"), "Open MPI")
+    has_run(cell)
+    assert page.locator(".jp-Dialog, .Toastify__toast").count() == 0
     assert page.complaints == []
 
 
 def test_a_link_leads_to_the_next_notebook(opened):
     page = opened(FIRST)
-    click(page, find(page, f"{NOTEBOOK} a[href*='01_train']", "Train on one device"))
-    wait_for_text(page, f"{NOTEBOOK} h1", "Train on one device")
+    find(page, f"{NOTEBOOK} a[href*='01_train']", "Train on one device").click()
+    wait_for_text(page.locator(f"{NOTEBOOK} h1").first, "Train on one device")
 
 
 def test_a_run_ends_when_it_is_stopped_restarted_or_closed_not_with_the_browser(
@@ -187,84 +149,84 @@ def test_a_run_ends_when_it_is_stopped_restarted_or_closed_not_with_the_browser(
     def wait_for_their_end():
         wait_for(lambda: not at_work(), SOON, "the end of supervisor, mpirun, workers")
 
-    with browser.Browser(TOGETHER) as closed_soon:
-        page = opened(STEP_1, closed_soon)
-        has_run(page, run_cell(page, "from utils import check"))
-        select(page, "epochs=1,")
-        to_its_end = ("Enter", "Home", "ArrowDown", "ArrowDown", "ArrowDown", "End")
-        for key in (*to_its_end, "Backspace", "Backspace"):
-            page.press(key)
-        page.type("900,")
-        output = f"{run_cell(page, 'epochs=900,')} .jp-OutputArea"
-        wait_for_text(page, output, "starting (0:")
-        shown = wait_for_text(page, output, "images/s")
-        command, progress = shown.strip().splitlines()
-        assert command.startswith("$ mpirun -np 2")
-        live = r"epoch \d+/900 \[[#.]+\] [\d,]+ images/s, \d+:\d\d left"
-        assert re.fullmatch(live, progress)
+    page = opened(STEP_1)
+    has_run(run_cell(page, "from utils import check"))
+    select(page, "epochs=1,")
+    to_its_end = ("Enter", "Home", "ArrowDown", "ArrowDown", "ArrowDown", "End")
+    for key in (*to_its_end, "Backspace", "Backspace"):
+        page.keyboard.press(key)
+    page.keyboard.insert_text("900,")
+    output = run_cell(page, "epochs=900,").locator(".jp-OutputArea")
+    wait_for_text(output, "starting (0:")
+    shown = wait_for_text(output, "images/s")
+    command, progress = shown.strip().splitlines()
+    assert command.startswith("$ mpirun -np 2")
+    live = r"epoch \d+/900 \[[#.]+\] [\d,]+ images/s, \d+:\d\d left"
+    assert re.fullmatch(live, progress)
 
-        page.click(f"{NOTEBOOK} [data-command='notebook:interrupt-kernel']")
-        wait_for_their_end()
-        shown = wait_for_text(
-            page, output, "was stopped, and all its workers were ended"
-        )
-        assert "Traceback" not in shown
+    page.click(f"{NOTEBOOK} [data-command='notebook:interrupt-kernel']")
+    wait_for_their_end()
+    shown = wait_for_text(output, "was stopped, and all its workers were ended")
+    assert "Traceback" not in shown
 
-        run_cell(page, "epochs=900,")
-        wait_for_the_workers()
-        started, kernel = at_work(), page.evaluate(KERNEL)
-        page.press("s", held=CTRL)
-        page.wait_for("!jupyterapp.shell.currentWidget.context.model.dirty", LONG)
+    run_cell(page, "epochs=900,")
+    wait_for_the_workers()
+    started, kernel = at_work(), page.evaluate(KERNEL)
+    page.keyboard.press("Control+s")
+    browser.wait_for(page, "!jupyterapp.shell.currentWidget.context.model.dirty", LONG)
+    page.close()
 
-    # That browser is closed; another one finds what goes on.
+    # That tab is closed; another visitor finds what goes on.
     page = opened(STEP_1)
     assert page.evaluate(KERNEL) == kernel
     assert started <= at_work()
     page.click(f"{NOTEBOOK} [data-command='notebook:restart-kernel']")
-    page.click(find(page, ACCEPT, "Restart"))
+    find(page, ACCEPT, "Restart").click()
     wait_for_their_end()
 
-    page.wait_for(ready(STEP_1), LONG)
-    has_run(page, run_cell(page, "from utils import check"))
+    browser.wait_for(page, ready(STEP_1), LONG)
+    has_run(run_cell(page, "from utils import check"))
     run_cell(page, "epochs=900,")
     wait_for_the_workers()
     tab = find(page, ".lm-DockPanel-tabBar .lm-TabBar-tab", "03_step_1")
-    page.click(f"{tab} .lm-TabBar-tabCloseIcon")
-    page.click(find(page, ACCEPT, "Save"))
+    tab.locator(".lm-TabBar-tabCloseIcon").click()
+    find(page, ACCEPT, "Save").click()
     wait_for_their_end()
 
 
 def test_an_exercise_is_written_and_checked_in_notebook_and_terminal(opened, lab):
     page = opened(STEP_1)
-    has_run(page, run_cell(page, "from utils import check"))
-    output = f"{run_cell(page, 'check(1)')} .jp-OutputArea"
-    shown = wait_for_text(page, output, "StepMissing")
+    has_run(run_cell(page, "from utils import check"))
+    output = run_cell(page, "check(1)").locator(".jp-OutputArea")
+    shown = wait_for_text(output, "StepMissing")
     assert "Line 16 still says TODO: Step 1." in shown
     assert "Traceback" not in shown
 
     select(page, "check(1)")
-    page.press("b")  # a new cell below
-    page.press("Enter")
+    page.keyboard.press("b")  # a new cell below
+    page.keyboard.press("Enter")
     new = "document.activeElement.matches('.jp-mod-noOutputs .cm-content')"
-    page.wait_for(new, LONG)
-    page.type("hint(1)")
+    browser.wait_for(page, new, LONG)
+    page.keyboard.insert_text("hint(1)")
     hinted = run_cell(page, "hint(1)")
-    wait_for_text(page, f"{hinted} .jp-OutputArea", "There are two places marked")
+    wait_for_text(hinted.locator(".jp-OutputArea"), "There are two places marked")
 
     program, finished = lab[1] / "exercises/fashion_mnist.py", markup.render(SOURCE, 1)
-    click(page, f"{EDITOR} .cm-line")
-    page.press("a", held=CTRL)
-    page.type(finished)
-    page.press("s", held=CTRL)
+    page.click(f"{EDITOR} .cm-line")
+    page.keyboard.press("Control+a")
+    page.keyboard.insert_text(finished)
+    page.keyboard.press("Control+s")
     wait_for(lambda: program.read_text() == finished, LONG, "the saving")
 
     run_cell(page, "check(1)")
-    wait_for_text(page, output, "Step 1\tright")
+    wait_for_text(output, "Step 1\tright")
 
     for menu, words in (("Bar", "File"), ("", "New"), ("", "Terminal")):
-        page.click(find(page, f".lm-Menu{menu}-item", words))
+        find(page, f".lm-Menu{menu}-item", words).click()
     focused = "document.activeElement.matches('.xterm-helper-textarea')"
-    page.wait_for(f"{focused} && {TERMINAL}", LONG)  # its shell asks for a command
-    page.type("course check 1")
-    page.press("Enter")
-    page.wait_for(f"/Step 1 .* right [^]*Checked in/.test({TERMINAL})", LONG)
+    browser.wait_for(
+        page, f"{focused} && {TERMINAL}", LONG
+    )  # its shell asks for a command
+    page.keyboard.insert_text("course check 1")
+    page.keyboard.press("Enter")
+    browser.wait_for(page, f"/Step 1 .* right [^]*Checked in/.test({TERMINAL})", LONG)

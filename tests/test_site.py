@@ -15,6 +15,7 @@ import browser
 import build
 import reference
 import utils
+from screenshots import STILL
 from utils import cli
 from utils.base import course, profiles
 from utils.lessons import notebooks, outline
@@ -360,8 +361,8 @@ with_a_browser = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def window(html):
-    with browser.served(html) as address, browser.Browser() as chromium:
-        page = chromium.open(address + "index.html")
+    with browser.served(html) as address, browser.started() as chromium:
+        page = browser.opened(chromium, address + "index.html")
         page.home = address
         yield page
 
@@ -378,10 +379,9 @@ def tab(window):
 def test_pages_fit_every_width_and_ask_nobody_else(tab, pages):
     wide = []
     for name in pages:
-        tab.resize(PHONE)
-        tab.go(tab.home + name)
+        tab.goto(tab.home + name)
         for width in (PHONE, TABLET, SCREEN):
-            tab.resize(width)
+            tab.set_viewport_size({"width": width, "height": 900})
             wide += [(name, width, what) for what in tab.evaluate(TOO_WIDE)]
     assert wide == []
     assert tab.complaints == []
@@ -393,14 +393,14 @@ def test_pages_fit_every_width_and_ask_nobody_else(tab, pages):
 
 @with_a_browser
 def test_searching_finds_the_ring_all_reduce(tab):
-    tab.go(tab.home + "search.html?q=ring+all-reduce")
-    tab.wait_for(f"{RESULTS}.includes('Share the gradients')")
+    tab.goto(tab.home + "search.html?q=ring+all-reduce")
+    browser.wait_for(tab, f"{RESULTS}.includes('Share the gradients')")
 
 
 @with_a_browser
 def test_searching_works_without_a_server(tab, html):
-    tab.go(f"file://{html}/search.html?q=ring+all-reduce")
-    tab.wait_for(f"{RESULTS}.includes('Share the gradients')")
+    tab.goto(f"file://{html}/search.html?q=ring+all-reduce")
+    browser.wait_for(tab, f"{RESULTS}.includes('Share the gradients')")
     # The theme asks for its icons twice, and Chromium refuses one way to get at a file.
     assert [said for said in tab.complaints if "woff2" not in said] == []
 
@@ -410,8 +410,8 @@ def test_the_page_is_light_or_dark_as_its_reader_has_it(tab):
     color = "getComputedStyle(document.body).backgroundColor"
     seen = []
     for dark in (False, True):
-        tab.resize(1280, dark=dark)
-        tab.go(tab.home + "index.html")
+        tab.emulate_media(color_scheme="dark" if dark else "light")
+        tab.goto(tab.home + "index.html")
         seen.append([int(part) for part in re.findall(r"\d+", tab.evaluate(color))])
     light, dark = seen
     assert min(light) > 200
@@ -421,14 +421,16 @@ def test_the_page_is_light_or_dark_as_its_reader_has_it(tab):
 @with_a_browser
 @pytest.mark.parametrize("dark", [False, True])
 def test_words_stand_out_from_what_is_behind_them(tab, dark):
-    tab.resize(SCREEN, dark=dark)
+    tab.set_viewport_size({"width": SCREEN, "height": 900})
+    tab.emulate_media(color_scheme="dark" if dark else "light")
     for name in OF_EACH_KIND:
-        tab.go(tab.home + name)
+        tab.goto(tab.home + name)
+        browser.wait_for(tab, STILL)  # its colors fade in
         assert tab.evaluate(FAINT) == [], name
 
 
 @with_a_browser
 def test_the_first_thing_that_the_keyboard_reaches_skips_the_sidebar(tab):
-    tab.go(tab.home + "index.html")
-    tab.press("Tab")
+    tab.goto(tab.home + "index.html")
+    tab.keyboard.press("Tab")
     assert "main-content" in tab.evaluate("document.activeElement.outerHTML")

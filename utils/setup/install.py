@@ -449,7 +449,7 @@ def check_all_reduce(home):
 # Title, what is done for it, and the files that it depends on. A stage is done again
 # when it or one before it changes.
 STAGES = (
-    ("700 MB of Python packages", install_packages, [LOCK]),
+    ("750 MB of Python packages", install_packages, [LOCK]),
     ("Horovod, built from source in 2 to 10 minutes", add_horovod, [PATCH]),
     (
         "the course and its Jupyter kernel",
@@ -616,7 +616,7 @@ def explain(status, output, log, compiler):
         return (
             f"{text}\n\n"
             "The Python package index can't be reached. A first set-up downloads\n"
-            "700 MB; after that the course needs no network. Connect, or name your\n"
+            "750 MB; after that the course needs no network. Connect, or name your\n"
             "network's proxy, and run the same command again:\n"
             "    Debian, Ubuntu, Fedora, macOS:  export https_proxy=http://HOST:PORT"
         )
