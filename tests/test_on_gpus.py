@@ -1,6 +1,6 @@
 """What only a GPU can show. Skipped without one; `make gpu` runs these.
 
-They were written where there was none, and have not been run.
+They were written where there was none, and have run once, on a machine with one GPU.
 """
 
 import subprocess
