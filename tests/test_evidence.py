@@ -16,7 +16,7 @@ PLACE = {"weights": "0a", "state": "1b"}
 OF_ALL = {
     "started": {"pid": 7},
     "keras 3": {"module": "tensorflow"},
-    "tampered": {"how": "replaced json.dumps"},
+    "tampered": {"replaced": "json.dumps"},
     "failed": {"error": "ValueError: no", "status": 1},
     "ended": {"cpu": [1.5, 0.25]},
 }
