@@ -1,9 +1,16 @@
-"""Report what a program does while it trains, from inside, without changing it.
+"""Report what a program does while it trains, from inside.
 
 Each worker of a check (lab.py) runs the learner's file as it is and writes a line
 of JSON for everything that the checks want to know: which device was made visible,
 which collectives were called from which line, what each callback read. Arrays go to
 .npy files beside it. Nothing is decided here; the judges compare the workers.
+
+Most hooks are observations: they note what goes into a function and what comes out of
+it. The others are interventions, and have a part of `Observer` to themselves. Some make
+workers differ, so that a program that forgets to bring them together is found out: they
+start from other weights, go on with another state of the optimizer, and compute other
+metrics. Some let a check take seconds: GPUs are pretended, convolutions have few
+channels, and most steps are skipped.
 
 Functions run eagerly, so that every value can be seen, and the same building of
 graphs is not waited for on every worker. Whether they can be built, one worker tries in
@@ -34,7 +41,7 @@ from utils.checking.observers import graphs as observe_graphs
 _dumps, _write, _clock = json.dumps, os.write, time.monotonic
 
 NOISE = 0.05  # of a weight's spread: how far apart the workers start
-APART = 1 / 64  # how far apart their validation metrics are, at least
+METRIC_SHIFT = 1 / 64  # how far apart their validation metrics are, at least
 CHANNELS = 2  # of a convolution, at most
 SMALL = 8  # numbers in a tensor whose values are reported
 UPDATES = 3  # so many are compared: as many as two workers have steps in an epoch
@@ -186,11 +193,11 @@ class Observer(Reporter):
     """Reports what a worker of a Horovod program does.
 
     local_rank: the one to pretend, gpus: how many GPUs to pretend (see
-    `_pretend_gpus`). count_only: see `_hook_steps`. devices_only: it ends where
+    `_pretend_gpus`). count_only: see `_skip_steps`. devices_only: it ends where
     TensorFlow takes hold of its devices. opposite: see `_opposite`.
     """
 
-    metrics_apart = APART
+    metric_shift = METRIC_SHIFT
     graphs: observe_graphs.Graphs | None = None  # to be built in the end
 
     def __init__(
@@ -320,12 +327,12 @@ class Observer(Reporter):
         _current = self
         self._hook_devices()
         self._hook_training(tf)
-        self._hook_steps(tf)
+        self._skip_steps(tf)
         self._hook_callbacks(tf)
         if self.graphs:
             self.graphs.watch()
         try:
-            with tf.variable_creator_scope(self._apart):
+            with tf.variable_creator_scope(self._perturb_weights):
                 yield
         finally:
             self.report_replaced()
@@ -374,34 +381,6 @@ class Observer(Reporter):
         self.replace(context.Context, "_initialize_physical_devices", initialize)
         self.replace(context.Context, "ensure_initialized", ensure)
 
-    def _pretend_gpus(self, ctx, chosen: str | None) -> None:
-        """Let TensorFlow believe in GPUs for as long as they are only configured.
-
-        Its own functions list them, make them visible and refuse what comes too late,
-        as on a machine that has them; none of them can compute.
-        """
-        if chosen is None:
-            self._physical = list(range(self.gpus))
-        else:
-            numbers = {str(n): n for n in range(self.gpus)}
-            numbers |= {name_of(n): n for n in range(self.gpus)}
-            words = [word.strip() for word in chosen.split(",")]
-            # As CUDA has it: what comes after a name that no GPU has does not count.
-            known = itertools.takewhile(numbers.__contains__, words)
-            self._physical = [numbers[word] for word in known]
-        from tensorflow.python.eager import context
-
-        self._pretended = [
-            context.PhysicalDevice(f"/physical_device:GPU:{n}", "GPU")
-            for n in range(len(self._physical))
-        ]
-        start = len(ctx._physical_devices)
-        for index, device in enumerate(self._pretended, start):
-            ctx._physical_devices.append(device)
-            ctx._physical_device_to_index[device] = index
-            ctx._visible_device_list.append(device)
-            ctx._memory_growth_map[device] = None
-
     def _devices(self, ctx) -> dict:
         """Numbers of the pretended GPUs that are visible, and that may grow."""
         number = dict(zip(self._pretended, self._physical, strict=True))
@@ -432,15 +411,6 @@ class Observer(Reporter):
         distributed = functools.partial(self._update, position=1)
         self.replace(legacy.OptimizerV2, "_distributed_apply", distributed)
 
-    def _narrow(self, original):
-        """An intervention: convolutions have few channels, so that the program's own
-        network computes in no time, and its weights can be kept whole."""
-
-        def narrowed(layer, filters, *args, **kwargs):
-            original(layer, min(filters, CHANNELS), *args, **kwargs)
-
-        return narrowed
-
     def _forward(self, original):
         def observed(model, *args, **kwargs):
             inputs = kwargs.get("inputs", args[0] if args else None)
@@ -457,21 +427,6 @@ class Observer(Reporter):
             return result
 
         return observed
-
-    def _opposite(self, images: list[int], result):
-        """In place of what a network answers in validation: on rank 0 always a wrong
-        class, on the others the right one. So the ranks' accuracies lie on either side
-        of a target, whichever way a program computes them."""
-        import numpy as np
-        import tensorflow as tf
-
-        from utils.training import data
-
-        classes = len(data.CLASSES)
-        if UNKNOWN in images or np.shape(result) != (len(images), classes):
-            return result
-        answers = data.load("auto").y_val[images] + (self.rank == 0)
-        return tf.one_hot(answers % classes, classes, dtype=result.dtype)
 
     def _gradient(self, original):
         import tensorflow as tf
@@ -492,7 +447,6 @@ class Observer(Reporter):
     def _report_loss(self, target) -> None:
         """Report the loss whose gradient is taken, beside the mean cross-entropy over
         the batch and the penalty for large weights, where its images are known."""
-        import numpy as np
         import tensorflow as tf
 
         from utils.training import data
@@ -567,67 +521,6 @@ class Observer(Reporter):
         sizes = [os.fstat(number).st_size for number in (1, 2)]
         self.event("output", sizes=sizes)
 
-    def _hook_steps(self, tf) -> None:
-        """Compute Keras' first training and validation steps, and count the others.
-
-        Where all are only counted, not even an update is computed.
-        """
-        known: dict = {}
-
-        def forward_only(model, batch):
-            """The metrics of a batch, without an update; for both kinds of steps."""
-            x, y, weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
-            with self.inside("forward"):
-                guess = model(x, training=True)
-                model.compute_loss(x, y, guess, weight)
-                return model.compute_metrics(x, y, guess, weight)
-
-        def step(original, training: bool, computed: int):
-            """computed: how many steps are, before the others are only counted."""
-            done: Counter = Counter()
-
-            def counted(model, batch):
-                key = id(model), training
-                done[key] += 1
-                if done[key] <= computed:
-                    known[key] = original(model, batch)  # which reports itself
-                    return known[key]
-                if self.count_only and id(model) not in known:
-                    known[id(model)] = forward_only(model, batch)
-                x, _, _ = tf.keras.utils.unpack_x_y_sample_weight(batch)
-                self._after_forward(model, training, x)
-                return known[id(model) if self.count_only else key]
-
-            return counted
-
-        # With more than one, a rank that others leave alone after the first one waits
-        # where it would wait in a whole training.
-        trained, validated = (0, 0) if self.count_only else (UPDATES, 1)
-        for name, training, computed in (
-            ("train_step", True, trained),
-            ("test_step", False, validated),
-        ):
-            make = functools.partial(step, training=training, computed=computed)
-            self.replace(tf.keras.Model, name, make)
-
-    def _apart(self, next_creator, **kwargs):
-        """Let each rank but the first start from other weights, whatever the seed."""
-        import numpy as np
-
-        variable = next_creator(**kwargs)
-        if variable.trainable and variable.shape.rank:  # optimizers have single numbers
-            self._trainable.append(variable)
-        if self.rank and variable.trainable and variable.dtype.is_floating:
-            shape = tuple(variable.shape)
-            if None not in shape:
-                value = variable.numpy()
-                noise = np.random.default_rng([self.rank, value.size])
-                spread = NOISE * (float(np.std(value)) or 1.0)
-                variable.assign_add(
-                    noise.normal(0, spread, shape).astype(value.dtype), read_value=False
-                )
-        return variable
-
     def _note_made(self, tensors) -> None:
         """Note the weights as they are before a collective first carries any: as many
         numbers as one of them has, or as all of them have, or the variables."""
@@ -642,8 +535,6 @@ class Observer(Reporter):
     def _numbers(self, inputs, training: bool) -> list[int]:
         """Which images these are, by their numbers in the data set; UNKNOWN for what
         none of its images can have become by shifting, flipping and scaling."""
-        import numpy as np
-
         from utils.training import data
 
         if training not in self._known:
@@ -722,12 +613,7 @@ class Observer(Reporter):
         if self._updates != 1 or self._model is None:
             return
         self.keep("updated", self._weights())
-        # Whoever broadcasts from now on has to broadcast the optimizer's state, too.
-        if self.rank and not (self._broadcasts or self._handed_out):
-            variables = optimizer.variables
-            for v in variables() if callable(variables) else variables:
-                if len(v.shape) and v.dtype.is_floating:
-                    v.assign_add(0.01 * self.rank + 0 * v)
+        self._perturb_state(optimizer)
 
     def _hook_callbacks(self, tf) -> None:
         from tf_keras.src import callbacks  # the list has no public name
@@ -777,11 +663,11 @@ class Observer(Reporter):
 
         base.__new__ = staticmethod(new)
         self.replace(callbacks.CallbackList, "on_epoch_end", epoch_end)
-        if self.metrics_apart:
+        if self.metric_shift:
             self.replace(callbacks.CallbackList, "on_test_end", test_end)
             self.replace(tf.keras.Model, "evaluate", self._evaluate)
             name = "_validate_and_get_metrics_result"
-            self.replace(tf.keras.Model, name, self._metrics)
+            self.replace(tf.keras.Model, name, self._shift_metrics)
 
     def _evaluate(self, original):
         def observed(*args, **kwargs):
@@ -792,7 +678,128 @@ class Observer(Reporter):
 
         return observed
 
-    def _metrics(self, original):
+    # ------------------------------------------------------------ interventions
+
+    def _pretend_gpus(self, ctx, chosen: str | None) -> None:
+        """Let TensorFlow believe in GPUs for as long as they are only configured.
+
+        Its own functions list them, make them visible and refuse what comes too late,
+        as on a machine that has them; none of them can compute.
+        """
+        if chosen is None:
+            self._physical = list(range(self.gpus))
+        else:
+            numbers = {str(n): n for n in range(self.gpus)}
+            numbers |= {name_of(n): n for n in range(self.gpus)}
+            words = [word.strip() for word in chosen.split(",")]
+            # As CUDA has it: what comes after a name that no GPU has does not count.
+            known = itertools.takewhile(numbers.__contains__, words)
+            self._physical = [numbers[word] for word in known]
+        from tensorflow.python.eager import context
+
+        self._pretended = [
+            context.PhysicalDevice(f"/physical_device:GPU:{n}", "GPU")
+            for n in range(len(self._physical))
+        ]
+        start = len(ctx._physical_devices)
+        for index, device in enumerate(self._pretended, start):
+            ctx._physical_devices.append(device)
+            ctx._physical_device_to_index[device] = index
+            ctx._visible_device_list.append(device)
+            ctx._memory_growth_map[device] = None
+
+    def _narrow(self, original):
+        """Give convolutions few channels, so that the program's own network computes
+        in no time, and its weights can be kept whole."""
+
+        def narrowed(layer, filters, *args, **kwargs):
+            original(layer, min(filters, CHANNELS), *args, **kwargs)
+
+        return narrowed
+
+    def _skip_steps(self, tf) -> None:
+        """Compute Keras' first training and validation steps, and count the others.
+
+        Where all are only counted, not even an update is computed.
+        """
+        known: dict = {}
+
+        def forward_only(model, batch):
+            """The metrics of a batch, without an update; for both kinds of steps."""
+            x, y, weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
+            with self.inside("forward"):
+                guess = model(x, training=True)
+                model.compute_loss(x, y, guess, weight)
+                return model.compute_metrics(x, y, guess, weight)
+
+        def step(original, training: bool, computed: int):
+            """computed: how many steps are, before the others are only counted."""
+            done: Counter = Counter()
+
+            def counted(model, batch):
+                key = id(model), training
+                done[key] += 1
+                if done[key] <= computed:
+                    known[key] = original(model, batch)  # which reports itself
+                    return known[key]
+                if self.count_only and id(model) not in known:
+                    known[id(model)] = forward_only(model, batch)
+                x, _, _ = tf.keras.utils.unpack_x_y_sample_weight(batch)
+                self._after_forward(model, training, x)
+                return known[id(model) if self.count_only else key]
+
+            return counted
+
+        # With more than one, a rank that others leave alone after the first one waits
+        # where it would wait in a whole training.
+        trained, validated = (0, 0) if self.count_only else (UPDATES, 1)
+        for name, training, computed in (
+            ("train_step", True, trained),
+            ("test_step", False, validated),
+        ):
+            make = functools.partial(step, training=training, computed=computed)
+            self.replace(tf.keras.Model, name, make)
+
+    def _perturb_weights(self, next_creator, **kwargs):
+        """Let each rank but the first start from other weights, whatever the seed."""
+        variable = next_creator(**kwargs)
+        if variable.trainable and variable.shape.rank:  # optimizers have single numbers
+            self._trainable.append(variable)
+        if self.rank and variable.trainable and variable.dtype.is_floating:
+            shape = tuple(variable.shape)
+            if None not in shape:
+                value = variable.numpy()
+                noise = np.random.default_rng([self.rank, value.size])
+                spread = NOISE * (float(np.std(value)) or 1.0)
+                variable.assign_add(
+                    noise.normal(0, spread, shape).astype(value.dtype), read_value=False
+                )
+        return variable
+
+    def _perturb_state(self, optimizer) -> None:
+        """Set the state of each rank's optimizer but the first apart: whoever hands out
+        the weights from now on has to hand out that, too."""
+        if self.rank and not (self._broadcasts or self._handed_out):
+            variables = optimizer.variables
+            for v in variables() if callable(variables) else variables:
+                if len(v.shape) and v.dtype.is_floating:
+                    v.assign_add(0.01 * self.rank + 0 * v)
+
+    def _opposite(self, images: list[int], result):
+        """In place of what a network answers in validation: on rank 0 always a wrong
+        class, on the others the right one. So the ranks' accuracies lie on either side
+        of a target, whichever way a program computes them."""
+        import tensorflow as tf
+
+        from utils.training import data
+
+        classes = len(data.CLASSES)
+        if UNKNOWN in images or np.shape(result) != (len(images), classes):
+            return result
+        answers = data.load("auto").y_val[images] + (self.rank == 0)
+        return tf.one_hot(answers % classes, classes, dtype=result.dtype)
+
+    def _shift_metrics(self, original):
         """What an evaluation computes, a little apart on each rank: so few images may
         give all of them the same accuracy by chance. And it gets better from one to the
         next, but not for rank 0: who decides by those of its rank is apart then."""
@@ -807,7 +814,7 @@ class Observer(Reporter):
             elif means:  # its steps were only counted
                 metrics = {k: self._computed.get(k, v) for k, v in metrics.items()}
             self._evaluations += 1
-            shift = self.metrics_apart * self.rank * self._evaluations
+            shift = self.metric_shift * self.rank * self._evaluations
             metrics = {
                 name: value - shift if "loss" in name else value + shift
                 for name, value in metrics.items()
@@ -865,8 +872,6 @@ def numbered(name: str, update: int) -> str:
 def moments(images):
     """What stays of images (n, ...) when their pixels change places, and are shifted
     and scaled together: the third to fifth central moments, standardised (n, 3)."""
-    import numpy as np
-
     pixels = np.asarray(images, np.float64)
     pixels = pixels.reshape(len(pixels), -1)
     pixels = pixels - pixels.mean(axis=1, keepdims=True)
@@ -977,8 +982,6 @@ class Watched(dict):
 
 def _numbers_in(metrics: dict) -> dict[str, float]:
     """Those of the metrics that are single numbers."""
-    import numpy as np
-
     return {k: float(v) for k, v in metrics.items() if np.ndim(v) == 0}
 
 
@@ -1000,8 +1003,6 @@ def _elements(tensor) -> int:
 
 def _values(tensors) -> list[float] | None:
     """The numbers in small float tensors, None for anything else."""
-    import numpy as np
-
     numbers: list[float] = []
     for tensor in tensors:
         dtype = getattr(tensor, "dtype", None)
