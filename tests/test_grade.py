@@ -378,6 +378,20 @@ def test_what_the_machine_could_not_decide_is_tried_again(handed_in, out):
     assert kept(out) == []
 
 
+def test_what_is_refused_is_not_tried_again(handed_in, out):
+    programs = []
+
+    def examine(program):
+        programs.append(program)
+        last = Verdict(6, "step-6.tampered", UNDECIDED, "This.", "It replaced print.")
+        return Examined((*verdicts(6)[:5], last), "refused", (), "", 1.0, "print")
+
+    graded, *_ = grade(handed_in, out, examine=examine)
+    assert (graded.total, rows(out)[0]["total"]) == (0, "0")
+    grade(handed_in, out, examine=examine)
+    assert len(programs) == 3
+
+
 def last_verdict(**facts) -> Examined:
     """An examination whose last verdict has other facts than it should have."""
     right = {"part": 6, "id": "a", "state": WRONG, "expected": "", "seen": ""}

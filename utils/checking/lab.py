@@ -15,8 +15,6 @@ when they are silent; how, is in its outcome.json.
 import contextlib
 import faulthandler
 import gc
-import hashlib
-import hmac
 import json
 import os
 import shutil
@@ -217,7 +215,6 @@ JAX = "jax"
 CHOICES_OF_JAX = ("KERAS_BACKEND", "XLA_FLAGS", "JAX_NUM_CPU_DEVICES", "JAX_PLATFORMS")
 
 ENDED, FAILED, DEADLOCK, HUNG, FLOOD = "ended", "failed", "deadlock", "hung", "flood"
-FORGED = "forged"
 
 # Printed before the first worker is there; what fails before that, no program did.
 BEGINS = "The first worker begins."
@@ -225,11 +222,8 @@ BEGINS = "The first worker begins."
 
 @dataclass
 class _Worker:
-    """key: what its report is sealed with (see `observe.Reporter`)."""
-
     pid: int
     messenger: socket.socket
-    key: bytes
     status: int | None = None
 
 
@@ -349,17 +343,13 @@ class Lab:
         if not self.begun:
             print(BEGINS, flush=True)
             self.begun = True
-        key = os.urandom(32)
         pid = os.fork()
         if pid == 0:
             status = 1
-            observe.keys.append(key)
-            del key
             try:
                 for other in self.running.values():
                     for sibling in other.workers.values():
                         sibling.messenger.close()
-                        sibling.key = b""
                 self.door.close()
                 messenger.close()
                 status = _work(running, request["environment"])
@@ -370,7 +360,7 @@ class Lab:
                 os._exit(status)
         messenger.setblocking(False)
         rank = course.worker_rank(request["environment"])
-        running.workers[rank] = _Worker(pid, messenger, key)
+        running.workers[rank] = _Worker(pid, messenger)
 
     def _tend(self, running: _Running) -> None:
         """Pass on how workers ended; end those whose messenger was ended."""
@@ -478,8 +468,6 @@ class Lab:
                 os.kill(process.pid, signal.SIGKILL)
             os.waitpid(process.pid, 0)
             process.messenger.close()
-        if not all(_is_sealed(running, rank) for rank in running.workers):
-            outcome = FORGED
         facts = {
             "outcome": outcome,
             "script": running.script,
@@ -492,36 +480,6 @@ class Lab:
         # Not into what somebody else may have made there, a pipe for example.
         path = running.folder / "outcome.json"
         files.write_whole(path, json.dumps(facts), mode=0o600)
-
-
-def _is_sealed(running: _Running, rank: int) -> bool:
-    """Is the report of a worker as its observer wrote it? What runs in another Python
-    has no key."""
-    world, key = running.world, running.workers[rank].key
-    if not world.observed or world.host_devices:
-        return True
-    report = running.folder / f"rank.{rank}.jsonl"
-
-    def as_sealed(path: Path, content: bytes) -> bool:
-        seal = evidence.read(path.with_name(f"{path.name}.mac"), 64)
-        mac = hmac.digest(key, hashlib.sha256(content).digest(), "sha256")
-        return mac in (seal[:32], seal[32:])
-
-    try:
-        content = b""
-        with contextlib.suppress(FileNotFoundError):
-            content = evidence.read(report, evidence.MOST_REPORT)
-        # It may end before the program begins, and with it the seals.
-        if content.count(b"\n") > 1 and not as_sealed(report, content):
-            return False
-        for path in running.folder.glob(f"rank.{rank}.*.npy"):
-            name = path.name.removeprefix(f"rank.{rank}.").encode()
-            content = evidence.read(path, evidence.MOST_ARRAY)
-            if not as_sealed(path, name + content):
-                return False
-    except (evidence.Unreadable, OSError):
-        return False
-    return True
 
 
 def _used(running: _Running) -> dict[int, float]:
@@ -615,7 +573,6 @@ def _work(running: _Running, environment: dict[str, str]) -> int:
         observer.event("keras 3", module=module)
 
     with observer.at_work(), first_import.watched(got_keras_3):
-        observe.hide()
         failure = worker.run_program(running.script)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -776,7 +733,6 @@ def main() -> None:
     (folder,) = sys.argv[1:]
     worker.quiet()
     observe.prepare()
-    data.horovod_as_it_is()  # or the program would seem to have replaced it
     take_images()
     from utils import logs  # noqa: F401
 

@@ -264,7 +264,7 @@ def verdict(
         return Verdict(part, name, p.state, expected, p.seen, p.line, p.evidence)
     except Unreadable as error:
         seen = f"What the program reported can't be read: {error}."
-        return Verdict(part, finding(part, TAMPERED), WRONG, expected, seen)
+        return Verdict(part, finding(part, TAMPERED), UNDECIDED, expected, seen)
     return Verdict(part, finding(part, "right"), RIGHT, expected, expected)
 
 
@@ -280,16 +280,11 @@ def _raise_tampering(world: Observed) -> None:
         for event in rank.all("tampered"):
             raise Problem(
                 TAMPERED,
-                f"Rank {rank.number} {event['how']}, so what the check sees may be "
-                "wrong. Programs may use and subclass libraries, but not change or "
-                "trace them.",
+                f"Rank {rank.number} replaced {event['replaced']}, so what the check "
+                "sees may be wrong. Programs may use and subclass libraries, but not "
+                "replace their functions.",
+                state=UNDECIDED,
             )
-    if world.outcome == lab.FORGED:
-        raise Problem(
-            TAMPERED,
-            "The report is not what the check has written: the program, or another "
-            "program that it started, has changed it.",
-        )
 
 
 def _raise_keras_3(world: Observed) -> None:
