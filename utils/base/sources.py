@@ -30,6 +30,11 @@ def digest(modules: Iterable[str], *others: Path) -> str:
     return state.hexdigest()
 
 
+def modules() -> set[str]:
+    """All modules of the course."""
+    return _graph().modules
+
+
 def files_of(modules: Iterable[str]) -> list[Path]:
     """The files of these modules and packages, and of all that they can import."""
     graph = _graph()
@@ -44,9 +49,9 @@ def files_of(modules: Iterable[str]) -> list[Path]:
 
 def imported_by(program: str) -> set[str]:
     """The modules of the course that the imports in a program's text name."""
-    modules = _graph().modules
+    known = modules()
     return {
-        next(one for one in (name, *_parents(name)) if one in modules)
+        next(one for one in (name, *_parents(name)) if one in known)
         for name in _imports(program)
         if name.split(".")[0] == "utils"
     }
