@@ -511,8 +511,6 @@ class Lab:
                 os.kill(process.pid, signal.SIGKILL)
             os.waitpid(process.pid, 0)
             process.messenger.close()
-        for folder in running.scratch:
-            shutil.rmtree(folder, ignore_errors=True)
         if not all(_is_sealed(running, rank) for rank in running.workers):
             outcome = FORGED
         facts = {
@@ -527,6 +525,8 @@ class Lab:
         # Not into what somebody else may have made there, a pipe for example.
         path = running.folder / "outcome.json"
         files.write_whole(path, json.dumps(facts), mode=0o600)
+        for scratch in running.scratch:
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _is_sealed(running: _Running, rank: int) -> bool:
