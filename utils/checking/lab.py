@@ -215,6 +215,7 @@ OUTPUT = 1_000_000  # bytes that a worker may print
 PATIENT = Path(sys.prefix, "lib", "patient.so")  # see utils/setup/patient.cpp
 
 RANK_0_HOME = "rank.0.home"
+RAN = "ran"  # how the name of a file ends that is there when a program has ended well
 JAX = "jax"
 CHOICES_OF_JAX = ("KERAS_BACKEND", "XLA_FLAGS", "JAX_NUM_CPU_DEVICES", "JAX_PLATFORMS")
 
@@ -286,7 +287,7 @@ class Lab:
             for name in job["worlds"]:
                 of_world = folder / str(number) / name
                 before = str(of_world.parent / WORLDS[name].after)
-                while self._busy(WORLDS[name].size) or before in self.running:
+                while self._busy(WORLDS[name].size) or self._changes_disks(before):
                     self._beat()
                 of_world.mkdir(parents=True)
                 self._start(name, of_world, job)
@@ -309,6 +310,13 @@ class Lab:
             self.running.clear()
             self.withdrawn = None
             (folder / SERVED).touch()
+
+    def _changes_disks(self, key: str) -> bool:
+        """May the programs of a world still write to their disks?"""
+        running = self.running.get(key)
+        if running is None:
+            return False
+        return len([*running.folder.glob(f"rank.*.{RAN}")]) < running.world.size
 
     def _busy(self, workers: int) -> bool:
         """Would more than two workers have to share a core?
@@ -658,6 +666,7 @@ def _work(running: _Running, environment: dict[str, str]) -> int:
         failure["status"] = failure["status"] & 0xFF or 1  # as the system has it
         observer.event("failed", **failure)
         os._exit(failure["status"])
+    (running.folder / f"rank.{rank}.{RAN}").touch()
     if graphs:
         graphs.build()
     observer.wait_for_the_end()
