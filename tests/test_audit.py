@@ -2,17 +2,23 @@
 
 tests/audited/ holds programs that are right, and faults.toml edits of them that aren't.
 All are run for real, on two workers that are forked from one process; what a program
-does on one worker is watched once, and its faults are compared with that.
+does on one worker is watched once, and its faults are compared with that. What was
+reported is kept, for when only judges have changed.
 """
 
+import contextlib
+import functools
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import audit_programs
+import audit_server
+import kept_evidence
 import psutil
 import pytest
 import typer.testing
@@ -56,27 +62,53 @@ SEEN = {
 }
 
 
+# What runs an audited program and makes its reports, beside what that imports.
+MODULES = (
+    "utils.checking.observers.audit",
+    "utils.checking.messenger",
+    "utils.running.launchers",
+    "utils.running.tasks",
+)
+FILES = tuple(
+    map(Path, (audit.__file__, audit_programs.__file__, audit_server.__file__))
+)
+
+
 @pytest.fixture(scope="module")
-def served():
-    """Workers are forked."""
-    with audit_programs.served():
-        yield
+def serve():
+    """From its first call on, workers are forked."""
+    with contextlib.ExitStack() as stack:
+        yield functools.cache(lambda: stack.enter_context(audit_programs.served()))
 
 
 @pytest.fixture
-def watch(served, tmp_path, monkeypatch):
+def watch(serve, tmp_path, monkeypatch):
     """A function that runs a program's text on so many workers, and watches.
 
-    hangs: it waits for ever, which is found out sooner than in earnest.
+    hangs: it waits for ever, which is found out sooner than in earnest. kept: what it
+    reported before will do as well (see kept_evidence.py).
     """
     monkeypatch.chdir(tmp_path)
+    in_earnest = audit.run
 
     def watch(
-        text: str, workers: int, limit: float = LIMIT, hangs: bool = False
+        text: str,
+        workers: int,
+        limit: float = LIMIT,
+        hangs: bool = False,
+        kept: bool = False,
     ) -> judge.Watched:
         if hangs:
             monkeypatch.setattr(audit, "STALL", 10.0)
             monkeypatch.setattr(audit, "WARNED", 3)
+        facts = (text, workers, limit, hangs)
+        place = kept_evidence.place(*facts, modules=MODULES, others=FILES)
+        if kept and place.exists():
+            monkeypatch.setattr(audit, "run", functools.partial(recall, place))
+        else:
+            serve()
+            keeping = functools.partial(run_and_keep, in_earnest, place)
+            monkeypatch.setattr(audit, "run", keeping)
         path = tmp_path / PROGRAM
         path.write_text(text)
         kind = audit.kind_of(path)
@@ -87,6 +119,24 @@ def watch(served, tmp_path, monkeypatch):
     return watch
 
 
+def run_and_keep(run, place: Path, kind, workers, command, variables, folder, limit):
+    """`audit.run`, whose reports are kept."""
+    seen = run(kind, workers, command, variables, folder, limit)
+    end = {"outcome": seen.outcome, "output": seen.output, "seconds": seen.seconds}
+    with kept_evidence.new_folder() as made:
+        reports = shutil.copytree(folder, made / "reports")
+        (reports / "end.json").write_text(json.dumps(end))
+        kept_evidence.keep(reports, place)
+    return seen
+
+
+def recall(place: Path, kind, workers, *_) -> judge.Watched:
+    """What `audit.run` gave, whose reports are kept."""
+    return judge.read(
+        place, kind, workers, **json.loads((place / "end.json").read_text())
+    )
+
+
 @pytest.fixture(scope="module")
 def alone():
     """The runs of right programs on one worker, by name."""
@@ -95,9 +145,9 @@ def alone():
 
 def report(watch, alone, base: str, text: str, hangs: bool = False) -> audit.Report:
     """What is found in a program that does on one worker what `base` does."""
-    many = watch(text, 2, hangs=hangs)
+    many = watch(text, 2, hangs=hangs, kept=True)
     if base not in alone:
-        alone[base] = watch(audit_programs.edited(base, []), 1)
+        alone[base] = watch(audit_programs.edited(base, []), 1, kept=True)
     return audit.report(PROGRAM, [many, alone[base]], 0.0)
 
 
