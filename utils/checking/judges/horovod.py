@@ -277,11 +277,12 @@ def speaks_with_one_voice(worlds: dict[str, Observed]) -> None:
     if not rank_0:
         raise Problem("silent", "No worker showed progress, not even rank 0.", line)
     if others:
-        words = (
-            f'printed "{short(scores[others[0]][0], 60)}"'
-            if scores[others[0]]
-            else f"called fit with verbose={fits[others[0]][0]['verbose']!r}"
-        )
+        score = next(iter(scores[others[0]]), None)
+        if score is None:
+            words = f"called fit with verbose={fits[others[0]][0]['verbose']!r}"
+        else:
+            words = f'printed "{short(score, 60)}"'
+            line = _line_that_printed(world.ranks[others[0]], score, line)
         raise Problem("others-speak", f"Rank {others[0]} {words}.", line)
     _raise_written_twice(world)
     _raise_waits_alone(world)
@@ -363,6 +364,16 @@ def _printed(rank: Rank) -> Iterable[tuple[str, str, str]]:
         parts = [text.encode()[slice(*ends)] for ends in ((0, places[0]), places)]
         parts.append(text.encode()[places[1] :])
         yield tuple(part.decode(errors="replace") for part in parts)
+
+
+def _line_that_printed(rank: Rank, words: str, fit: int | None) -> int | None:
+    """The line that calls fit, where it printed this; after it, an evaluation's line
+    if there was one, else None."""
+    while_training = [t for _, training, _ in _printed(rank) for t in _lines(training)]
+    if words in while_training:
+        return fit
+    evaluated = [event["line"] for event in rank.all("evaluated") if not event["fit"]]
+    return evaluated[-1] if evaluated else None
 
 
 def _progress(rank: Rank) -> list[str]:
