@@ -5,6 +5,7 @@ All are run for real, on two workers that are forked from one process; what a pr
 does on one worker is watched once, and its faults are compared with that.
 """
 
+import io
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from pathlib import Path
 import audit_programs
 import psutil
 import pytest
+import rich.console
 import typer.testing
 from ci_sample import drawn
 
@@ -306,6 +308,363 @@ def test_who_writes_what_others_write_is_told(hows, verdict):
         for how in hows
     ]
     assert answer("files", *reports)[0] == verdict
+
+
+# ------------------------------------------------------------ what leads to the cure
+
+PLACE = "program.py:7"
+
+
+def made(kind: str, replicas: int, *devices: str) -> dict:
+    facts = {"kind": kind, "replicas": replicas, "devices": list(devices)}
+    return {"what": "strategy", "where": "program.py:3", **facts}
+
+
+def step(number: int, **facts) -> dict:
+    """Gradients of an update."""
+    common = {"group": 0, "update": number, "replica": 0, "where": PLACE}
+    numbers = {"loss": 1.0, "sketch": [1.0], "weights": [1.0], "replicas": 1}
+    return {"what": "local", **common, **numbers, **facts}
+
+
+def rated(number: int, rate: float) -> dict:
+    """An update with this learning rate."""
+    facts = {"group": 0, "update": number, "replica": 0, "where": PLACE}
+    return {"what": "applied", "rate": rate, "reduced": 1.0, "sketch": [1.0], **facts}
+
+
+def batch(rows: str, mode: str = "train") -> dict:
+    """One whose samples are told apart by a letter each."""
+    digests = "".join(letter * judge.DIGEST for letter in rows)
+    facts = {"mode": mode, "model": 0, "replica": 0, "where": PLACE}
+    return {"what": "samples", "count": len(rows), "digests": digests, **facts}
+
+
+EPOCH = {"what": "epoch", "epoch": 0}
+
+
+def epochs(*each: list[str]) -> list[dict]:
+    """The batches of each epoch, and their gradients."""
+    events = [e for rows in each for e in (EPOCH, *map(batch, rows))]
+    return [*events, step(1)]
+
+
+@pytest.mark.parametrize(
+    ("trained", "replicas", "verdict"), [(2, 2, "right"), (1, 2, "wrong")]
+)
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (audit.REPLICAS, "MirroredStrategy"),
+        (audit.TASKS, "CollectiveAllReduceStrategy"),
+    ],
+)
+def test_who_trains_outside_of_the_strategy_trains_alone(
+    kind, name, trained, replicas, verdict
+):
+    events = [made(name, replicas), step(1, replicas=trained)]
+    run = of_reports(events, events, kind=kind)
+    said = judge.together(run, None)
+    assert said[0] == verdict
+    if verdict == "wrong":
+        assert "`strategy.scope()`" in said[1]
+        assert said[2] == PLACE
+
+
+@pytest.mark.parametrize(
+    ("name", "listed", "verdict"),
+    [
+        ("MirroredStrategy", {"CPU": 2}, "wrong"),
+        ("MirroredStrategy", {"CPU": 1}, "can't be seen"),
+        ("MirroredStrategy", {"GPU": 0}, "can't be seen"),  # so it takes the processor
+        ("OneDeviceStrategy", {"CPU": 2}, "can't be seen"),
+    ],
+)
+def test_a_strategy_with_one_of_the_devices_that_were_listed(name, listed, verdict):
+    events = [{"what": "devices", "count": listed}, made(name, 1, "CPU:0"), step(1)]
+    said = judge.together(of_reports(events, kind=audit.REPLICAS), None)
+    assert said[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ([{"same": False, "cleared": True}], "clears TF_CONFIG"),
+        ([{"same": False, "cleared": False}], "overwrites TF_CONFIG"),
+        ([{"same": False, "cleared": True}, {"same": True, "cleared": False}], ""),
+    ],
+)
+def test_what_happens_to_tf_config_before_the_strategy_is_named(changes, says):
+    changes = [{"what": "TF_CONFIG", "where": PLACE, **change} for change in changes]
+    later = {"what": "TF_CONFIG", "where": PLACE, "same": True, "cleared": False}
+    events = [*changes, made("CollectiveAllReduceStrategy", 1), later, step(1)]
+    verdict, said, where = judge.together(
+        of_reports(events, events, kind=audit.TASKS), None
+    )
+    assert verdict == "wrong"
+    assert "only 1 replica for 2 workers" in said
+    assert says in said
+    assert where == (PLACE if says else "program.py:3")
+
+
+def test_a_program_that_overwrites_tf_config_and_fails_is_told_so():
+    changed = {"what": "TF_CONFIG", "where": PLACE, "same": False, "cleared": False}
+    failed = {"what": "failed", "error": "UnknownError: no server", "where": "p.py:9"}
+    run = of_reports([changed, failed], kind=audit.TASKS)
+    with pytest.raises(course.CourseError, match=r"overwrites TF_CONFIG.*program.py:7"):
+        audit.report(PROGRAM, [run], 0.0)
+
+
+@pytest.mark.parametrize(("keras", "told"), [(3, True), (2, False)])
+def test_keras_3_with_several_tasks_is_named(keras, told):
+    fit = {"what": "fit", "keras": keras, "own_step": False, "where": PLACE}
+    failed = {"what": "failed", "error": f"ValueError: {'1.0 ' * 900}", "where": PLACE}
+    made_it = made("CollectiveAllReduceStrategy", 2)
+    run = of_reports([made_it, fit, failed], kind=audit.TASKS)
+    assert ("TF_USE_LEGACY_KERAS=1" in judge.why(run)) is told
+
+
+GRAPH_ERROR = (
+    """UnknownError: Graph execution error:
+
+Detected at node 'Sum/Allreduce' defined at (most recent call last):
+"""
+    + """  File "/somewhere/audit.py", line 10, in observed
+
+"""
+    * 60
+    + """Horovod has been shut down.
+\t [[{{node Sum/Allreduce}}]] [Op:__inference_train_function_1]"""
+)
+IN_USER_CODE = """ValueError: in user code:
+
+    File "/place/program.py", line 30, in step  *
+        optimizer.apply_gradients(
+            zip(gradients, weights))
+
+    ValueError: no variables may be made here"""
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (
+            GRAPH_ERROR,
+            "UnknownError: Graph execution error: Horovod has been shut down.",
+        ),
+        (IN_USER_CODE, "ValueError: ValueError: no variables may be made here"),
+        ("ValueError: line 1\n  line 2", "ValueError: line 1 line 2"),
+    ],
+)
+def test_an_error_is_told_without_the_frames_of_graphs(error, words):
+    assert judge._short(judge._words(error)) == words
+
+
+def test_unequal_numbers_of_batches_are_counted():
+    failed = {"what": "failed", "error": GRAPH_ERROR, "where": PLACE}
+    many = of_reports(
+        [*epochs(["a", "b", "c"]), failed], [*epochs(["d", "e"]), the_end()]
+    )
+    many.outcome = judge.FAILED
+    verdict, said, where = judge.waiting(many, None)
+    assert (verdict, where) == ("wrong", PLACE)
+    assert "Training steps: rank 0 made 3, rank 1 made 2." in said
+
+
+def test_steps_are_not_blamed_where_nobody_has_ended():
+    many = of_reports(epochs(["a", "b", "c"]), epochs(["d", "e"]))
+    many.outcome = judge.STALLED
+    assert "Training steps" not in judge.waiting(many, None)[1]
+
+
+@pytest.mark.parametrize(("broadcasts", "named"), [([], False), ([PLACE], True)])
+def test_a_broadcast_of_nothing_is_named(broadcasts, named):
+    sent = [{"what": "empty broadcast", "where": "program.py:5"} for _ in broadcasts]
+    ranks = [
+        [*sent, step(n, weights=[w]), rated(n, 0.1)] for n, w in ((1, 1.0), (1, 2))
+    ]
+    verdict, said, where = judge.start(of_reports(*ranks), None)
+    assert verdict == "wrong"
+    assert ("before the model has variables" in said) is named
+    assert where == ("program.py:5" if named else PLACE)
+
+
+def keeps_the_best(value: float) -> dict:
+    return {
+        "what": "metrics",
+        "epoch": 0,
+        "callback": "ModelCheckpoint",
+        "made": PLACE,
+        "read": {"val_loss": value},
+        "decides": True,
+        "chooses": True,
+        "only_tells": True,
+        "asks": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("rows", "values", "verdict"),
+    [
+        (("ab", "cd"), (0.5, 0.6), "wrong"),
+        (("ab", "cd"), (0.5, 0.5), "right"),  # averaged
+        (("abcd", "abcd"), (0.5, 0.6), "right"),  # each its own running means
+        (("ab", ""), (0.5, None), "right"),  # the others don't validate
+    ],
+)
+@pytest.mark.parametrize("on_all", [False, True])
+def test_the_best_weights_of_a_part_of_the_validation(rows, values, verdict, on_all):
+    ranks = []
+    for number, (part, value) in enumerate(zip(rows, values, strict=True)):
+        has = {} if value is None else {"val_loss": value}
+        events = [batch(part, "validate")] if part else []
+        if has and (on_all or not number):
+            events.append(keeps_the_best(value))
+        events.append({"what": "epoch metrics", "epoch": 0, "metrics": has})
+        ranks.append([*events, step(1)])
+    assert judge.metrics(of_reports(*ranks), None)[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("only_tells", "verdict"), [(True, "right"), (False, "can't be seen")]
+)
+def test_callbacks_that_only_tell_decide_nothing(only_tells, verdict):
+    read = keeps_the_best(0.5) | {"callback": "Shows", "decides": False}
+    read |= {"chooses": False, "only_tells": only_tells}
+    other = read | {"read": {"val_loss": 0.6}}
+    assert answer("metrics", [read, step(1)], [other, step(1)])[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("at_fit", "rate", "rows", "verdict"),
+    [
+        (0.1, 0.1, "ab", "right"),  # half a batch on each of two
+        (0.1, 0.1, "abcd", "can't be seen"),
+        (0.2, 0.1, "abcd", "wrong"),  # taken back by a warm-up
+        (0.2, 0.15, "abcd", "right"),  # on its way up
+    ],
+)
+def test_a_learning_rate_is_compared_with_the_batch(at_fit, rate, rows, verdict):
+    def trains(at_fit: float, rate: float, rows: str) -> list[dict]:
+        fit = {"what": "fit", "rate": at_fit, "where": PLACE, "own_step": False}
+        return [fit, batch(rows), step(1), rated(1, rate)]
+
+    many = of_reports(*[trains(at_fit, rate, rows)] * 2)
+    one = of_reports(trains(0.1, 0.1, "abcd"))
+    assert judge.rate(many, one)[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("folders", "verdict"),
+    [(("/logs/train", "/logs/train"), "wrong"), (("/logs/0", "/logs/1"), "right")],
+)
+def test_a_board_has_one_writer(folders, verdict):
+    reports = [
+        [{"what": "file", "path": folder, "how": "board", "by": PLACE}]
+        for folder in folders
+    ]
+    assert answer("files", *reports)[0] == verdict
+
+
+LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+@pytest.mark.parametrize(
+    ("each", "verdict"),
+    [
+        # 12 of 40 are on nobody; epochs begin at another place of one order.
+        (
+            [
+                (list("abcdefghijklmnopqrs"), list("tabcdefghijklmnopqr")),
+                (list("klmnopqrstuvwxyzABC"), list("klmnopqrstuvwxyzABC")),
+            ],
+            "wrong",
+        ),
+        # Drawn anew, others are left out.
+        (
+            [
+                (list("abcdefghij"), list("ABCDEFGHIJ")),
+                (list("klmnopqrst"), list("uvwxyabcde")),
+            ],
+            "can't be seen",
+        ),
+    ],
+)
+def test_samples_that_no_epoch_shows_are_on_no_worker(each, verdict):
+    ranks = [[*epochs(*one), the_end()] for one in each]
+    many = of_reports(*ranks)
+    alone = of_reports([*epochs(*[list(LETTERS[:40])] * 2), the_end()])
+    assert judge.everything(many, alone)[0] == verdict
+
+
+def labeled(batches: list[str]) -> list[dict]:
+    return [
+        {"what": "labels", "replica": 0, "digests": batch(rows)["digests"]}
+        for rows in batches
+    ]
+
+
+IRREGULAR = ["abca", "bbca", "cabb", "aacb", "bcba", "cbba", "abab", "ccab"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "verdict"),
+    [
+        ((IRREGULAR, IRREGULAR), "wrong"),
+        ((IRREGULAR, IRREGULAR[::-1]), "right"),
+        ((["abcd"] * 8, ["abcd"] * 8), "can't be seen"),  # as all samples have them
+        (([], []), "can't be seen"),
+    ],
+)
+def test_labels_tell_which_augmented_samples_are_the_same(labels, verdict):
+    """Of samples that never come again."""
+    rows = ((["ab"], ["cd"]), (["ef"], ["gh"]))
+    ranks = [
+        [*epochs(*one), *labeled(own)] for one, own in zip(rows, labels, strict=True)
+    ]
+    assert answer("different", *ranks)[0] == verdict
+
+
+@pytest.mark.parametrize("by_steps", [True, False])
+def test_an_epoch_that_is_too_long_by_its_batches_is_told_so(by_steps):
+    fit = {"what": "fit", "by_steps": by_steps, "where": PLACE, "own_step": False}
+
+    def trains(size: int) -> list[dict]:
+        rows = [LETTERS[n : n + size] for n in range(0, 40, size)]
+        return [fit, *epochs(rows), the_end()]
+
+    many, one = of_reports(trains(4), trains(4)), of_reports(trains(2))
+    verdict, said, where = judge.one_pass(many, one)
+    assert (verdict, where) == ("wrong", PLACE)
+    assert "4 samples in each worker's batch, and 2 in one worker's" in said
+    assert ("without a batch_size" in said) is by_steps
+
+
+@pytest.mark.parametrize(
+    ("parts", "verdict"),
+    [(("abcd", "efgh"), "right"), (("ab", "ef"), "can't be seen")],
+)
+def test_validation_on_whole_batches_alone(parts, verdict):
+    """Of nine samples, which one worker has."""
+    ranks = [[batch(rows, "validate"), step(1)] for rows in parts]
+    alone = of_reports([batch("abcdefghi", "validate"), step(1)])
+    assert judge.validation(of_reports(*ranks), alone)[0] == verdict
+
+
+def test_a_narrow_terminal_shows_the_whole_line_of_a_finding():
+    where = "a_program_with_a_long_name_after_step_06.py:1234"
+    finding = judge.Finding("start", "Do all start alike?" * 4, "wrong", "No.", where)
+    console = rich.console.Console(width=80, record=True, file=io.StringIO())
+    console.print(audit.Report(PROGRAM, 2, [finding], 1.0))
+    cells = "".join(re.findall(r"│ (\S+) +│$", console.export_text(), re.MULTILINE))
+    assert "06.py:1234)" in cells
+
+
+@pytest.mark.parametrize(
+    ("part", "words"), [(0.0123, "1.2 %"), (0.996, "100 %"), (2.5, "250 %")]
+)
+def test_a_part_is_told_in_percent(part, words):
+    assert judge._percent(part) == words
 
 
 # ------------------------------------------------------------ the command, in earnest

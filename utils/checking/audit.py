@@ -420,7 +420,7 @@ def _why_nothing(script: str, many: judge.Watched) -> str:
     last = "\n".join(many.output.strip().splitlines()[-15:])[-2000:]
     if failure:
         where = f" ({failure['where']})" if failure.get("where") else ""
-        return f"{script} failed before it trained: {failure['error']}{where}"
+        return f"{script} failed before it trained: {judge.why(many)}{where}"
     if many.outcome == judge.TIME_UP:
         return f"{script} had not begun to train when its time was over."
     if many.outcome == judge.FAILED:

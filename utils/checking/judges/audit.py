@@ -234,22 +234,8 @@ Answer = tuple[str, str] | tuple[str, str, str | None]
 
 def together(many: Watched, one: Watched | None) -> Answer:
     """Are they one team?"""
-    if many.kind == "tf.distribute":
-        replicas = max([e["replicas"] for e in many.all("strategy")], default=1)
-        if replicas < 2:
-            return CANT, (
-                f"{many.strategy} has one replica here. To see more, give it no list "
-                "of devices, or a list of all of them."
-            )
-        return RIGHT, f"{many.strategy} trains with {replicas} replicas."
-    if many.kind == "TF_CONFIG":
-        replicas = max([e["replicas"] for e in many.all("strategy")], default=1)
-        if replicas < many.workers:
-            return WRONG, (
-                f"The strategy has only {replicas} replica(s) for {many.workers} "
-                "workers."
-            )
-        return RIGHT, f"{many.strategy} trains with {replicas} replicas."
+    if many.kind != "Horovod":
+        return _one_strategy(many)
     sizes = [end["size"] for end in many.ends()]
     if sizes and all(size is None for size in sizes):
         return WRONG, (
@@ -260,6 +246,77 @@ def together(many: Watched, one: Watched | None) -> Answer:
     if not sizes:
         return CANT, "No worker finished."
     return RIGHT, f"Horovod trains with {many.workers} workers."
+
+
+def _one_strategy(many: Watched) -> Answer:
+    """Do all replicas of a strategy of tf.distribute train?"""
+    made = many.all("strategy")
+    replicas = max([event["replicas"] for event in made], default=1)
+    where = made[-1].get("where") if made else None
+    if many.kind == "TF_CONFIG" and replicas < many.workers:
+        text = (
+            f"The strategy has only {_count(replicas, 'replica')} for {many.workers} "
+            "workers."
+        )
+        changed = _tf_config(many)
+        return (
+            WRONG,
+            f"{text} {changed[0]}" if changed else text,
+            (changed[1] if changed else where),
+        )
+    if replicas < 2:
+        there = _devices_of_its_kind(many)
+        if there > 1:
+            return (
+                WRONG,
+                f"{many.strategy} is given one of the {there} devices that the program "
+                "has listed, so one replica trains alone.",
+                where,
+            )
+        return CANT, (
+            f"{many.strategy} has one replica here. To see more, give it no list "
+            "of devices, or a list of all of them."
+        )
+    train = [e.get("replicas", replicas) for e in many.all("local")]
+    if train and max(train) < 2:
+        return (
+            WRONG,
+            f"{many.strategy} has {replicas} replicas, but the model is trained "
+            "outside of it, by one replica alone. Build and compile it within "
+            "`strategy.scope()`.",
+            many.fit_line,
+        )
+    return RIGHT, f"{many.strategy} trains with {replicas} replicas."
+
+
+def _devices_of_its_kind(many: Watched) -> int:
+    """How many devices the program has listed, of the kind that MirroredStrategy was
+    given; 0 for another strategy, or where it has listed none."""
+    made = many.all("strategy")
+    if not made or made[-1]["kind"] != "MirroredStrategy":
+        return 0
+    kind = made[-1].get("devices", [""])[0].partition(":")[0]
+    return max([e["count"].get(kind, 0) for e in many.all("devices")], default=0)
+
+
+def _tf_config(many: Watched) -> tuple[str, str | None] | None:
+    """Words for what the program did to TF_CONFIG before it made its strategy, and
+    where; None if it left it as it was."""
+    for events in many.processes:
+        made = [e["time"] for e in events if e["what"] == "strategy"]
+        changes = [
+            event
+            for event in events
+            if event["what"] == "TF_CONFIG" and event["time"] <= min([*made, math.inf])
+        ]
+        if changes and not changes[-1]["same"]:
+            what = "clears" if changes[-1]["cleared"] else "overwrites"
+            return (
+                f"The program {what} TF_CONFIG, by which the launcher tells each "
+                "worker who it is, and where all of them are.",
+                changes[-1].get("where"),
+            )
+    return None
 
 
 def start(many: Watched, one: Watched | None) -> Answer:
@@ -279,12 +336,19 @@ def start(many: Watched, one: Watched | None) -> Answer:
                 return CANT, (
                     "The weights differ, but not by more than rounding can explain."
                 )
-            return (
-                WRONG,
+            text = (
                 f"The workers train from different weights: they differ by "
-                f"{_percent(spread)} before update {first}, and are never equal.",
-                many.fit_line,
+                f"{_percent(spread)} before update {first}, and are never equal."
             )
+            empty = many.all("empty broadcast")
+            if empty:
+                return (
+                    WRONG,
+                    f"{text} A broadcast comes before the model has variables, so it "
+                    "sends nothing.",
+                    empty[0].get("where") or many.fit_line,
+                )
+            return WRONG, text, many.fit_line
         latest = max(latest, min(equal))
     if latest <= 1:
         return RIGHT, "The weights are equal before the first update."
@@ -388,7 +452,8 @@ def _gradients_of(many: Watched, one: Watched | None, group: int) -> Answer:
     if not seen and alike == differing:
         return RIGHT, (
             f"The applied gradients have the direction of the mean over all {size} "
-            f"{many.word}s, but another length, as clipped gradients have."
+            f"{many.word}s, but another length, as they have when they are clipped or "
+            "the loss is scaled."
         )
     if not seen:
         return _by_weights(weights, where)
@@ -433,8 +498,8 @@ def _gradients_of(many: Watched, one: Watched | None, group: int) -> Answer:
         )
     return (
         RIGHT,
-        f"In the {len(seen)} updates that were looked at, the mean over all {size} "
-        f"{many.word}s is applied.",
+        f"The mean over all {size} {many.word}s is applied, as "
+        f"{_count(len(seen), 'update')} show{'s' * (len(seen) == 1)}.",
     )
 
 
@@ -596,7 +661,7 @@ def different(many: Watched, one: Watched | None) -> Answer:
     first = workers[0].distinct
     common = first.intersection(*(w.distinct for w in workers[1:]))
     if not common:
-        return RIGHT, f"No sample is trained on by two {many.word}s."
+        return _different_labels(many)
     if same:
         return CANT, f"{same} of {len(pairs)} batches are the same on all {many.word}s."
     if not shared[0]:
@@ -613,6 +678,37 @@ def different(many: Watched, one: Watched | None) -> Answer:
         f"The batches differ, but in {shared[0]} of {shared[1]} steps all {many.word}s "
         "have a sample in common."
     )
+
+
+def _different_labels(many: Watched) -> Answer:
+    """Are samples of which no worker has another's the same but for augmentation?"""
+    labels = [
+        [_split(event["digests"]) for event in worker.all("labels")]
+        for worker in many.each
+    ]
+    pairs = list(zip(*labels, strict=False))
+    same = sum(all(batch == row[0] for batch in row) for row in pairs)
+    if len(pairs) >= 8 and same >= 0.9 * len(pairs) and not _have_a_period(labels[0]):
+        return (
+            WRONG,
+            f"All {many.word}s train on the same labels in {same} of {len(pairs)} "
+            "batches, so their samples are the same, but for what is random in them.",
+            many.fit_line,
+        )
+    if _never_twice(many) and (not pairs or same > 0.1 * len(pairs)):
+        return CANT, (
+            f"No sample is trained on by two {many.word}s, but none comes twice on one "
+            f"{many.word} either."
+        )
+    return RIGHT, f"No sample is trained on by two {many.word}s."
+
+
+def _have_a_period(batches: list[list[str]]) -> bool:
+    """Are labels so regular that those of other samples may be the same?"""
+    flat = [label for batch in batches for label in batch]
+    if len({tuple(batch) for batch in batches}) < 0.9 * len(batches):
+        return True
+    return any(flat[n:] == flat[:-n] for n in range(1, len(flat) // 2 + 1))
 
 
 def everything(many: Watched, one: Watched | None) -> Answer:
@@ -643,7 +739,7 @@ def everything(many: Watched, one: Watched | None) -> Answer:
     drawn = sum(w.draws("train") for w in many.each)
     slack = many.workers * (_batch(many) or 0)
     if len(alone) - len(union & alone) < slack and part > 0.8:
-        return RIGHT, f"{text}: all but those that don't fill a batch."
+        return RIGHT, f"{text}: fewer are left out than fit in a batch of each."
     sets = [w.distinct for w in many.each]
     if all(s == sets[0] for s in sets) and drawn >= len(alone) * 0.9:
         return WRONG, f"{text}, and no worker sees the others.", many.fit_line
@@ -651,13 +747,21 @@ def everything(many: Watched, one: Watched | None) -> Answer:
     counts = {len(p) for p in passes}
     if len(counts) == 1 and min(counts) > 1:
         by_epoch = [set().union(*(p[k] for p in passes)) for k in range(counts.pop())]
-        if all(seen == by_epoch[0] for seen in by_epoch):
-            return (
-                WRONG,
-                f"{text}, the same ones in every epoch, and no worker sees the others.",
-                many.fit_line,
+        # Samples that are drawn anew would bring many of those left out before.
+        found = len(set().union(*by_epoch) - by_epoch[0])
+        later = drawn * (1 - 1 / len(by_epoch))
+        expected = later * len(alone - union) / len(alone)
+        same = all(seen == by_epoch[0] for seen in by_epoch)
+        if same or (found <= slack and expected > 4 * slack):
+            text = (
+                f"{text}, the same ones in every epoch, and no worker sees the others"
             )
-    return CANT, f"{text}. They are drawn at random, so more epochs may show the rest."
+            if set.intersection(*sets):
+                text += (
+                    ": each shuffles in an order of its own before it takes its part"
+                )
+            return WRONG, f"{text}.", many.fit_line
+    return CANT, f"{text}. More epochs may show the rest."
 
 
 def _too_many(run: Watched) -> bool:
@@ -726,6 +830,8 @@ def one_pass(many: Watched, one: Watched | None) -> Answer:
     )
     if ours != its:
         return CANT, f"{text}, but there are {ours} epochs, not {its}."
+    if ratio > 0.75 * size and _grown(many, one):
+        return WRONG, f"{text}: {_grown(many, one)}", many.fit_line
     if ratio > 0.75 * size:
         return (
             WRONG,
@@ -739,6 +845,17 @@ def one_pass(many: Watched, one: Watched | None) -> Answer:
             many.fit_line,
         )
     return CANT, f"{text}."
+
+
+def _grown(many: Watched, one: Watched) -> str:
+    """Words for batches that are larger on each worker than on one that is alone."""
+    ours, its = _batch(many) or 0, _batch(one) or 0
+    if many.kind != "Horovod" or ours < 1.5 * its:
+        return ""
+    text = f"there are {ours} samples in each worker's batch, and {its} in one worker's"
+    if any(event.get("by_steps") for event in many.all("fit")):
+        text += ", because without a batch_size `fit` divides them by steps_per_epoch"
+    return f"{text}."
 
 
 def validation(many: Watched, one: Watched | None) -> Answer:
@@ -773,6 +890,9 @@ def validation(many: Watched, one: Watched | None) -> Answer:
     if part >= ALL:
         return RIGHT, f"{text}, which are all that one worker has."
     text = f"{text}, of {len(alone)} that one worker has"
+    batches = [e["count"] for e in many.all("samples") if e["mode"] == "validate"]
+    if part > 0.8 and len(alone - union) < len(who) * max(batches, default=0):
+        return RIGHT, f"{text}: fewer are left out than fit in a batch of each."
     # Dealt out to all, and only one looks at its part.
     shared = len(who) == 1 and part <= 1.25 / len(many.each)
     same = len(who) == len(many.each) and all(s == sets[0] for s in sets)
@@ -815,7 +935,7 @@ def metrics(many: Watched, one: Watched | None) -> Answer:
             values = [r["read"].get(metric) for r in readers]
             if None in values or not _differ(values):
                 continue
-            if readers[0]["decides"]:
+            if readers[0]["decides"] and not readers[0].get("chooses"):
                 shown = " and ".join(f"{value:.4g}" for value in values[:4])
                 return (
                     WRONG,
@@ -823,19 +943,68 @@ def metrics(many: Watched, one: Watched | None) -> Answer:
                     f"{shown} in epoch {epoch + 1}.",
                     readers[0]["made"] or many.fit_line,
                 )
-            if name != "History":
+            if not readers[0].get("only_tells", name == "History"):
                 apart.append(f"{name} ({metric})")
+    chosen = _chosen_by_a_part(many)
+    if chosen:
+        return chosen
     if apart:
         names = _listed(sorted(set(apart))[:3])
         return CANT, (
             f"The metrics differ for {names}, but whether a decision depends on them "
             "can't be seen."
         )
-    deciding = sorted({key[1] for key, r in table.items() if r[0]["decides"]})
+    deciding = sorted(
+        {
+            key[1]
+            for key, readers in table.items()
+            if readers[0]["decides"] and not readers[0].get("chooses")
+        }
+    )
     if deciding:
         reads = f"read{'s' * (len(deciding) == 1)}"
         return RIGHT, f"{_listed(deciding)} {reads} the same metrics on all ranks."
     return RIGHT, "No callback decides by a metric."
+
+
+def _chosen_by_a_part(many: Watched) -> Answer | None:
+    """That weights are chosen as the best by one worker's part of the validation."""
+    looked_at = [set().union(*filter(None, w.samples("validate"))) for w in many.each]
+    union = set().union(*looked_at)
+    if len(looked_at) != len(many.processes):
+        return None
+    for rank, events in enumerate(many.processes):
+        others = [e for n, e in enumerate(many.processes) if n != rank]
+        for reader in events:
+            if reader["what"] != "metrics" or not reader.get("chooses"):
+                continue
+            part = len(looked_at[rank]) / len(union) if union else 1.0
+            for metric, value in reader["read"].items():
+                theirs = [_metric_of(o, reader["epoch"], metric) for o in others]
+                if (
+                    not metric.startswith("val_")
+                    or part >= ALL
+                    or None in theirs
+                    or not _differ([value, *theirs])
+                ):
+                    continue
+                shown = " and ".join(f"{number:.4g}" for number in theirs[:3])
+                return (
+                    WRONG,
+                    f"{reader['callback']} on rank {rank} keeps the best weights by "
+                    f"{metric} = {value:.4g}, which is of its own part of the "
+                    f"validation data; the others have {shown}.",
+                    reader["made"] or many.fit_line,
+                )
+    return None
+
+
+def _metric_of(events: list[dict], epoch: int, metric: str) -> float | None:
+    """What a process has for a metric when its callbacks have done."""
+    for event in events:
+        if event["what"] == "epoch metrics" and event["epoch"] == epoch:
+            return event["metrics"].get(metric)
+    return None
 
 
 def rate(many: Watched, one: Watched | None) -> Answer:
@@ -869,10 +1038,32 @@ def rate(many: Watched, one: Watched | None) -> Answer:
     )
     if ratio > 1.05:
         return RIGHT, f"{text}: {ratio:.3g} times as much."
+    if _begins_scaled(many, one):
+        return (
+            WRONG,
+            f"{text}, although the optimizer is made with a larger one. Something sets "
+            "it back, such as a warm-up whose initial_lr is not multiplied.",
+            many.fit_line,
+        )
+    ours_at_once, its = (_batch(many) or 0) * len(many.each), _batch(one)
+    if ratio > 0.95 and many.kind == "Horovod" and its and ours_at_once == its:
+        return RIGHT, (
+            f"{text}: the batches of all workers together are as large as one "
+            f"worker's, {_count(its, 'sample')}."
+        )
     return CANT, (
         f"{text}. Whether the larger global batch needs a larger rate, only the "
         "accuracy tells."
     )
+
+
+def _begins_scaled(many: Watched, one: Watched) -> bool:
+    """Is the rate larger than on one worker when `fit` is called?"""
+    ours, its = (
+        [event["rate"] for event in run.all("fit")[:1] if event.get("rate")]
+        for run in (many, one)
+    )
+    return bool(ours and its) and ours[0] > 1.05 * its[0]
 
 
 def written(many: Watched, one: Watched | None) -> Answer:
@@ -895,6 +1086,13 @@ def written(many: Watched, one: Watched | None) -> Answer:
                 f"{Path(path).name}.",
                 event["by"],
             )
+        if len(ranks) > 1 and event["how"] == "board":
+            return (
+                WRONG,
+                f"Ranks {_listed(map(str, sorted(ranks)))} all write TensorBoard's logs"
+                f" into the folder {_folder(path)}, which it takes for one run.",
+                event["by"],
+            )
     for path, ranks in sorted(writers.items()):
         if len(ranks) > 1:
             return CANT, (
@@ -905,6 +1103,11 @@ def written(many: Watched, one: Watched | None) -> Answer:
         f"{len(writers)} file{'s were' if len(writers) > 1 else ' was'} written by "
         f"rank {_listed(map(str, who))}, and none by two ranks."
     )
+
+
+def _folder(path: str) -> str:
+    """The last two names of it."""
+    return "/".join(Path(path).parts[-2:])
 
 
 def devices(many: Watched, one: Watched | None) -> Answer:
@@ -942,20 +1145,20 @@ def waiting(many: Watched, one: Watched | None) -> Answer:
         where = next((place for place in places if place), None)
         warning = re.search(r"(?s)Stalled ranks:(.*?)(\n\n|\Z)", many.output)
         said = f" Horovod says: stalled ranks: {_short(warning[1])}" if warning else ""
-        return WRONG, f"The workers wait forever: {'; '.join(states)}.{said}", where
+        text = f"The workers wait forever: {'; '.join(states)}.{said}"
+        return WRONG, f"{text}{_unequal_steps(many)}", where
     failure = many.failure
     if failure and _alone(failure):
         return (
             WRONG,
-            "A worker waited for another worker that had ended. All have to make the "
-            "same calls, equally often.",
+            "A worker waited for another worker that had ended."
+            f"{_unequal_steps(many)} All have to make the same calls, equally often.",
             failure.get("where"),
         )
     if failure:
         return (
             WRONG,
-            f"The program fails on {many.workers} {many.word}s: "
-            f"{_short(failure['error'])}",
+            f"The program fails on {many.workers} {many.word}s: {why(many)}",
             failure.get("where"),
         )
     if many.outcome == FAILED:
@@ -963,6 +1166,62 @@ def waiting(many: Watched, one: Watched | None) -> Answer:
     if many.outcome == TIME_UP:
         return CANT, "The time limit ended the program first."
     return RIGHT, "All workers finished."
+
+
+def _unequal_steps(many: Watched) -> str:
+    """Words for how many steps each process trained, where one ended after fewer."""
+    made: dict[int, int] = {}
+    for rank, events in enumerate(many.processes):
+        worker = Worker("", events)
+        updates = [e["update"] for e in events if e["what"] in ("local", "applied")]
+        made[rank] = len(worker.samples("train")) or max(updates, default=0)
+    ended = [
+        rank
+        for rank, events in enumerate(many.processes)
+        if any(event["what"] == "end" for event in events)
+    ]
+    if not any(0 < made[rank] < max(made.values()) for rank in ended):
+        return ""
+    first, *others = (f"rank {rank} made {count}" for rank, count in made.items())
+    return f" Training steps: {', '.join([first, *others])}."
+
+
+def why(many: Watched) -> str:
+    """The first error in words, and its cause, if that is a known one."""
+    text = _short(_words(many.failure["error"]))
+    changed = _tf_config(many)
+    if changed:
+        at = f" ({changed[1]})" if changed[1] else ""
+        return f"{text} {changed[0]}{at}"
+    keras_3 = any(event.get("keras") == 3 for event in many.all("fit"))
+    if many.kind == "TF_CONFIG" and keras_3:
+        return (
+            f"{_short(text, 150)} In Keras 3, `fit` fails with {many.strategy}. Choose "
+            "Keras 2: set TF_USE_LEGACY_KERAS=1 before TensorFlow is imported."
+        )
+    return text
+
+
+def _words(error: str) -> str:
+    """An error without the frames in which TensorFlow shows where a graph was built."""
+    kept: list[str] = []
+    depth: int | None = None  # of the frame whose code may follow
+    for line in error.splitlines():
+        indent = len(line) - len(line.lstrip())
+        if re.match(r'\s*File "[^"]*", line \d+, in ', line):
+            depth = indent
+        elif depth is not None and indent > depth:
+            continue
+        elif line.strip():
+            depth = None
+            kept.append(line)
+    return re.sub(_OF_GRAPHS, "", "\n".join(kept))
+
+
+_OF_GRAPHS = (
+    r"Detected at node .*?\(most recent call last\):|<stack traces unavailable>"
+    r"|\[\[\{\{node .*?\}\}\]\]|\[Op:\w+\]|in user code:"
+)
 
 
 def _last_place(many: Watched, rank: int) -> str | None:
@@ -1138,7 +1397,11 @@ def _differ(values) -> bool:
 
 
 def _percent(part: float) -> str:
-    return f"{100 * part:.2g} %"
+    return f"{100 * part:.2g} %" if part < 0.995 else f"{100 * part:.0f} %"
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'s' * (number != 1)}"
 
 
 def _epochs(run: Watched) -> str:
