@@ -55,6 +55,8 @@ SEEN = {
     "mirrored_loop": "together start gradients end different everything pass",
     "multi_worker": "together start gradients end different everything files",
     "all_of_it": "start gradients end different pass files rate",
+    "kept_best": "start gradients end different everything pass validation metrics "
+    "rate files waiting",
 }
 
 
@@ -125,11 +127,15 @@ def test_a_fault_is_found_and_no_other(watch, alone, fault):
     hangs = "waiting" in fault["wrong"]
     found = report(watch, alone, fault["base"], text, hangs)
     assert sorted(f.id for f in found.wrong) == sorted(fault["wrong"]), found
+    lines = []
     for finding in found.wrong:
         if finding.where:
             name, _, line = finding.where.rpartition(":")
             assert name == PROGRAM
             assert 1 <= int(line) <= len(text.splitlines())
+            lines.append(text.splitlines()[int(line) - 1])
+    assert any(fault.get("says", "") in finding.seen for finding in found.wrong), found
+    assert "at" not in fault or any(fault["at"] in line for line in lines), found
 
 
 def test_what_is_seen_until_the_time_is_up_is_judged(watch):
@@ -350,7 +356,8 @@ def epochs(*each: list[str]) -> list[dict]:
 
 
 @pytest.mark.parametrize(
-    ("trained", "replicas", "verdict"), [(2, 2, "right"), (1, 2, "wrong")]
+    ("trained", "verdict"),
+    [([2], "right"), ([1, 2], "right"), ([1], "wrong")],  # may try out on one first
 )
 @pytest.mark.parametrize(
     ("kind", "name"),
@@ -359,10 +366,8 @@ def epochs(*each: list[str]) -> list[dict]:
         (audit.TASKS, "CollectiveAllReduceStrategy"),
     ],
 )
-def test_who_trains_outside_of_the_strategy_trains_alone(
-    kind, name, trained, replicas, verdict
-):
-    events = [made(name, replicas), step(1, replicas=trained)]
+def test_who_trains_outside_of_the_strategy_trains_alone(kind, name, trained, verdict):
+    events = [made(name, 2), *(step(1, replicas=count) for count in trained)]
     run = of_reports(events, events, kind=kind)
     said = judge.together(run, None)
     assert said[0] == verdict
@@ -508,7 +513,7 @@ def keeps_the_best(value: float) -> dict:
     [
         (("ab", "cd"), (0.5, 0.6), "wrong"),
         (("ab", "cd"), (0.5, 0.5), "right"),  # averaged
-        (("abcd", "abcd"), (0.5, 0.6), "right"),  # each its own running means
+        (("abcd", "abcd"), (0.5, 0.6), "can't be seen"),  # with own running means
         (("ab", ""), (0.5, None), "right"),  # the others don't validate
     ],
 )

@@ -415,6 +415,15 @@ def test_the_line_that_took_another_rank_s_weights_is_named(report):
     assert verdict(report, 4).line == 8
 
 
+def test_the_line_that_sent_the_weights_is_named_not_that_of_a_counter(report):
+    counter = exchange("broadcast", None, None, line=4, elements=1, root=0)
+    events = [*counter, *SENT, *counter, forward(True), update(), forward(True)]
+    arrays = dict.fromkeys(("made", "start", "updated", "second", "end"), MADE)
+    report([events] * 2, **arrays, state=[[0.0] * 9] * 2)
+    judged = verdict(report, 4)
+    assert (judged.id, judged.line) == ("step-4.differs", 7)
+
+
 def test_a_line_that_only_averages_gradients_is_not_blamed(report):
     events = [forward(True), *REDUCED, update(), forward(True), *REDUCED, update()]
     arrays = dict(made=MADE, start=MADE, updated=MADE, second=[2 * MADE[0]] * 2)

@@ -688,7 +688,7 @@ def _different_labels(many: Watched) -> Answer:
     ]
     pairs = list(zip(*labels, strict=False))
     same = sum(all(batch == row[0] for batch in row) for row in pairs)
-    if len(pairs) >= 8 and same >= 0.9 * len(pairs) and not _have_a_period(labels[0]):
+    if pairs and same >= 0.9 * len(pairs) and not _have_a_period(labels[0]):
         return (
             WRONG,
             f"All {many.word}s train on the same labels in {same} of {len(pairs)} "
@@ -704,8 +704,10 @@ def _different_labels(many: Watched) -> Answer:
 
 
 def _have_a_period(batches: list[list[str]]) -> bool:
-    """Are labels so regular that those of other samples may be the same?"""
+    """Are labels so few or so regular that those of other samples may be the same?"""
     flat = [label for batch in batches for label in batch]
+    if len(flat) < 32:
+        return True
     if len({tuple(batch) for batch in batches}) < 0.9 * len(batches):
         return True
     return any(flat[n:] == flat[:-n] for n in range(1, len(flat) // 2 + 1))
@@ -968,35 +970,33 @@ def metrics(many: Watched, one: Watched | None) -> Answer:
 
 
 def _chosen_by_a_part(many: Watched) -> Answer | None:
-    """That weights are chosen as the best by one worker's part of the validation."""
+    """Is it one worker's own part of the data by which weights are kept as the best?"""
     looked_at = [set().union(*filter(None, w.samples("validate"))) for w in many.each]
     union = set().union(*looked_at)
     if len(looked_at) != len(many.processes):
         return None
+    undecided = None
     for rank, events in enumerate(many.processes):
         others = [e for n, e in enumerate(many.processes) if n != rank]
-        for reader in events:
-            if reader["what"] != "metrics" or not reader.get("chooses"):
+        chooses = [e for e in events if e["what"] == "metrics" and e.get("chooses")]
+        for reader, metric in ((e, name) for e in chooses for name in e["read"]):
+            value = reader["read"][metric]
+            theirs = [_metric_of(o, reader["epoch"], metric) for o in others]
+            if None in theirs or not _differ([value, *theirs]):
                 continue
-            part = len(looked_at[rank]) / len(union) if union else 1.0
-            for metric, value in reader["read"].items():
-                theirs = [_metric_of(o, reader["epoch"], metric) for o in others]
-                if (
-                    not metric.startswith("val_")
-                    or part >= ALL
-                    or None in theirs
-                    or not _differ([value, *theirs])
-                ):
-                    continue
-                shown = " and ".join(f"{number:.4g}" for number in theirs[:3])
+            shown = " and ".join(f"{number:.4g}" for number in theirs[:3])
+            text = (
+                f"{reader['callback']} on rank {rank} keeps the best weights by "
+                f"{metric} = {value:.4g}, where the others have {shown}"
+            )
+            if metric.startswith("val_") and len(looked_at[rank]) < ALL * len(union):
                 return (
                     WRONG,
-                    f"{reader['callback']} on rank {rank} keeps the best weights by "
-                    f"{metric} = {value:.4g}, which is of its own part of the "
-                    f"validation data; the others have {shown}.",
+                    f"{text}: it is of its own part of the validation data.",
                     reader["made"] or many.fit_line,
                 )
-    return None
+            undecided = CANT, f"{text}. Is it averaged before?"
+    return undecided
 
 
 def _metric_of(events: list[dict], epoch: int, metric: str) -> float | None:

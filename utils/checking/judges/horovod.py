@@ -4,6 +4,7 @@ import functools
 import itertools
 import re
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -600,7 +601,7 @@ def broadcasts(worlds: dict[str, Observed]) -> None:
     start, updated = world.arrays("start"), world.arrays("updated")
     second, state = world.arrays("second"), [r.array("state") for r in world.ranks]
     sent = [e for e in world.ranks[0].all("enter") if e["op"] == "broadcast"]
-    line = sent[0]["line"] if sent else None
+    line = _line_of_most(sent)
     started_alike = np.array_equal(start[0], start[1])
     if started_alike:
         _from_rank_0(world, start[0], world.arrays("made"), "started")
@@ -638,6 +639,14 @@ def broadcasts(worlds: dict[str, Observed]) -> None:
                 f"those of rank 0 and rank 1 differed by {apart:.1%}.",
                 line,
             )
+
+
+def _line_of_most(sent: list[dict]) -> int | None:
+    """The line whose broadcasts carried most numbers: the weights, not a counter."""
+    numbers: Counter = Counter()
+    for event in sent:
+        numbers[event["line"]] += event["elements"]
+    return numbers.most_common(1)[0][0] if numbers else None
 
 
 def _from_rank_0(
