@@ -52,7 +52,7 @@ SEEN = {
     "accumulated": "start end different everything pass metrics",
     "own_validation": "start gradients end different everything pass validation",
     "mirrored_fit": "together start gradients end different everything pass",
-    "mirrored_loop": "together start gradients end different everything pass",
+    "mirrored_loop": "together start gradients end different everything order pass",
     "multi_worker": "together start gradients end different everything files",
     "all_of_it": "start gradients end different pass files rate",
     "kept_best": "start gradients end different everything pass validation metrics "
@@ -569,6 +569,22 @@ def test_a_board_has_one_writer(folders, verdict):
         for folder in folders
     ]
     assert answer("files", *reports)[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("second", "verdict"), [("ab cd", "can't be seen"), ("cb ad", "right")]
+)
+def test_the_order_of_a_loop_is_that_of_all_replicas_together(second, verdict):
+    """Each of two has a half of every batch."""
+    passes = [*"ab cd".split(), *second.split()]
+    rows = [
+        [batch(rows[replica]) | {"replica": replica} for rows in passes]
+        for replica in (0, 1)
+    ]
+    events = [event for pair in zip(*rows, strict=True) for event in pair]
+    events += [step(1), step(1, replica=1)]
+    many = of_reports(events, kind=audit.REPLICAS)
+    assert judge.order(many, None)[0] == verdict
 
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"

@@ -8,6 +8,7 @@ A worker is whoever computes gradients: a process of Horovod, or a replica of
 tf.distribute, by its pair of process and replica.
 """
 
+import itertools
 import json
 import math
 import re
@@ -165,6 +166,19 @@ class Watched:
             name = f"rank {rank}" if alone else f"replica {replica}"
             workers.append(Worker(name, events))
         return [w for w in workers if w.all("local") or w.all("applied")]
+
+    @cached_property
+    def readers(self) -> list[Worker]:
+        """Whose samples have an order: the workers; in a loop of one's own the replicas
+        together, to which the batches of one data set are dealt out."""
+        if self.kind != "tf.distribute" or any(w.epochs for w in self.each):
+            return self.each
+        batches = [
+            [e for e in w.all("samples") if e["mode"] == "train"] for w in self.each
+        ]
+        rows = itertools.zip_longest(*batches)
+        merged = [event for row in rows for event in row if event is not None]
+        return [Worker("all replicas", merged)] if merged else []
 
     @property
     def word(self) -> str:
@@ -782,7 +796,7 @@ def _never_twice(run: Watched) -> bool:
 
 def order(many: Watched, one: Watched | None) -> Answer:
     """Is the order of the samples another in each epoch?"""
-    for worker in many.each:
+    for worker in many.readers:
         if len(worker.passes) < 2 or len(worker.passes[0]) < 2:
             return CANT, "No two epochs were seen."
     if any(_never_twice(run) for run in (many, one) if run):
@@ -792,13 +806,13 @@ def order(many: Watched, one: Watched | None) -> Answer:
         )
     if any(_too_many(run) for run in (many, one) if run):
         return CANT, "There are too many samples to tell them apart."
-    fixed = [w.name for w in many.each if w.passes[0] == w.passes[1]]
+    fixed = [w.name for w in many.readers if w.passes[0] == w.passes[1]]
     if not fixed:
         return RIGHT, "The order is different in each epoch."
     text = f"The order is the same in each epoch on {_listed(fixed)}"
     if one is None:
         return CANT, f"{text}. {_ALONE}"
-    alone = one.each[0].passes if one.each else []
+    alone = one.readers[0].passes if one.readers else []
     if len(alone) < 2 or alone[0] == alone[1]:
         return CANT, f"{text}, as it is on one worker: the program does not shuffle."
     return WRONG, f"{text}, but it changes on one worker.", many.fit_line
