@@ -76,6 +76,8 @@ def prepare() -> None:
             _wrap(HorovodBasics, name, lambda o, f, n: o.collective(n, f))
     for name in ("rank", "size", "local_rank", "local_size", "cross_rank"):
         _wrap(HorovodBasics, name, lambda o, f, n: o.asked(n, f))
+    for name in ("_process_set_size", "_process_set_rank"):
+        _wrap(HorovodBasics, name, lambda o, f, n: o.remembered(n, f))
 
     import horovod._keras
     import horovod.tensorflow.keras
@@ -414,7 +416,7 @@ class Observer(Reporter):
         self.local_rank, self.gpus, self.count_only = local_rank, gpus, count_only
         self.devices_only = devices_only
         self._reported: set[tuple] = set()
-        self._answers: dict[str, int] = {}  # of Horovod, to who and how many we are
+        self._answers: dict[tuple, int] = {}  # of Horovod, to who and how many we are
         self._lines: dict[int, int | None] = {}  # id of a callback -> where it was made
         self._forwards = self._gradients = self._updates = 0
         self._begun = False  # has it begun to train?
@@ -440,16 +442,15 @@ class Observer(Reporter):
 
     def asked(self, name: str, function):
         """Who am I, and how many are we? Each place that asks is reported once."""
+        remembered = self.remembered(name, function)
 
         def ask(*args, **kwargs):
             key = (name, self.line())
             reported = key in self._reported
             self._reported.add(key)
             try:
-                answer = function(*args, **kwargs)
+                answer = remembered(*args, **kwargs)
             except ValueError:
-                if self.building and name in self._answers:
-                    return self._answers[name]  # the program has shut Horovod down
                 if not self._answers:
                     self.event("asked", name=name, too_early=True, answer=None)
                 raise
@@ -457,10 +458,21 @@ class Observer(Reporter):
                 answer = self.local_rank
                 if name == "local_size":
                     answer = local_size(self.local_rank, self.gpus)
-            self._answers[name] = answer
             if not reported and key[1] is not None:
                 self.event("asked", name=name, too_early=False, answer=answer)
             return answer
+
+        return ask
+
+    def remembered(self, name: str, function):
+        """For graphs that are built in the end, when the program may have shut Horovod
+        down: what it answered before."""
+
+        def ask(*args, **kwargs):
+            key = (name, *args)
+            if not (self.building and key in self._answers):
+                self._answers[key] = function(*args, **kwargs)
+            return self._answers[key]
 
         return ask
 
