@@ -593,29 +593,28 @@ LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 @pytest.mark.parametrize(
     ("each", "verdict"),
     [
-        # 12 of 40 are on nobody; epochs begin at another place of one order.
+        # Two orders, of 20 each: epochs of 19 begin at another place in them.
         (
             [
-                (list("abcdefghijklmnopqrs"), list("tabcdefghijklmnopqr")),
-                (list("klmnopqrstuvwxyzABC"), list("klmnopqrstuvwxyzABC")),
+                (LETTERS[:19], LETTERS[19] + LETTERS[:18]),
+                (LETTERS[10:19] + LETTERS[20:30],) * 2,
             ],
             "wrong",
         ),
         # Drawn anew, others are left out.
         (
             [
-                (list("abcdefghij"), list("ABCDEFGHIJ")),
-                (list("klmnopqrst"), list("uvwxyabcde")),
+                (LETTERS[:12], LETTERS[12:24], LETTERS[:12]),
+                (LETTERS[24:36], LETTERS[:12], LETTERS[24:36]),
             ],
             "can't be seen",
         ),
     ],
 )
 def test_samples_that_no_epoch_shows_are_on_no_worker(each, verdict):
-    ranks = [[*epochs(*one), the_end()] for one in each]
-    many = of_reports(*ranks)
-    alone = of_reports([*epochs(*[list(LETTERS[:40])] * 2), the_end()])
-    assert judge.everything(many, alone)[0] == verdict
+    ranks = [[*epochs(*map(list, passes)), the_end()] for passes in each]
+    alone = of_reports([*epochs(*[list(LETTERS)] * 2), the_end()])
+    assert judge.everything(of_reports(*ranks), alone)[0] == verdict
 
 
 def labeled(batches: list[str]) -> list[dict]:
