@@ -1,8 +1,9 @@
 """`course audit` finds what is wrong with programs in many styles, and nothing else.
 
-tests/audited/ holds programs that are right, and faults.toml edits of them that aren't.
-All are run for real, on two workers that are forked from one process; what a program
-does on one worker is watched once, and its faults are compared with that.
+tests/audited/ holds programs that are right, faults.toml edits of them that aren't, and
+twins.toml edits that are right, though they look like a fault. All are run for real, on
+two workers that are forked from one process; what a program does on one worker is
+watched once, and its faults are compared with that.
 """
 
 import json
@@ -113,6 +114,17 @@ def test_nothing_is_wrong_with_a_right_program(watch, alone, base):
     assert found.ok, found
     right = {f.id for f in found.findings if f.verdict == "right"}
     assert set(SEEN[base].split()) <= right, found
+
+
+@pytest.mark.parametrize(
+    "twin", drawn(audit_programs.TWINS), ids=lambda twin: twin["name"]
+)
+def test_nothing_is_wrong_with_what_looks_like_a_fault(watch, twin):
+    text = audit_programs.edited(twin["base"], twin["edits"])
+    found = audit.report(PROGRAM, [watch(text, 2), watch(text, 1)], 0.0)
+    assert found.ok, found
+    right = {f.id for f in found.findings if f.verdict == "right"}
+    assert set(twin["seen"].split()) <= right, found
 
 
 @pytest.mark.parametrize(
