@@ -212,7 +212,10 @@ class Auditor(Reporter):
         # How much all of a batch's losses count together: 1 in a mean, and less by a
         # factor of the number of workers in a mean that is divided by it.
         counts = [
-            (tf.reduce_sum(tf.cast(g, tf.float32)), tf.cast(tf.size(t), tf.float32))
+            (
+                tf.reduce_sum(tf.cast(_dense(g), tf.float32)),
+                tf.cast(tf.size(t), tf.float32),
+            )
             for t, g in totals
             if g is not None
         ]
@@ -763,10 +766,8 @@ class Auditor(Reporter):
         state = np.random.get_state()
         return {
             "seed": context.global_seed(),
-            "numpy": hashlib.md5(repr([*state[1], *state[2:]]).encode()).hexdigest()[
-                :8
-            ],
-            "python": hashlib.md5(repr(random.getstate()).encode()).hexdigest()[:8],
+            "numpy": _digest([*state[1], *state[2:]]),
+            "python": _digest(random.getstate()),
         }
 
 
@@ -895,6 +896,10 @@ def _apart(variables) -> float:
         ),
         default=0.0,
     )
+
+
+def _digest(state) -> str:
+    return hashlib.md5(repr(state).encode()).hexdigest()[:8]
 
 
 def _numbers(logs: Watched) -> dict[str, float]:
