@@ -343,6 +343,16 @@ def test_a_loss_that_is_divided_is_not_averaged_as_well(count, size, loss, verdi
     assert judge.gradients(of_reports(*workers), one)[0] == verdict
 
 
+@pytest.mark.parametrize("applied", [[0.25, 0.25], [1.0, 1.0]])
+@pytest.mark.parametrize(("alone", "verdict"), [(1.0, "wrong"), (0.5, "can't be seen")])
+def test_a_factor_that_one_worker_has_too_is_not_of_workers(applied, alone, verdict):
+    """alone: how much of its gradients one worker applies."""
+    options = {"counts": 1.0}
+    workers = [updates([own], [applied], **options) for own in ([1.0, 0], [0, 1.0])]
+    one = of_reports(updates([[1.0, 1.0]], [[alone, alone]], **options))
+    assert judge.gradients(of_reports(*workers), one)[0] == verdict
+
+
 @pytest.mark.parametrize(
     ("weights", "averaged", "verdict"),
     [

@@ -415,6 +415,11 @@ def _gradients_of(many: Watched, one: Watched | None, group: int) -> Answer:
         return CANT, "The gradients are not combined in the same way in all updates."
     (kind,) = kinds
     times = round(float(np.median(reduced))) if reduced else 0
+    if kind != "mean" and one is not None and _is_scaled(one, group):
+        return CANT, (
+            "The gradients are scaled on one worker as well, so how they are combined "
+            "can't be seen from their size."
+        )
     if kind == "sum":
         return _summed(many, one, group, where)
     if kind == "less":
@@ -458,6 +463,19 @@ def _after_a_broadcast(seen: dict[int, str], weights: dict[int, float]):
     later = {update: kind for update, kind in seen.items() if update > last}
     spreads = [spread for update, spread in weights.items() if update > last]
     return later if later and max(spreads) <= EQUAL else seen
+
+
+def _is_scaled(one: Watched, group: int) -> bool:
+    """Does a worker that is alone apply something else than its own gradients?"""
+    for worker in one.each:
+        applied = worker.updates("applied", group)
+        for update, events in worker.updates("local", group).items():
+            if update in applied:
+                own = [np.sum([event["sketch"] for event in events], axis=0)]
+                used = [np.asarray(applied[update][-1]["sketch"])]
+                if _factor(own, used, own[0], len(events), False) is None:
+                    return True
+    return False
 
 
 def _factor(own, used, mean, calls: int, strategy: bool) -> str | None:
