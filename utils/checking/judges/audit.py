@@ -30,7 +30,7 @@ ENDED, FAILED, STALLED, TIME_UP = "ended", "failed", "stalled", "time is up"
 EQUAL, APART = 1e-6, 1e-4  # relative differences of what is equal, and of what isn't
 LIKE = 0.02  # of gradients that were summed in another order, or in float16
 ALL = 0.99  # of the data
-SAME_LOSS = 0.15  # relative difference of losses that are of the same size
+FIRST = 6  # updates whose losses are compared
 MOST_REPORT = 60_000_000  # bytes
 DIGEST = 12  # characters of a sample's
 
@@ -125,6 +125,20 @@ class Worker:
         return parts
 
     @cached_property
+    def repeats(self) -> bool:
+        """Do its training samples come in one order, over and over? An epoch may begin
+        anywhere in it."""
+        if self.passes[0] == self.passes[1]:
+            return True
+        drawn = [digest for part in self.passes for digest in part]
+        least = math.ceil(0.75 * len(self.passes[0]))  # less may be alike by chance
+        lengths = range(1, len(drawn) - least + 1)
+        return any(
+            drawn[length] == drawn[0] and drawn[length:] == drawn[:-length]
+            for length in lengths
+        )
+
+    @cached_property
     def distinct(self) -> set[str]:
         """Its training samples."""
         return {d for batch in self.samples("train") for d in batch or ()}
@@ -132,10 +146,7 @@ class Worker:
 
 @dataclass
 class Watched:
-    """A run. processes: the events of each; stacks: where each was, if it was asked.
-
-    divides: does the program's text divide anything by the number of workers?
-    """
+    """A run. processes: the events of each; stacks: where each was, if it was asked."""
 
     kind: str
     workers: int
@@ -144,7 +155,6 @@ class Watched:
     seconds: float
     processes: list[list[dict]]
     stacks: list[str]
-    divides: bool = False
 
     @cached_property
     def each(self) -> list[Worker]:
@@ -431,7 +441,7 @@ def _gradients_of(many: Watched, one: Watched | None, group: int) -> Answer:
     size = len(many.each)
     locals_ = [worker.updates("local", group) for worker in many.each]
     applied = [worker.updates("applied", group) for worker in many.each]
-    seen = []  # of each update: the factor of what was applied
+    seen: dict[int, str] = {}  # of each update: the factor of what was applied
     reduced: list[float] = []
     where = None
     differing = alike = 0
@@ -454,7 +464,7 @@ def _gradients_of(many: Watched, one: Watched | None, group: int) -> Answer:
         reduced.append(applied[0][update][-1]["reduced"])
         factor = _factor(own, used, mean, calls, many.kind != "Horovod")
         if factor is not None:
-            seen.append(factor)
+            seen[update] = factor
         elif all(_distance(_unit(u), _unit(mean)) < LIKE for u in used):
             alike += 1
     where = where or many.fit_line
@@ -471,7 +481,8 @@ def _gradients_of(many: Watched, one: Watched | None, group: int) -> Answer:
         )
     if not seen:
         return _by_weights(weights, where)
-    kinds = set(seen)
+    seen = _after_a_broadcast(seen, weights)
+    kinds = set(seen.values())
     if "own" in kinds:
         return (
             WRONG,
@@ -483,8 +494,13 @@ def _gradients_of(many: Watched, one: Watched | None, group: int) -> Answer:
         return CANT, "The gradients are not combined in the same way in all updates."
     (kind,) = kinds
     times = round(float(np.median(reduced))) if reduced else 0
+    if kind != "mean" and one is not None and _is_scaled(one, group):
+        return CANT, (
+            "The gradients are scaled on one worker as well, so how they are combined "
+            "can't be seen from their size."
+        )
     if kind == "sum":
-        return _summed(many, one, where)
+        return _summed(many, one, group, where)
     if kind == "less":
         return (
             WRONG,
@@ -502,8 +518,10 @@ def _gradients_of(many: Watched, one: Watched | None, group: int) -> Answer:
         return CANT, "The gradients are averaged in groups, or in another way."
     if times > 1:
         return WRONG, f"The gradients are averaged {times} times at each update.", where
-    # Losses of that ratio come about by chance, too.
-    if many.divides and _loss_is_divided(many, one):
+    weight = _weight_of_losses(many, one, group, alike=True)
+    divided = weight is not None and abs(weight * size - 1) < LIKE
+    # What is divided before it is summed up shows in the losses alone.
+    if divided and _ratio_of_losses(many, one, group) < size**-0.5:
         return (
             WRONG,
             f"The loss is divided by {size}, and the gradients are averaged as well, "
@@ -515,6 +533,28 @@ def _gradients_of(many: Watched, one: Watched | None, group: int) -> Answer:
         f"The mean over all {size} {many.word}s is applied, as "
         f"{_count(len(seen), 'update')} show{'s' * (len(seen) == 1)}.",
     )
+
+
+def _after_a_broadcast(seen: dict[int, str], weights: dict[int, float]):
+    """What counts of the updates: not those with the workers' own gradients of which
+    nothing is left, because the weights were made equal after them, and stay equal."""
+    last = max((update for update, kind in seen.items() if kind == "own"), default=0)
+    later = {update: kind for update, kind in seen.items() if update > last}
+    spreads = [spread for update, spread in weights.items() if update > last]
+    return later if later and max(spreads) <= EQUAL else seen
+
+
+def _is_scaled(one: Watched, group: int) -> bool:
+    """Does a worker that is alone apply something else than its own gradients?"""
+    for worker in one.each:
+        applied = worker.updates("applied", group)
+        for update, events in worker.updates("local", group).items():
+            if update in applied:
+                own = [np.sum([event["sketch"] for event in events], axis=0)]
+                used = [np.asarray(applied[update][-1]["sketch"])]
+                if _factor(own, used, own[0], len(events), False) is None:
+                    return True
+    return False
 
 
 def _factor(own, used, mean, calls: int, strategy: bool) -> str | None:
@@ -570,9 +610,12 @@ def _spread_apart(many: Watched, group: int) -> bool:
     return any(_spread([f[u][0]["sketch"] for f in found]) > 0.05 for u in common)
 
 
-def _summed(many: Watched, one: Watched | None, where: str | None) -> Answer:
+def _summed(
+    many: Watched, one: Watched | None, group: int, where: str | None
+) -> Answer:
     size = len(many.each)
-    if _loss_is_divided(many, one):
+    weight = _weight_of_losses(many, one, group)
+    if weight is not None and abs(weight * size - 1) < LIKE:
         return RIGHT, (
             f"The sum over all {size} {many.word}s is applied, and each divides its "
             f"loss by {size}."
@@ -583,9 +626,8 @@ def _summed(many: Watched, one: Watched | None, where: str | None) -> Answer:
             f"The sum over all {size} {many.word}s is applied, and Keras divides the "
             "loss."
         )
-    # A strategy's Keras may divide without a word in the program.
-    alike = many.kind == "Horovod" or _losses_are_alike(many, one)
-    if alike and not many.divides:
+    ratio = _ratio_of_losses(many, one, group)
+    if weight is not None and abs(weight - 1) < LIKE and ratio > size**-0.5:
         return (
             WRONG,
             f"The gradients are summed, not averaged: they are {size} times too large, "
@@ -598,39 +640,53 @@ def _summed(many: Watched, one: Watched | None, where: str | None) -> Answer:
     )
 
 
-def _first_losses(run: Watched) -> list[float]:
-    losses = [
-        event["loss"]
-        for worker in run.each
-        for event in worker.all("local")
-        if event["update"] == 1 and math.isfinite(event["loss"])
+def _totals(run: Watched | None, group: int) -> np.ndarray | None:
+    """In a worker's first loss, how much all that was summed up counts together, and
+    how many numbers these are; on average over the workers."""
+    found = []
+    for worker in run.each if run else ():
+        events = _flat(worker.updates("local", group))
+        found.append(np.reshape(events[0]["totals"], (-1, 2)) if events else ())
+    shapes = {np.shape(totals) for totals in found}
+    if len(shapes) != 1 or not np.size(found[0]):
+        return None
+    return np.mean(found, axis=0)
+
+
+def _weight_of_losses(
+    many: Watched, one: Watched | None, group: int, alike: bool = False
+) -> float | None:
+    """How much a batch's losses count in the loss of one of many workers, where they
+    count 1 on a worker that is alone; None if that can't be told. It hangs on neither
+    weights nor samples.
+
+    alike: only where both have as many of them.
+    """
+    ours, its = _totals(many, group), _totals(one, group)
+    if ours is None or its is None or ours.shape != its.shape or not its.all():
+        return None
+    if alike and (ours[:, 1] != its[:, 1]).any():
+        return None
+    weights = ours[:, 0] / its[:, 0]
+    return float(weights[0]) if np.ptp(weights) < LIKE * abs(weights[0]) else None
+
+
+def _ratio_of_losses(many: Watched, one: Watched | None, group: int) -> float:
+    """A worker's losses over those of one that is alone; NaN if they say nothing."""
+    means = [
+        np.mean(
+            [
+                event["loss"]
+                for worker in run.each
+                for event in _flat(worker.updates("local", group))
+                if event["update"] <= FIRST
+            ]
+            or [math.nan]
+        )
+        for run in (many, one)
+        if run
     ]
-    return losses
-
-
-def _loss_ratio(many: Watched, one: Watched | None) -> float | None:
-    """A worker's first loss over that of one that is alone; None if it says nothing:
-    losses scatter, or batches have another size."""
-    if one is None:
-        return None
-    ours, its = _first_losses(many), _first_losses(one)
-    if not ours or not its or np.mean(its) == 0:
-        return None
-    if np.std(ours) > SAME_LOSS * abs(np.mean(ours)):
-        return None
-    return float(np.mean(ours) / np.mean(its))
-
-
-def _loss_is_divided(many: Watched, one: Watched | None) -> bool:
-    ratio = _loss_ratio(many, one)
-    if ratio is None or (many.kind == "Horovod" and _batch(many) != _batch(one)):
-        return False
-    return abs(ratio * len(many.each) - 1) < SAME_LOSS
-
-
-def _losses_are_alike(many: Watched, one: Watched | None) -> bool:
-    ratio = _loss_ratio(many, one)
-    return ratio is not None and abs(ratio - 1) < SAME_LOSS
+    return float(means[0] / means[1]) if len(means) == 2 and means[1] else math.nan
 
 
 def _batch(run: Watched | None) -> int | None:
@@ -739,11 +795,17 @@ def everything(many: Watched, one: Watched | None) -> Answer:
         return CANT, "The samples that go into the model were not seen."
     if _too_many(many) or _too_many(one):
         return CANT, "There are too many samples to tell them apart."
-    if not union & alone or _never_twice(one):
+    if _never_twice(one):
         return CANT, (
             "No sample comes twice, because samples are augmented or drawn anew."
         )
     part = len(union & alone) / len(alone)
+    if len(union - alone) > many.workers * (_batch(many) or 0):
+        return CANT, (
+            f"The workers train on {len(union & alone)} of the {len(alone)} samples "
+            f"that one worker trains on, and on {len(union - alone)} others: each has "
+            "data of its own, or an epoch is less than one pass."
+        )
     if part >= ALL:
         return RIGHT, (
             f"The workers train on all {len(alone)} samples that one worker trains on."
@@ -806,14 +868,14 @@ def order(many: Watched, one: Watched | None) -> Answer:
         )
     if any(_too_many(run) for run in (many, one) if run):
         return CANT, "There are too many samples to tell them apart."
-    fixed = [w.name for w in many.readers if w.passes[0] == w.passes[1]]
+    fixed = [w.name for w in many.readers if w.repeats]
     if not fixed:
         return RIGHT, "The order is different in each epoch."
     text = f"The order is the same in each epoch on {_listed(fixed)}"
     if one is None:
         return CANT, f"{text}. {_ALONE}"
-    alone = one.readers[0].passes if one.readers else []
-    if len(alone) < 2 or alone[0] == alone[1]:
+    alone = one.readers[0] if one.readers else None
+    if alone is None or len(alone.passes) < 2 or alone.repeats:
         return CANT, f"{text}, as it is on one worker: the program does not shuffle."
     return WRONG, f"{text}, but it changes on one worker.", many.fit_line
 
@@ -846,12 +908,17 @@ def one_pass(many: Watched, one: Watched | None) -> Answer:
     )
     if ours != its:
         return CANT, f"{text}, but there are {ours} epochs, not {its}."
+    if not _is_a_pass(alone / its, many, one) and different(many, one)[0] != WRONG:
+        return CANT, (
+            f"{text}, but an epoch of one worker is no pass over all of the samples "
+            "that were seen."
+        )
     if ratio > 0.75 * size and _grown(many, one):
         return WRONG, f"{text}: {_grown(many, one)}", many.fit_line
     if ratio > 0.75 * size:
         return (
             WRONG,
-            f"{text}: each {many.word} does all of the work, and nothing is shared.",
+            f"{text}: each {many.word} does as much as one that is alone.",
             many.fit_line,
         )
     if ratio < 1.25 / size:
@@ -872,6 +939,22 @@ def _grown(many: Watched, one: Watched) -> str:
     if any(event.get("by_steps") for event in many.all("fit")):
         text += ", because without a batch_size `fit` divides them by steps_per_epoch"
     return f"{text}."
+
+
+def _is_a_pass(drawn: float, many: Watched, one: Watched) -> bool:
+    """Does one worker go once over all samples that were seen in both runs, in so many
+    draws; or, in a loop of its own, whose epochs are not seen, several times?"""
+    if _too_many(many) or _too_many(one):
+        return False
+    batch = _batch(one) or 0
+    samples = len(set().union(*(w.distinct for run in (many, one) for w in run.each)))
+    if samples <= batch:  # one batch, over and over
+        return False
+    passes = 1 if one.each[0].epochs else max(1, math.ceil(drawn / samples))
+    if passes > 1:  # what fills no batch may be missing from each
+        left = passes * samples - drawn
+        return left == 0 or left < passes * batch <= samples / 4
+    return abs(drawn - samples) <= max(batch, samples / 10)
 
 
 def validation(many: Watched, one: Watched | None) -> Answer:
@@ -1023,15 +1106,26 @@ def _metric_of(events: list[dict], epoch: int, metric: str) -> float | None:
 
 def rate(many: Watched, one: Watched | None) -> Answer:
     """Does the learning rate account for the number of workers?"""
-    rates = [[e["rate"] for e in w.all("applied")] for w in many.each]
-    rates = [[r for r in row if math.isfinite(r)] for row in rates]
+    # The replicas of a process share an optimizer, and read its schedule before or
+    # after another one has made it count.
+    processes = {w.name: w for w in many.each}.values()
+    if many.kind == "tf.distribute":
+        processes = many.each[:1]
+    rates = [
+        {
+            (e["group"], e["update"]): e["rate"]
+            for e in worker.all("applied")
+            if math.isfinite(e["rate"])
+        }
+        for worker in processes
+    ]
     if not rates or not all(rates):
         return CANT, "No optimizer's learning rate was seen."
-    length = min(map(len, rates))
     ends = [e["rate"] for e in many.ends() if e.get("rate")]
     ends = [[r for r in row if r is not None] for row in ends]
     last = [row[-1] for row in ends if row]
-    for values in [*zip(*(row[:length] for row in rates), strict=True), last]:
+    common = sorted(set.intersection(*map(set, rates)))
+    for values in [*([row[key] for row in rates] for key in common), last]:
         if len(values) > 1 and _differ(values):
             shown = " and ".join(f"{value:.4g}" for value in values[:4])
             return (
@@ -1039,7 +1133,7 @@ def rate(many: Watched, one: Watched | None) -> Answer:
                 f"The learning rate is not the same on all {many.word}s: {shown}.",
                 many.fit_line,
             )
-    ours = max([*rates[0], *last[:1]])
+    ours = max([*rates[0].values(), *last[:1]])
     if one is None:
         return CANT, f"The learning rate is {ours:.4g} at most. {_ALONE}"
     alone = [e["rate"] for w in one.each for e in w.all("applied")]
@@ -1169,6 +1263,9 @@ def waiting(many: Watched, one: Watched | None) -> Answer:
             f"{_unequal_steps(many)} All have to make the same calls, equally often.",
             failure.get("where"),
         )
+    if _fails_likewise(many, one):
+        said = _words(failure["error"]) if failure else many.output[-300:]
+        return CANT, f"The program fails, on one worker as well: {_short(said)}"
     if failure:
         return (
             WRONG,
@@ -1236,6 +1333,19 @@ _OF_GRAPHS = (
     r"Detected at node .*?\(most recent call last\):|<stack traces unavailable>"
     r"|\[\[\{\{node .*?\}\}\]\]|\[Op:\w+\]|in user code:"
 )
+
+
+def _fails_likewise(many: Watched, one: Watched | None) -> bool:
+    """Does it fail for a reason that it has on one worker, too?"""
+    if one is None or not many.outcome == one.outcome == FAILED:
+        return False
+    kinds = [
+        (run.failure["error"].split(":")[0], run.failure["where"])
+        if run.failure
+        else None
+        for run in (many, one)
+    ]
+    return kinds[0] == kinds[1]
 
 
 def _last_place(many: Watched, rank: int) -> str | None:
@@ -1308,6 +1418,14 @@ def randomness(many: Watched, one: Watched | None) -> Answer:
             f"TensorFlow's seed is {seeds[0]} on all workers, so dropout and "
             "augmentation draw the same numbers. This does no harm if the data differ."
         )
+    for key, name in (("numpy", "NumPy"), ("python", "Python")):
+        states = {e.get(key) for e in ends}
+        if len(states) == 1 and states != {None}:
+            return CANT, (
+                f"{name}'s generator was seeded, and is in the same state on all "
+                "workers, so what is drawn from it is the same. This does no harm if "
+                "the data differ."
+            )
     return RIGHT, "The workers don't have the same seed."
 
 

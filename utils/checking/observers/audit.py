@@ -35,6 +35,7 @@ MOST_BYTES = 30_000_000  # of a report
 MOST_FILES = 200
 MOST_OF_ERROR = 20_000  # characters: TensorFlow's words come after all its frames
 LARGE_ROW = 65_536  # bytes of a sample, of which no more than some are looked at
+MOST_TOTALS = 20  # of the last sums and means before a gradient
 
 HOROVOD_MODULES = ("horovod.tensorflow", "horovod.tensorflow.keras", "horovod.keras")
 BELOW = ("site-packages", "dist-packages", f"{os.sep}lib{os.sep}python", "<frozen")
@@ -201,8 +202,24 @@ class Auditor(Reporter):
             number = self._calls[key] = self._calls.get(key, 0) + 1
         return number <= CLOSELY or number & (number - 1) == 0
 
-    def local(self, target, sources, gradients) -> None:
-        """A tape has computed gradients."""
+    def totals(self, sources) -> list:
+        """What sums and means were made of since the last gradient. Not penalties on
+        weights, which have the shape of one; nor what another graph has, in which no
+        gradient can be asked for."""
+        import tensorflow as tf
+
+        found, self._inside.totals = getattr(self._inside, "totals", []), []
+        shapes = [getattr(v, "shape", None) for v in tf.nest.flatten(sources)]
+        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        return [
+            tensor
+            for tensor in found
+            if tensor.shape not in shapes and getattr(tensor, "graph", None) is graph
+        ]
+
+    def local(self, target, sources, gradients, totals=()) -> None:
+        """A tape has computed gradients. totals: what was summed up for the loss, with
+        the loss's gradient for each, or None."""
         import tensorflow as tf
 
         flat, grads = tf.nest.flatten(sources), tf.nest.flatten(gradients)
@@ -217,10 +234,21 @@ class Auditor(Reporter):
             return
         losses = [t for t in tf.nest.flatten(target) if t is not None]
         loss = tf.add_n([tf.reduce_sum(tf.cast(t, tf.float32)) for t in losses])
+        # How much all of a batch's losses count together: 1 in a mean, and less by a
+        # factor of the number of workers in a mean that is divided by it.
+        counts = [
+            (
+                tf.reduce_sum(tf.cast(_dense(g), tf.float32)),
+                tf.cast(tf.size(t), tf.float32),
+            )
+            for t, g in totals
+            if g is not None
+        ]
+        counts = tf.reshape(tf.convert_to_tensor(counts, tf.float32), (-1, 2))
         where = self.where()
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
 
-        def record(replica, loss, *arrays):
+        def record(replica, loss, counts, *arrays):
             half = len(arrays) // 2
             self.event(
                 "local",
@@ -229,6 +257,7 @@ class Auditor(Reporter):
                 update=self._updates.get((group, int(replica)), 0) + 1,
                 loss=float(loss),
                 replicas=replicas,
+                totals=counts.tolist(),
                 sketch=self.sketch(arrays[:half]),
                 weights=self.sketch(arrays[half:]),
                 where=where,
@@ -237,7 +266,7 @@ class Auditor(Reporter):
         self._emit(
             group,
             record,
-            [loss],
+            [loss, counts],
             lambda: [_dense(g) for g, _ in pairs] + [_value(v) for _, v in pairs],
         )
 
@@ -552,16 +581,33 @@ class Auditor(Reporter):
 
     def on_tensorflow(self, tf) -> None:
         from tensorflow.python.distribute import distribute_lib
+        from tensorflow.python.eager import record
         from tensorflow.python.eager.polymorphic_function import polymorphic_function
         from tensorflow.python.framework import config
         from tensorflow.python.lib.io import file_io
-        from tensorflow.python.ops import gen_summary_ops
+        from tensorflow.python.ops import gen_math_ops, gen_summary_ops
         from tensorflow.python.profiler import profiler_v2
 
         def gradient(original):
             def observed(tape, target, sources, *args, **kwargs):
-                result = original(tape, target, sources, *args, **kwargs)
-                self.local(target, sources, result)
+                totals = self.totals(sources)
+                wanted = [sources, totals]
+                result, asked = original(tape, target, wanted, *args, **kwargs)
+                pairs = list(zip(totals, asked, strict=True))
+                self.local(target, sources, result, pairs)
+                return result
+
+            return observed
+
+        def total(original):
+            def observed(numbers, *args, **kwargs):
+                result = original(numbers, *args, **kwargs)
+                taped = record.could_possibly_record() and isinstance(
+                    numbers, tf.Tensor
+                )
+                if taped and getattr(result, "shape", None) == ():
+                    found = getattr(self._inside, "totals", [])
+                    self._inside.totals = [*found, numbers][-MOST_TOTALS:]
                 return result
 
             return observed
@@ -641,6 +687,8 @@ class Auditor(Reporter):
             return observed
 
         _replace(tf.GradientTape, "gradient", gradient)
+        _replace(gen_math_ops, "mean", total)
+        _replace(gen_math_ops, "_sum", total)
         _replace(polymorphic_function.Function, "__init__", function)
         _replace(distribute_lib.StrategyBase, "__init__", strategy)
         _replace(distribute_lib.StrategyBase, "run", run)
@@ -851,8 +899,8 @@ class Auditor(Reporter):
         state = np.random.get_state()
         return {
             "seed": context.global_seed(),
-            "numpy": hashlib.md5(state[1].tobytes()).hexdigest()[:8],
-            "python": hashlib.md5(repr(random.getstate()).encode()).hexdigest()[:8],
+            "numpy": _digest([*state[1], *state[2:]]),
+            "python": _digest(random.getstate()),
         }
 
 
@@ -985,6 +1033,10 @@ def _apart(variables) -> float:
         ),
         default=0.0,
     )
+
+
+def _digest(state) -> str:
+    return hashlib.md5(repr(state).encode()).hexdigest()[:8]
 
 
 def _numbers(logs: Watched) -> dict[str, float]:
