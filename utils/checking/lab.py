@@ -62,7 +62,8 @@ class World:
     pretend on the machine; given: the CUDA_VISIBLE_DEVICES of each worker, by rank,
     where a scheduler has set it. devices_only: a worker ends when it has chosen its
     devices. count_only: see observers/observe.py. apart: each worker has a folder of
-    its own, so that it is seen who writes what. replicas: of a single worker, for
+    its own, so that it is seen who writes what; after each collective it also has what
+    the others wrote. replicas: of a single worker, for
     programs with tf.distribute; reference: it runs the course's program for one device,
     with which the other is compared. machines: each worker is on a machine of its own,
     with one GPU and a disk (see observers/scaled.py).
@@ -605,7 +606,7 @@ def _work(running: _Running, environment: dict[str, str]) -> int:
     else:
         observer = observe.Observer(
             *(*common, local_rank, world.gpus),
-            *(world.count_only, world.devices_only, world.opposite),
+            *(world.count_only, world.devices_only, world.opposite, world.apart),
         )
     observer.event("started", pid=os.getpid())
     graphs = None
