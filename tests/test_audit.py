@@ -362,6 +362,7 @@ SUMMED, DIVIDED = 1.0, 0.5  # how much a batch's losses count on each of two wor
         (True, SUMMED, (0.5, 1.0), "can't be seen"),  # divided before it is summed up
         (True, SUMMED, (float("nan"), 1.0), "can't be seen"),
         (True, 0.7, (0.7, 1.0), "can't be seen"),
+        (True, 0.8, (1.0, 1.0), "can't be seen"),
         (True, None, (1.0, 1.0), "can't be seen"),
     ],
 )
