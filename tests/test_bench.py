@@ -137,7 +137,7 @@ def test_a_record_that_is_none_is_refused(tmp_path):
     (tmp_path / "half.json").write_text('{"machine": "x"')
     with pytest.raises(course.CourseError, match=r"half\.json is not a record"):
         records.load("half", tmp_path)
-    (tmp_path / "other.json").write_text('{"notes": [], "colour": 1}')
+    (tmp_path / "other.json").write_text('{"notes": [], "color": 1}')
     with pytest.raises(course.CourseError, match=r"other\.json is not a record"):
         records.load("other", tmp_path)
 

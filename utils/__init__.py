@@ -18,7 +18,6 @@ _NAMES = {
     "CourseError": "base.course",
     "communication": "training.devices",
     "replica_devices": "training.devices",
-    "Leaderboard": "training.leaderboard",
     "Stopwatch": "training.stopwatch",
     "check": "checking.checks",
     "audit": "checking.audit",

@@ -369,7 +369,7 @@ def audit(
     """
     from utils.checking.audit import audit
 
-    # A notebook's cell asks for colours, and would get a line for each turn of it.
+    # A notebook's cell asks for colors, and would get a line for each turn of it.
     console = Console(stderr=True, force_terminal=sys.stderr.isatty())
     with console.status("Running your program, watched ..."):
         report = audit(

@@ -63,7 +63,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of texts; cells that say how something is are coloured in a terminal."""
+    """Rows of texts; cells that say how something is are colored in a terminal."""
 
     header: Sequence[str] | None
     rows: Sequence[Sequence[str]]
