@@ -93,7 +93,8 @@ if os.fork() == 0:
     os.unlink(RUN / "mpirun.txt")
     {make}
     while True:
-        for report in RUN.glob("rank.*"): report.unlink()
+        for report in RUN.glob("rank.*"):
+            if report.is_file(): report.unlink()
         (RUN / "forged").write_text(json.dumps(told))
         os.rename(RUN / "forged", RUN / "outcome.json")
 time.sleep(1)
@@ -151,10 +152,10 @@ ALL_ATTACKS = [
     Attack(
         "patches TensorFlow",
         "import tensorflow as t\n"
-        "old = t.GradientTape.gradient\n"
-        "t.GradientTape.gradient = lambda *a, **k: old(*a, **k)",
+        "old = t.keras.Model.fit\n"
+        "t.keras.Model.fit = lambda *a, **k: old(*a, **k)",
         REFUSED,
-        "replaced GradientTape.gradient",
+        "replaced Model.fit",
     ),
     Attack(
         "patches json",
