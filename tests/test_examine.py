@@ -152,10 +152,11 @@ ALL_ATTACKS = [
     Attack(
         "patches TensorFlow",
         "import tensorflow as t\n"
-        "old = t.keras.Model.fit\n"
-        "t.keras.Model.fit = lambda *a, **k: old(*a, **k)",
+        "old = t.GradientTape.gradient\n"
+        "t.GradientTape.gradient = lambda *a, **k: old(*a, **k)",
         REFUSED,
-        "replaced Model.fit",
+        "replaced GradientTape.gradient",
+        exercise=FULL,
     ),
     Attack(
         "patches json",
