@@ -250,6 +250,7 @@ def verdict(
         for world in worlds.values():
             _raise_tampering(world)
             _raise_keras_3(world)
+            _raise_other_options(world)
         try:
             judge(worlds)
         except Missing:
@@ -304,6 +305,28 @@ def _raise_keras_3(world: Observed) -> None:
                     "horovod.tensorflow.keras."
                 )
             raise Problem("keras-3", seen, line)
+
+
+def _raise_other_options(world: Observed) -> None:
+    """Raise the Problem of a program that refuses the options a check gives it: what
+    it would do with options of its own, nobody has seen."""
+    for rank in world.ranks:
+        for failure in rank.all("failed"):
+            refused = _REFUSED_OPTIONS.search(rank.text("err"))
+            if refused and failure["status"]:
+                raise Problem(
+                    "options",
+                    "The program does not take the options that a check runs it with: "
+                    f"{short(refused[1])}",
+                    state=UNDECIDED,
+                )
+
+
+# As argparse says it, click and typer, and absl.
+_REFUSED_OPTIONS = re.compile(
+    r"(error: (?:unrecognized arguments|argument |the following arguments are required)"
+    r".*|Error: No such option.*|Unknown command line flag.*)"
+)
 
 
 # ------------------------------------------------------------ small things

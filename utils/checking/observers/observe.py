@@ -22,6 +22,7 @@ import functools
 import itertools
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -70,6 +71,8 @@ def prepare() -> None:
             _wrap(HorovodBasics, name, lambda o, f, n: o.collective(n, f))
     for name in ("rank", "size", "local_rank", "local_size", "cross_rank"):
         _wrap(HorovodBasics, name, lambda o, f, n: o.asked(n, f))
+    for name in ("_process_set_size", "_process_set_rank"):
+        _wrap(HorovodBasics, name, lambda o, f, n: o.remembered(n, f))
 
     import horovod._keras
     import horovod.tensorflow.keras
@@ -210,20 +213,23 @@ class Observer(Reporter):
         count_only: bool = False,
         devices_only: bool = False,
         opposite: bool = False,
+        apart: bool = False,
     ):
         super().__init__(folder, rank, script)
-        self.opposite = opposite
+        self.opposite, self.apart = opposite, apart
         self.local_rank, self.gpus, self.count_only = local_rank, gpus, count_only
         self.devices_only = devices_only
         self._reported: set[tuple] = set()
+        self._answers: dict[tuple, int] = {}  # of Horovod, to who and how many we are
         self._lines: dict[int, int | None] = {}  # id of a callback -> where it was made
         self._forwards = self._gradients = self._updates = 0
         self._begun = False  # has it begun to train?
         self._model = self._optimizer = None
         self._resumed = False  # has anything been computed after the first update?
         self._broadcasts = 0
-        self._handed_out = False  # were weights exchanged before the first batch?
+        self._handed_out = False  # had weights come from elsewhere by the first batch?
         self._trainable: list = []  # all such variables, of whatever model
+        self._first_values: dict[int, object] = {}  # of each, by its handle
         self._made: dict[int, object] | None = None  # see _note_made
         self._known: dict[bool, object] = {}  # moments: for training, for validation
         self._guess = None  # the last for training: a model, images, its answer
@@ -238,15 +244,17 @@ class Observer(Reporter):
 
     def asked(self, name: str, function):
         """Who am I, and how many are we? Each place that asks is reported once."""
+        remembered = self.remembered(name, function)
 
         def ask(*args, **kwargs):
             key = (name, self.line())
             reported = key in self._reported
             self._reported.add(key)
             try:
-                answer = function(*args, **kwargs)
+                answer = remembered(*args, **kwargs)
             except ValueError:
-                self.event("asked", name=name, too_early=True, answer=None)
+                if not self._answers:
+                    self.event("asked", name=name, too_early=True, answer=None)
                 raise
             if name.startswith("local") and self.local_rank is not None:
                 answer = self.local_rank
@@ -255,6 +263,18 @@ class Observer(Reporter):
             if not reported and key[1] is not None:
                 self.event("asked", name=name, too_early=False, answer=answer)
             return answer
+
+        return ask
+
+    def remembered(self, name: str, function):
+        """For graphs that are built in the end, when the program may have shut Horovod
+        down: what it answered before."""
+
+        def ask(*args, **kwargs):
+            key = (name, *args)
+            if not (self.building and key in self._answers):
+                self._answers[key] = function(*args, **kwargs)
+            return self._answers[key]
 
         return ask
 
@@ -280,6 +300,8 @@ class Observer(Reporter):
             result = function(*args, **kwargs)
             results = result if isinstance(result, list | tuple) else [result]
             got = _values(results) if small is not None else None
+            if self.apart:
+                self._share_files()
             self.event("leave", op=kind, got=got)
             return result
 
@@ -532,6 +554,15 @@ class Observer(Reporter):
         if in_place or set(carried) & set(sizes) or sum(carried) >= sum(sizes):
             self._made = {id(v.handle): v.numpy() for v in self._trainable}
 
+    def _have_changed(self, weights) -> bool:
+        """Are they other ones than they were made with, read from a file perhaps?"""
+        first = self._first_values
+        return any(
+            not np.array_equal(first[id(w.handle)], w.numpy())
+            for w in weights
+            if id(w.handle) in first
+        )
+
     def _numbers(self, inputs, training: bool) -> list[int]:
         """Which images these are, by their numbers in the data set; UNKNOWN for what
         none of its images can have become by shifting, flipping and scaling."""
@@ -575,9 +606,9 @@ class Observer(Reporter):
         if self._forwards == 1 or not (self._updates or self.count_only):
             self._model = model
             self.keep("start", self._weights())
-            self._handed_out = self._made is not None
-            made = self._made or {}
             weights = model.trainable_weights
+            self._handed_out = self._made is not None or self._have_changed(weights)
+            made = self._made or {}
             self.keep("made", [made.get(id(w.handle), w.numpy()) for w in weights])
         return images
 
@@ -774,6 +805,7 @@ class Observer(Reporter):
                 variable.assign_add(
                     noise.normal(0, spread, shape).astype(value.dtype), read_value=False
                 )
+                self._first_values[id(variable.handle)] = variable.numpy()
         return variable
 
     def _perturb_state(self, optimizer) -> None:
@@ -844,14 +876,34 @@ class Observer(Reporter):
         now = self._there()
         self._files |= {n for n, time in now.items() if time != self._before.get(n)}
 
+    def _share_files(self) -> None:
+        """Copy what the other ranks have written into this rank's home.
+
+        Each rank has a home of its own, so that it is seen who writes what. Programs
+        expect one folder, and may read what another rank wrote before they met.
+        """
+        mine = self._there()
+        for home in self.folder.glob("rank.*.home"):
+            if home == self._home:
+                continue
+            for name, changed in _files_in(home).items():
+                touched = mine.get(name) != self._before.get(name)
+                if touched or changed == mine.get(name):
+                    continue
+                copy = self._home / name
+                with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                    copy.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(home / name, copy)
+                    os.utime(copy, ns=(changed, changed))
+                    self._before[name] = changed
+
+    @property
+    def _home(self) -> Path:
+        return self.folder / f"rank.{self.rank}.home"
+
     def _there(self) -> dict[str, int]:
         """The files of its home, with the times of their last change, in ns."""
-        home = self.folder / f"rank.{self.rank}.home"
-        return {
-            str(path.relative_to(home)): path.stat().st_mtime_ns
-            for path in home.rglob("*")
-            if path.is_file()
-        }
+        return _files_in(self._home)
 
     def work_done(self) -> int:
         """Grows whenever the program trains."""
@@ -862,6 +914,16 @@ class Observer(Reporter):
         self.building = True
         for owner, name, original in reversed(self._methods):
             setattr(owner, name, original)
+
+
+def _files_in(home: Path) -> dict[str, int]:
+    """The files in a folder, with the times of their last change, in ns."""
+    times = {}
+    for path in home.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # another rank has deleted it
+            if path.is_file():
+                times[str(path.relative_to(home))] = path.stat().st_mtime_ns
+    return times
 
 
 def numbered(name: str, update: int) -> str:
