@@ -93,7 +93,8 @@ if os.fork() == 0:
     os.unlink(RUN / "mpirun.txt")
     {make}
     while True:
-        for report in RUN.glob("rank.*"): report.unlink()
+        for report in RUN.glob("rank.*"):
+            if report.is_file(): report.unlink()
         (RUN / "forged").write_text(json.dumps(told))
         os.rename(RUN / "forged", RUN / "outcome.json")
 time.sleep(1)
@@ -155,6 +156,7 @@ ALL_ATTACKS = [
         "t.GradientTape.gradient = lambda *a, **k: old(*a, **k)",
         REFUSED,
         "replaced GradientTape.gradient",
+        exercise=FULL,
     ),
     Attack(
         "patches json",
