@@ -119,7 +119,7 @@ def test_grade_runs_nothing_unprotected_without_being_told_to(tmp_path, monkeypa
     """On a machine that has all but bubblewrap."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "class").mkdir()
-    (tmp_path / "class" / "Ada.py").write_text("raise SystemExit")
+    (tmp_path / "class" / "ada.py").write_text("raise SystemExit")
     (tmp_path / "bin").mkdir()
     for folder in ("/bin", "/usr/bin"):
         for program in Path(folder).iterdir():
