@@ -56,10 +56,10 @@ bench: setup ## measure how fast training is here (hours; with nothing else runn
 	@$(BIN)/course bench
 
 gpu: setup jax xprof ## where there are GPUs: tests, notebooks, speeds, and a report to send
-	@$(BIN)/python -m utils.measure.gpu_report
+	@$(BIN)/python tests/gpu_report.py
 
-soak: setup ## run, interrupt and kill at random for 20 minutes; is anything left?
-	@$(BIN)/python tests/soak.py --minutes 20
+soak: setup ## kill runs, checks and audits at random for half an hour; is anything left?
+	@KILLS=200 $(BIN)/pytest -s tests/test_kills.py
 
 wheel: setup ## keep the Horovod that was built, for other machines: wheels/
 	@$(or $(PYTHON3),$(error $(NO_PYTHON))) utils/setup/install.py wheel
@@ -142,4 +142,4 @@ lock: setup ## bring the lock files up to date with requirements*.txt (for maint
 	@for extra in spark jax torch xprof; do \
 	    $(UV) requirements-$$extra.txt --constraints requirements.lock \
 	        --output-file requirements-$$extra.lock || exit; done
-	@$(BIN)/python -m utils.base.conda
+	@$(BIN)/python tests/conda.py

@@ -37,7 +37,7 @@ option(
     "--label-smoothing", type=float, default=0.1, help="part of a label that all share"
 )
 option("--flips", type=float, default=0.0, help="how often an image is mirrored")
-option("--normalise", type=int, default=1, help="0: no batch normalization")
+option("--normalize", type=int, default=1, help="0: no batch normalization")
 args = parser.parse_args()
 
 tf.config.set_visible_devices([], "GPU")  # it is a race of cores
@@ -47,9 +47,9 @@ dataset = data.load("auto", args.train_images)
 tf.keras.utils.set_random_seed(args.seed)
 
 
-def normalised(layer):
+def normalized(layer):
     """The layer, batch normalization, and ReLU."""
-    batch_norm = [tf.keras.layers.BatchNormalization(momentum=0.9)] * args.normalise
+    batch_norm = [tf.keras.layers.BatchNormalization(momentum=0.9)] * args.normalize
     return [layer, *batch_norm, tf.keras.layers.ReLU()]
 
 
@@ -58,12 +58,12 @@ layers = tf.keras.layers
 model = tf.keras.Sequential(
     [
         tf.keras.Input((28, 28, 1)),
-        *normalised(layers.Conv2D(32, 5, strides=2, padding="same")),
+        *normalized(layers.Conv2D(32, 5, strides=2, padding="same")),
         layers.MaxPooling2D(),
-        *normalised(layers.Conv2D(64, 3, padding="same")),
+        *normalized(layers.Conv2D(64, 3, padding="same")),
         layers.MaxPooling2D(),
         layers.Flatten(),
-        *normalised(layers.Dense(128)),
+        *normalized(layers.Dense(128)),
         layers.Dense(10),
     ]
 )

@@ -1,4 +1,4 @@
-"""CIFAR-10: from where it comes, how it is split, and that colours survive.
+"""CIFAR-10: from where it comes, how it is split, and that colors survive.
 
 A small archive stands in for the published one, and a server on the loopback interface
 for the place where it is published.
@@ -257,7 +257,7 @@ def test_more_than_there_is_takes_all_with_a_notice(sample, capfd):
 # --- A stand-in ----------------------------------------------------------------------
 
 
-def test_without_a_network_there_are_garments_in_colour_and_they_are_announced(
+def test_without_a_network_there_are_garments_in_color_and_they_are_announced(
     dead_server,  # noqa: F811
     capfd,
 ):
@@ -272,9 +272,9 @@ def test_without_a_network_there_are_garments_in_colour_and_they_are_announced(
         data.load_cifar10("real")
 
 
-def test_garments_in_colour_repeat_and_are_those_of_the_sample():
-    arrays, grey = samples.garments_in_colour(), samples.fashion_mnist()
-    assert np.array_equal(samples.garments_in_colour()["x_test"], arrays["x_test"])
+def test_garments_in_color_repeat_and_are_those_of_the_sample():
+    arrays, grey = samples.garments_in_color(), samples.fashion_mnist()
+    assert np.array_equal(samples.garments_in_color()["x_test"], arrays["x_test"])
     for part in ("train", "test"):
         images, labels = arrays[f"x_{part}"], arrays[f"y_{part}"]
         assert (images.shape, images.dtype) == ((len(labels), 32, 32, 3), np.uint8)
@@ -282,19 +282,19 @@ def test_garments_in_colour_repeat_and_are_those_of_the_sample():
         grounds = images[:, 0, 0]
         assert len(np.unique(grounds, axis=0)) > 0.95 * len(labels)
         assert (grounds.std(axis=0) > 40).all()
-        # What is all garment has its colour, as dark as it is there.
+        # What is all garment has its color, as dark as it is there.
         solid = grey[f"x_{part}"][0] >= 64
         shade = grey[f"x_{part}"][0][solid].astype(float)
         garment = images[0, 2:30, 2:30][solid]
         for channel in range(3):
-            colour = (garment[:, channel] / shade).max()
-            assert np.abs(garment[:, channel] - colour * shade).max() < 4
+            color = (garment[:, channel] / shade).max()
+            assert np.abs(garment[:, channel] - color * shade).max() < 4
 
 
 # --- Pipelines in color -------------------------------------------------------------
 
 
-def test_batches_are_coloured_and_validation_images_are_not_test_images(sample):
+def test_batches_are_colored_and_validation_images_are_not_test_images(sample):
     dataset = data.load_cifar10()
     assert dataset.image_shape == (32, 32, 3)
     for batches, originals in (

@@ -32,7 +32,6 @@ FEW = {"train": 5, "val": 2, "test": 3}
 @pytest.fixture(autouse=True)
 def no_way_out(alone, monkeypatch):  # noqa: F811
     monkeypatch.setattr(doodles, "PLACES", ())
-    doodles.held_out_digest.cache_clear()
     doodles._announce.cache_clear()
 
 
@@ -190,20 +189,6 @@ def test_so_it_is_in_the_sample():
     images = np.concatenate([large.x_train, large.x_val, large.x_test])
     assert len(np.unique(images.reshape(-1, 784), axis=0)) == len(images) == 1_000
     assert np.bincount(large.y_test).tolist() == [doodles.HELD_OUT_EACH] * 2
-
-
-def test_the_digest_is_found_again_from_the_name_alone(capfd):
-    dataset = doodles.load("sample", 50, IN_SAMPLE)
-    capfd.readouterr()
-    assert doodles.held_out_digest(dataset.name) == doodles.digest(dataset)
-    assert doodles.held_out_digest(f"{doodles.SAMPLE}: fish, zebra") not in (
-        None,
-        doodles.digest(dataset),
-    )
-    assert doodles.held_out_digest(f"{doodles.SAMPLE}: fish, sun") is None
-    assert doodles.held_out_digest("Fashion-MNIST") == ""
-    assert doodles.held_out_digest("Quick, Draw! doodles") is None  # not here
-    assert capfd.readouterr().out == ""
 
 
 # --- From where ----------------------------------------------------------------------

@@ -1,10 +1,9 @@
 """`make gpu`: without a GPU it says so; with one, every part leaves its output."""
 
+import gpu_report
 import pytest
+from gpu_report import Part
 from processes import empty_course
-
-from utils.measure import gpu_report
-from utils.measure.gpu_report import Part
 
 
 def test_without_a_gpu_it_says_so_and_ends(pretend, capsys, tmp_path):

@@ -7,11 +7,11 @@ import time
 
 import psutil
 import pytest
+import room
 
 from utils.base import course
 from utils.grading import hand_out
 from utils.lessons import handbook, outline
-from utils.measure import room
 
 LESSONS = [
     lesson

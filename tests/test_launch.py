@@ -137,7 +137,7 @@ KNOWS_EPOCHS = "import sys; '--epochs', '--train-images'; print(sys.argv[1:])"
     [
         (KNOWS_EPOCHS, "time_limt", "Did you mean `time_limit`"),
         (KNOWS_EPOCHS, "epoch", "Did you mean `epochs`"),
-        (KNOWS_EPOCHS, "colour", "nor program.py knows `colour`"),
+        (KNOWS_EPOCHS, "color", "nor program.py knows `color`"),
         ("", "compare_with", "Did you mean `compared_with`"),
     ],
 )

@@ -1,9 +1,10 @@
 """The minutes of a lesson are those of the formula."""
 
+import minutes
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from utils.lessons import minutes, outline, reference
+from utils.lessons import outline, reference
 
 LESSONS = outline.read().notebooks.values()
 LONGEST = 45
@@ -11,7 +12,7 @@ LONGEST = 45
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.number)
 def test_outline_has_the_minutes_of_the_formula(lesson):
-    assert lesson.minutes == minutes.minutes(lesson), "python -m utils.lessons.minutes"
+    assert lesson.minutes == minutes.minutes(lesson), "python tests/minutes.py"
     assert lesson.minutes <= LONGEST
 
 

@@ -320,7 +320,7 @@ def test_pyplot_has_no_figure_to_close(run):
     assert pyplot.get_fignums() == []
 
 
-def test_a_rank_has_its_colour_and_mark_in_all_figures(run):
+def test_a_rank_has_its_color_and_mark_in_all_figures(run):
     (alone,) = training.drift(run).axes[0].get_legend().get_lines()
     beside = training.accuracies({"": run}).axes[0].lines[1]
     assert alone.get_color() == beside.get_color() == style.ORANGE
@@ -346,7 +346,7 @@ def test_a_run_that_was_not_watched_is_named(run):
 
 
 def test_a_worker_with_memory_on_all_gpus_is_drawn_with_all_of_them(run):
-    """One bar of two colours: nobody pinned it."""
+    """One bar of two colors: nobody pinned it."""
     both, one = {"GPU 0": 300, "GPU 1": 100}, {"GPU 1": 700}
     run.samples += [sampled(0, "core 3", 100, both), sampled(1, "core 3", 100, one)]
     figure = training.devices(run)

@@ -329,11 +329,11 @@ TOO_WIDE = """(() => {
 # Words too faint to read: with less contrast to what is behind them than 4.5 to 1, as
 # WCAG 2.2 (1.4.3) measures and wants it.
 FAINT = """(() => {
-    const shade = colour => colour.slice(0, 3)
+    const shade = color => color.slice(0, 3)
         .map(part => part / 255)
         .map(part => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)
         .reduce((sum, part, at) => sum + part * [0.2126, 0.7152, 0.0722][at], 0);
-    const colour = (box, name) =>
+    const color = (box, name) =>
         getComputedStyle(box)[name].match(/[\\d.]+/g).map(Number);
     const isText = each => each.nodeType === Node.TEXT_NODE && each.data.trim();
     const faint = [];
@@ -341,9 +341,9 @@ FAINT = """(() => {
         const words = [...box.childNodes].filter(isText);
         if (!words.length || !box.checkVisibility({visibilityProperty: true})) continue;
         let behind = box;
-        while (behind.parentElement && colour(behind, "backgroundColor")[3] === 0)
+        while (behind.parentElement && color(behind, "backgroundColor")[3] === 0)
             behind = behind.parentElement;
-        const [dark, light] = [colour(box, "color"), colour(behind, "backgroundColor")]
+        const [dark, light] = [color(box, "color"), color(behind, "backgroundColor")]
             .map(shade).sort((a, b) => a - b);
         if ((light + 0.05) / (dark + 0.05) < 4.5) faint.push(words[0].data.trim());
     }
@@ -407,12 +407,12 @@ def test_searching_works_without_a_server(tab, html):
 
 @with_a_browser
 def test_the_page_is_light_or_dark_as_its_reader_has_it(tab):
-    colour = "getComputedStyle(document.body).backgroundColor"
+    color = "getComputedStyle(document.body).backgroundColor"
     seen = []
     for dark in (False, True):
         tab.resize(1280, dark=dark)
         tab.go(tab.home + "index.html")
-        seen.append([int(part) for part in re.findall(r"\d+", tab.evaluate(colour))])
+        seen.append([int(part) for part in re.findall(r"\d+", tab.evaluate(color))])
     light, dark = seen
     assert min(light) > 200
     assert max(dark[:3]) < 60

@@ -66,7 +66,7 @@ def test_what_a_collective_gave_is_found_in_a_log(tmp_path):
     }
 
 
-def test_a_sum_is_in_the_colour_of_nobody():
+def test_a_sum_is_in_the_color_of_nobody():
     results = {"all-reduce": [([0, 1, 2], [30, 33, 36])] * 3}
     (axis,) = figures.collectives(results).axes
     edges = {text.get_text(): text.get_bbox_patch() for text in axis.texts}

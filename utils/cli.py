@@ -298,6 +298,14 @@ def check(
         Path | None,
         typer.Option(help="Your program; default: the exercise's own file."),
     ] = None,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch",
+            help="Check the next open step or task each time you save the program, "
+            "until Ctrl-C.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Run your program and say whether a step or task is right.
@@ -306,6 +314,8 @@ def check(
 
     Exit status: 0 if it is right, 1 if it is not, 2 if it could not be checked.
     """
+    if watch:
+        _check_on_save(part, exercise, script, as_json)
     from utils.checking.checks import report_on
 
     with Console(stderr=True).status("Running your program ..."):
@@ -314,6 +324,17 @@ def check(
     if report.undecided:
         raise typer.Exit(2)
     _leave(report.ok)
+
+
+def _check_on_save(
+    part: str | None, exercise: str | None, script: Path | None, as_json: bool
+) -> NoReturn:
+    """`course check --watch`."""
+    from utils.checking import on_save
+
+    if as_json:
+        raise CourseError("--watch shows its results as they come: leave out --json.")
+    _leave(on_save.watch(Console().print, part, exercise, script))
 
 
 @app.command()
@@ -349,7 +370,7 @@ def audit(
     """
     from utils.checking.audit import audit
 
-    # A notebook's cell asks for colours, and would get a line for each turn of it.
+    # A notebook's cell asks for colors, and would get a line for each turn of it.
     console = Console(stderr=True, force_terminal=sys.stderr.isatty())
     with console.status("Running your program, watched ..."):
         report = audit(

@@ -60,9 +60,9 @@ def noise(by_label: Mapping[str, Mapping[int, float]]) -> Figure:
         scale = global_batch.noise_scale(deviations)
         batches = np.array(list(deviations))
         (marks,) = axis.plot(batches, deviations.values(), ls="", label=label)
-        colour = marks.get_color()
-        axis.plot(batches, np.sqrt(scale / batches), "--", color=colour, alpha=0.6)
-        axis.plot([scale, scale], [1, 0], ":", color=colour)
+        color = marks.get_color()
+        axis.plot(batches, np.sqrt(scale / batches), "--", color=color, alpha=0.6)
+        axis.plot([scale, scale], [1, 0], ":", color=color)
         axis.annotate(f"noise scale: {scale:.0f}", (scale, 1), (-6, -13), **_LEFT)
     axis.axhline(1, color=GREY, linewidth=0.8)
     _doubling(axis, batches, "images in a batch")
@@ -256,7 +256,7 @@ def pareto(attempts: Sequence[Attempt]) -> Figure:
     axis.plot(seconds, reached, "-", color=GREY, lw=1, drawstyle="steps-post")
     for attempt, marker in zip(attempts, itertools.cycle("osD^vPX")):
         on_front = attempt in best
-        colour = GREEN if on_front else ORANGE
+        color = GREEN if on_front else ORANGE
         team = f"{attempt.workers} worker{'s' * (attempt.workers > 1)}"
         place = "on the front" if on_front else "beaten"
         axis.plot(
@@ -265,8 +265,8 @@ def pareto(attempts: Sequence[Attempt]) -> Figure:
             marker=marker,
             ls="",
             ms=10,
-            color=colour,
-            mfc=colour if on_front else "none",
+            color=color,
+            mfc=color if on_front else "none",
             label=f"{attempt.name}, {team}: {place}",
         )
     axis.axhline(global_batch.GOAL, color=VERMILION, linestyle="--", label="the goal")

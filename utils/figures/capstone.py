@@ -12,7 +12,7 @@ from utils.training import doodles, leaderboard
 def strokes_and_pixels(
     name: str, by_class: Mapping[str, list[doodles.Drawing]]
 ) -> Figure:
-    """One doodle of each class: its strokes, numbered by colour and mark in the order
+    """One doodle of each class: its strokes, numbered by color and mark in the order
     in which they were drawn, above the pixels that a network sees.
 
     `name` and `by_class` are what utils.training.doodles.drawings returns.

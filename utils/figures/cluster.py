@@ -11,7 +11,7 @@ from utils.cluster.namespaces import CutOff, Lan
 from utils.figures import elastic as elastic_plots
 from utils.figures.style import (
     BLUE,
-    COLOURS,
+    COLORS,
     GREEN,
     GREY,
     ORANGE,
@@ -95,8 +95,8 @@ def placement(run: Run) -> Figure:
     left = dict.fromkeys(servers, 0.0)
     for number, (name, ps, size) in enumerate(table.itertuples(index=False)):
         kilobytes = size / 1000
-        colour = COLOURS[number % len(COLOURS)]
-        bars = axis.barh(ps, kilobytes, 0.6, left[ps], color=colour, alpha=0.6)
+        color = COLORS[number % len(COLORS)]
+        bars = axis.barh(ps, kilobytes, 0.6, left[ps], color=color, alpha=0.6)
         if kilobytes > table["bytes"].sum() / 10_000:
             words = f"{name.partition(':')[0]}\n{kilobytes:,.0f} kB"
             axis.bar_label(bars, [words], label_type="center", fontsize=9)
@@ -168,7 +168,7 @@ def speeds(measured: Mapping[str, Speed], origin: str = "") -> Figure:
     one_host = measured[network_speed.ONE_HOST].images_per_second
     two_hosts = [row for row in measured.values() if row.hosts > 1]
     hosts = two_hosts[0].hosts
-    for shaped, mark, colour, label in (
+    for shaped, mark, color, label in (
         (True, "o", BLUE, "measured"),
         (False, "^", GREEN, "measured, as fast as this machine can"),
     ):
@@ -176,7 +176,7 @@ def speeds(measured: Mapping[str, Speed], origin: str = "") -> Figure:
         if rows:
             x = [row.throughput for row in rows]
             y = [row.images_per_second / one_host for row in rows]
-            axis.plot(x, y, mark, ms=8, color=colour, label=label, zorder=3)
+            axis.plot(x, y, mark, ms=8, color=color, label=label, zorder=3)
     reach = [row.throughput for row in two_hosts]
     across = np.geomspace(min(reach) / 2, max(reach) * 2, 200)
     silent = float(np.median([row.silent for row in two_hosts]))

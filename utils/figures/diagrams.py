@@ -51,8 +51,8 @@ def model_and_data_parallel() -> Diagram:
     draw_text(ax, 6, 3.17, "each GPU has half of the batch")
     ax.plot([4, 4], [0.1, 3.6], color=PALE, lw=1.5)
 
-    for gpu, (left, colour) in enumerate([(0.25, BLUE), (2.35, ORANGE)]):
-        draw_box(ax, left, 1.05, 1.4, 1.8, "", edge=colour)
+    for gpu, (left, color) in enumerate([(0.25, BLUE), (2.35, ORANGE)]):
+        draw_box(ax, left, 1.05, 1.4, 1.8, "", edge=color)
         draw_text(ax, left + 0.7, 2.65, f"GPU {gpu}", weight="bold")
         for row in range(2):
             y = 1.18 + 0.65 * row
@@ -63,8 +63,8 @@ def model_and_data_parallel() -> Diagram:
     draw_box(ax, 0.35, 0.08, 1.2, 0.3, "whole batch", PALE)
     draw_arrow(ax, (0.45, 0.38), (0.45, 1.05))
 
-    for gpu, (left, colour) in enumerate([(4.25, BLUE), (6.35, ORANGE)]):
-        draw_box(ax, left, 1.05, 1.4, 1.8, "", edge=colour)
+    for gpu, (left, color) in enumerate([(4.25, BLUE), (6.35, ORANGE)]):
+        draw_box(ax, left, 1.05, 1.4, 1.8, "", edge=color)
         draw_text(ax, left + 0.7, 2.65, f"GPU {gpu}", weight="bold")
         for layer in range(4):
             y = 1.13 + 0.34 * layer
@@ -177,15 +177,15 @@ def lanes(calls: Mapping[str, Sequence[tuple[str, str]]]) -> Diagram:
     diagram, ax = paper(left + longest * (box + gap), 2.9, facts)
     rows = (1.95, 0.33)  # the lower edge of each lane's boxes
     for lane, (worker, own) in enumerate(calls.items()):
-        colour, y = (BLUE, ORANGE)[lane], rows[lane]
+        color, y = (BLUE, ORANGE)[lane], rows[lane]
         beside = y + high + 0.17 if lane == 0 else y - 0.17
         draw_text(ax, 0.5, y + high / 2, worker, size=10, weight="bold")
         for turn, (name, taken) in enumerate(own):
             x = left + turn * (box + gap)
-            style = {"facecolor": "white", "edgecolor": colour, "lw": 2.5}
+            style = {"facecolor": "white", "edgecolor": color, "lw": 2.5}
             if turn > met:
                 style |= {"edgecolor": GREY, "lw": 1.2, "ls": "--"}
-                draw_text(ax, x + box / 2, beside, "never called", colour=GREY)
+                draw_text(ax, x + box / 2, beside, "never called", color=GREY)
             elif turn == met:
                 style |= {"hatch": "..."}
                 waiting = f"waits for {list(calls)[1 - lane]}"
@@ -205,7 +205,7 @@ def lanes(calls: Mapping[str, Sequence[tuple[str, str]]]) -> Diagram:
         if wait:
             x = stuck + (-0.4, 0.4)[lane]
             ends = [(x, between[lane]), (x, between[1 - lane])]
-            draw_arrow(ax, *ends, colour=(BLUE, ORANGE)[lane])
+            draw_arrow(ax, *ends, color=(BLUE, ORANGE)[lane])
     return diagram
 
 
@@ -247,8 +247,8 @@ def descent(paths: Mapping[int, Sequence[float]]) -> Diagram:
     ax = diagram.subplots()
     diagram.subplots_adjust(left=0.09, right=0.76, top=0.96, bottom=0.16)
     styles = itertools.cycle([(BLUE, "-"), (GREEN, "--"), (ORANGE, "-."), (INK, ":")])
-    for (delay, path), (colour, dashes) in zip(paths.items(), styles, strict=False):
-        ax.plot(path, color=colour, ls=dashes, lw=2.5, label=f"{delay} updates late")
+    for (delay, path), (color, dashes) in zip(paths.items(), styles, strict=False):
+        ax.plot(path, color=color, ls=dashes, lw=2.5, label=f"{delay} updates late")
     ax.axhline(0, color=GREY, lw=1)
     ax.set(xlabel="updates", ylabel="weight (0 is best)", xlim=(0, len(path) - 1))
     ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
@@ -284,10 +284,10 @@ def average_of_two_slopes(places: tuple[float, float], rate: float = 0.5) -> Dia
         ax.set_title(title, fontsize=10)
         ax.set(xlabel="weight w", xlim=(-reach, reach), ylim=(-0.35, reach**2 / 2))
         for worker, (place, step) in enumerate(zip(places, own, strict=True)):
-            colour, height = (BLUE, ORANGE)[worker], place**2 / 2
-            ax.plot(place, height, "o", color=colour, ms=6)
+            color, height = (BLUE, ORANGE)[worker], place**2 / 2
+            ax.plot(place, height, "o", color=color, ms=6)
             draw_arrow(
-                ax, (place, height), (place + step, height + place * step), colour
+                ax, (place, height), (place + step, height + place * step), color
             )
             words = f"worker {worker}: {_way(place, step)}"
             side, gap = ("right", -0.07) if place > 0 else ("left", 0.07)
@@ -350,7 +350,7 @@ def ring(workers: int) -> Diagram:
     for worker in range(workers):
         to = (worker + 1) % workers
         between = {"patchA": boxes[worker], "patchB": boxes[to], "shrinkB": 5}
-        draw_arrow(ax, places[worker], places[to], colour=BLUE, bend=-0.25, **between)
+        draw_arrow(ax, places[worker], places[to], color=BLUE, bend=-0.25, **between)
     draw_text(
         ax, *middle, f"every arrow carries\none chunk: S/{workers} bytes", size=10
     )
@@ -480,12 +480,12 @@ def busiest_wire(
     ax = diagram.subplots()
     diagram.subplots_adjust(left=0.11, right=0.66, top=0.95, bottom=0.14)
     for name, size in sizes.items():
-        for cost, kind, colour, dashes in (
+        for cost, kind, color, dashes in (
             (server, "server", ORANGE, "-"),
             (ring, "ring", BLUE, "--"),
         ):
             line = [cost(n, size) for n in workers]
-            ax.plot(workers, line, color=colour, ls=dashes, lw=2.5)
+            ax.plot(workers, line, color=color, ls=dashes, lw=2.5)
             ax.annotate(
                 f"{kind}, {name}: {human_bytes(line[-1])}",
                 (64, line[-1]),
@@ -554,8 +554,8 @@ def short_and_long_steps(workers: int = 4) -> Diagram:
         f"{workers} workers, base learning rate: 1 update": (2.7, ORANGE),
         f"{workers} workers, {workers} times the rate: 1 update": (6.0, GREEN),
     }
-    for label, (left, colour) in legend.items():
-        draw_arrow(ax, (left - 0.45, 0.15), (left - 0.08, 0.15), colour)
+    for label, (left, color) in legend.items():
+        draw_arrow(ax, (left - 0.45, 0.15), (left - 0.08, 0.15), color)
         draw_text(ax, left, 0.15, label, align="left")
     return diagram
 
@@ -573,10 +573,10 @@ def _open_axes(ax: Axes) -> None:
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def draw_text(ax, x, y, words, size=9, align="center", weight="normal", colour=INK):
+def draw_text(ax, x, y, words, size=9, align="center", weight="normal", color=INK):
     """Words whose middle, or other end as `align` says, is at (x, y)."""
     ax.text(
-        x, y, words, fontsize=size, ha=align, va="center", weight=weight, color=colour
+        x, y, words, fontsize=size, ha=align, va="center", weight=weight, color=color
     )
 
 
@@ -596,21 +596,21 @@ def draw_box(ax, x, y, width, height, words, fill="white", edge=GREY):
     return box
 
 
-def draw_arrow(ax, start, end, colour=INK, bend=0.0, both=False, **ends):
+def draw_arrow(ax, start, end, color=INK, bend=0.0, both=False, **ends):
     """An arrow with a head at its end, or at both; `bend` is 0 for a straight one."""
     style = "<|-|>" if both else "-|>"
-    look = {"arrowstyle": style, "color": colour, "lw": 1.8, "shrinkA": 0, "shrinkB": 0}
+    look = {"arrowstyle": style, "color": color, "lw": 1.8, "shrinkA": 0, "shrinkB": 0}
     look["connectionstyle"] = f"arc3,rad={bend}"
     ax.annotate("", xy=end, xytext=start, arrowprops=look | ends)
 
 
-def _block(ax, worker, start, length, colour, text):
-    """A stretch of a worker's time; without a colour it is one of waiting."""
-    style = {"facecolor": colour, "edgecolor": "white"}
-    if colour is None:
+def _block(ax, worker, start, length, color, text):
+    """A stretch of a worker's time; without a color it is one of waiting."""
+    style = {"facecolor": color, "edgecolor": "white"}
+    if color is None:
         style = {"facecolor": "white", "edgecolor": GREY, "hatch": "///"}
     ax.add_patch(Rectangle((start, worker - 0.36), length, 0.72, lw=1.2, **style))
-    ink = INK if colour in (None, ORANGE) else "white"
+    ink = INK if color in (None, ORANGE) else "white"
     backing = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
     ax.text(
         start + length / 2,
@@ -620,7 +620,7 @@ def _block(ax, worker, start, length, colour, text):
         va="center",
         fontsize=9,
         color=ink,
-        bbox=backing if colour is None else None,
+        bbox=backing if color is None else None,
         clip_on=True,
     )
 
@@ -629,7 +629,7 @@ def _cell(ax, corner, width, height, value, complete):
     fill = BLUE if complete else SHADES[str(value).count("1")]
     ax.add_patch(Rectangle(corner, width, height, facecolor=fill, edgecolor=GREY))
     middle = corner[0] + width / 2, corner[1] + height / 2
-    style = {"weight": "bold", "colour": "white"} if complete else {}
+    style = {"weight": "bold", "color": "white"} if complete else {}
     draw_text(ax, *middle, str(value), **style)
 
 
@@ -663,7 +663,7 @@ def decision_chart() -> Diagram:
         draw_arrow(ax, (2.6, y + box / 2), (4.0, y + box / 2))
         draw_text(ax, 3.2, y + box / 2 + 0.14, "yes")
         draw_box(ax, 4.0, y, 3.2, box, where, edge=GREEN)
-        draw_arrow(ax, (1.45, y), (1.45, y - row + box), colour=GREY)
+        draw_arrow(ax, (1.45, y), (1.45, y - row + box), color=GREY)
         draw_text(ax, 1.72, y - (row - box) / 2, "no")
         y -= row
     draw_box(ax, 0.3, y, 2.3, box, LAST, edge=GREEN)

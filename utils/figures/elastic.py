@@ -35,14 +35,14 @@ def workers_and_loss(journal, happened: Sequence[Happened] = ()) -> Figure:
     above.set_ylim(0, max([2, *journal["workers"]]) + 0.5)
     above.yaxis.set_major_locator(MaxNLocator(integer=True))
     for epoch, rows in journal.groupby("epoch"):
-        colour = (BLUE, ORANGE)[int(epoch) % 2]
-        below.plot(seconds[rows.index], rows["loss"], ".", ms=4, color=colour)
+        color = (BLUE, ORANGE)[int(epoch) % 2]
+        below.plot(seconds[rows.index], rows["loss"], ".", ms=4, color=color)
         middle = seconds[rows.index].median()
         below.annotate(
             f"{epoch + 1}",
             (middle, 1),
             xycoords=("data", "axes fraction"),
-            color=colour,
+            color=color,
             ha="center",
         )
     below.set_title("epoch", loc="right", fontsize=10, pad=14)
@@ -137,11 +137,9 @@ def commits(every: int, dies_in: int, batches: int) -> Diagram:
     row(1.35, "before", 1, dies_in)
     row(0.35, "after", last + 1, batches)
     edge = left + last * width
-    draw_text(ax, edge, 2.1, "commit", colour=GREEN, weight="bold")
+    draw_text(ax, edge, 2.1, "commit", color=GREEN, weight="bold")
     dead = left + (dies_in - 0.5) * width
-    draw_text(
-        ax, dead + 0.25, 1.98, "another worker dies", align="left", colour=WARNING
-    )
-    draw_arrow(ax, (dead, 1.33), (edge + 0.05, 0.85), colour=WARNING)
+    draw_text(ax, dead + 0.25, 1.98, "another worker dies", align="left", color=WARNING)
+    draw_arrow(ax, (dead, 1.33), (edge + 0.05, 0.85), color=WARNING)
     draw_text(ax, dead + 0.2, 1.08, "back to the last commit", align="left")
     return diagram

@@ -20,7 +20,7 @@ from utils.figures.style import (
 )
 from utils.measure import step_profile
 
-COLOUR = {
+COLOR = {
     step_profile.COMPUTES: BLUE,
     step_profile.WAITS: VERMILION,
     step_profile.MAKES: ORANGE,
@@ -42,8 +42,8 @@ def parts(ways: Mapping[str, Mapping[str, Sequence[int]]], images: int) -> Figur
             sum(image in part for part in own.values()) for image in range(images)
         ]
         for row, part in enumerate(own.values()):
-            colours = [VERMILION if counts[image] > 1 else BLUE for image in part]
-            axis.scatter(part, [row] * len(part), marker="s", s=22, color=colours)
+            colors = [VERMILION if counts[image] > 1 else BLUE for image in part]
+            axis.scatter(part, [row] * len(part), marker="s", s=22, color=colors)
         none = [image for image in range(images) if not counts[image]]
         axis.scatter(none, [rows] * len(none), marker="x", s=22, color=GREY)
         several = sum(count > 1 for count in counts)
@@ -55,8 +55,8 @@ def parts(ways: Mapping[str, Mapping[str, Sequence[int]]], images: int) -> Figur
     looks = {"one row": ("s", BLUE), "several rows": ("s", VERMILION)}
     looks["no row"] = ("x", GREY)
     words = [
-        Line2D([], [], ls="", marker=marker, color=colour, label=f"in {where}")
-        for where, (marker, colour) in looks.items()
+        Line2D([], [], ls="", marker=marker, color=color, label=f"in {where}")
+        for where, (marker, color) in looks.items()
     ]
     figure.legend(handles=words, loc="outside lower center", ncols=3, fontsize=9)
     return figure
@@ -68,8 +68,8 @@ def step_times(milliseconds: Mapping[str, float], computing: str) -> Figure:
     computing: which of the ways repeats one batch.
     """
     figure, axis = subplots(figsize=(8, 0.9 + 0.5 * len(milliseconds)))
-    colours = [BLUE if way == computing else ORANGE for way in milliseconds]
-    bars(axis, milliseconds, "{:.1f}", colours)
+    colors = [BLUE if way == computing else ORANGE for way in milliseconds]
+    bars(axis, milliseconds, "{:.1f}", colors)
     label = f"{computing}: computing only"
     axis.axvline(milliseconds[computing], color=BLUE, ls="--", label=label)
     axis.set(xlabel="milliseconds for a step")
@@ -94,7 +94,7 @@ def profiles(tables: Mapping[str, pandas.DataFrame]) -> Figure:
                 (1000 * start, 1000 * (min(stop, end) - start))
                 for start, stop in zip(own["start"], own["end"], strict=True)
             ]
-            axis.broken_barh(spans, (row - 0.35, 0.7), color=COLOUR[lane], lw=0)
+            axis.broken_barh(spans, (row - 0.35, 0.7), color=COLOR[lane], lw=0)
         for edge in [*steps["start"], end]:
             axis.axvline(1000 * edge, color=PURPLE, lw=1)
         axis.set_yticks(range(len(step_profile.LANES)), step_profile.LANES)
@@ -128,8 +128,8 @@ def unequal_steps() -> Diagram:
         for step in range(2):
             draw_box(ax, 1.4 + 1.15 * step, y, 0.95, 0.6, f"step {step + 1}", SKY)
         draw_box(ax, 3.75, y, 1.95, 0.6, waits_in, PALE, VERMILION)
-        draw_text(ax, 6.75, y + 0.43, f"waits: {needs},", colour=VERMILION)
-        draw_text(ax, 6.75, y + 0.17, "which never comes", colour=VERMILION)
+        draw_text(ax, 6.75, y + 0.43, f"waits: {needs},", color=VERMILION)
+        draw_text(ax, 6.75, y + 0.17, "which never comes", color=VERMILION)
     for step in range(2):
         x = 2.43 + 1.15 * step
         ax.plot([x, x], [0.2, 2.1], color=GREY, lw=2, ls=":")

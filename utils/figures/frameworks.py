@@ -25,10 +25,10 @@ def distances(
         rows[f"{name}{partly}, from {first}"] = four_ways.apart(reference, left)
     figure, axis = subplots(figsize=(8, 0.9 + 0.45 * len(rows)))
     for row, (name, value) in enumerate(rows.items()):
-        colour = BLUE if row else ORANGE
+        color = BLUE if row else ORANGE
         place = value or LEAST
         if value:
-            axis.plot(value, row, "o", color=colour, ms=9, label=name)
+            axis.plot(value, row, "o", color=color, ms=9, label=name)
         axis.annotate(
             f"{value:.1e}" if value else "none",
             (place, row),

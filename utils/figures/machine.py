@@ -3,7 +3,7 @@
 from utils.base import machine
 from utils.checking.doctor import Report
 from utils.figures.diagrams import Diagram, draw_arrow, draw_box, draw_text, paper
-from utils.figures.style import COLOURS, PALE
+from utils.figures.style import COLORS, PALE
 
 
 def show_machine(report: Report) -> Diagram:
@@ -26,7 +26,7 @@ def show_machine(report: Report) -> Diagram:
         left = 0.2 + place * (width + gap)
         bottom = 0.4 + 1.9 * (rows - 1 - row)
         middle = left + width / 2
-        draw_box(ax, left, bottom, width, 1.6, "", edge=COLOURS[rank % len(COLOURS)])
+        draw_box(ax, left, bottom, width, 1.6, "", edge=COLORS[rank % len(COLORS)])
         name = f"worker {rank}"
         draw_text(ax, middle, bottom + 1.35, name, size=12, weight="bold")
         boxes = devices[:2]

@@ -27,7 +27,7 @@ from utils.figures.style import (
     subplots,
 )
 
-COLOUR = {
+COLOR = {
     "weights": BLUE,
     "gradients": ORANGE,
     "optimizer": GREEN,
@@ -39,7 +39,7 @@ def holdings(ways: Mapping[str, Mapping[str, float]]) -> Figure:
     """A bar for each way to train, of what a worker holds: bytes of weights, gradients,
     optimizer and activations, one after the other; and their sum.
 
-    ways: name -> part (a name in COLOUR) -> bytes.
+    ways: name -> part (a name in COLOR) -> bytes.
     """
     figure, axis = subplots(figsize=(8, 1.2 + 0.5 * len(ways)))
     most = max(sum(parts.values()) for parts in ways.values())
@@ -47,7 +47,7 @@ def holdings(ways: Mapping[str, Mapping[str, float]]) -> Figure:
     for row, (way, parts) in enumerate(ways.items()):
         start = 0.0
         for part, size in parts.items():
-            bar = axis.barh(row, size / unit, 0.6, start / unit, color=COLOUR[part])
+            bar = axis.barh(row, size / unit, 0.6, start / unit, color=COLOR[part])
             bar.set_label(f"{way}, {part}")  # for those who don't see it
             start += size
         axis.text(start / unit, row, f"  {human_bytes(start)}", va="center")
@@ -55,8 +55,8 @@ def holdings(ways: Mapping[str, Mapping[str, float]]) -> Figure:
     axis.invert_yaxis()
     axis.margins(x=0.15)
     axis.set_xlabel(f"{name} of a worker's memory, counted")
-    named = [p for p in COLOUR if any(p in parts for parts in ways.values())]
-    marks = [Rectangle((0, 0), 1, 1, color=COLOUR[part]) for part in named]
+    named = [p for p in COLOR if any(p in parts for parts in ways.values())]
+    marks = [Rectangle((0, 0), 1, 1, color=COLOR[part]) for part in named]
     above = {"loc": "lower left", "bbox_to_anchor": (0, 1), "frameon": False}
     axis.legend(marks, named, ncols=len(named), **above)
     return figure
@@ -84,13 +84,13 @@ def by_batch(
     batches = sorted(measured)
     ends = [0, max(batches)]
     slope, start = line
-    for each, colour, style, name in (
+    for each, color, style, name in (
         (slope, BLUE, "-", "the line through them"),
         (counted, GREY, "--", "from the same start, as counted"),
     ):
         heights = [(start + each * batch) / 1e6 for batch in ends]
         label = f"{name}: {human_bytes(each)} an image"
-        axis.plot(ends, heights, color=colour, ls=style, marker="", label=label)
+        axis.plot(ends, heights, color=color, ls=style, marker="", label=label)
     peaks = [measured[batch] / 1e6 for batch in batches]
     axis.plot(batches, peaks, "o", color=ORANGE, label="measured", zorder=3)
     axis.set(xlabel="images in a batch", ylabel="MB at the peak", ylim=(0, None))
@@ -127,17 +127,17 @@ def loss_scale_around_horovod() -> Diagram:
     for worker in range(2):
         y = 1.55 - 1.15 * worker
         draw_text(ax, 0.27, y + 0.32, f"worker\n{worker}", 8.5, weight="bold")
-        for x, label, colour in columns:
-            draw_box(ax, x - 0.42, y, 0.9, 0.62, label, edge=colour)
+        for x, label, color in columns:
+            draw_box(ax, x - 0.42, y, 0.9, 0.62, label, edge=color)
         for start, end in ((1.5, 1.73), (5.33, 5.58), (6.48, 6.73)):
             draw_arrow(ax, (start, y + 0.31), (end, y + 0.31))
         draw_arrow(ax, (2.63, y + 0.31), (3.05, 1.3))
         draw_arrow(ax, (3.95, 1.3), (4.43, y + 0.31))
         value = ("2.0", "inf")[worker]
-        draw_text(ax, 2.2, y - 0.17, value, 9, colour=VERMILION if worker else INK)
-        draw_text(ax, 4.9, y - 0.17, "inf", colour=VERMILION)
-        draw_text(ax, 6.05, y - 0.17, "no", colour=VERMILION)
-        draw_text(ax, 7.2, y - 0.17, "skip, halve", 8.5, colour=VERMILION)
+        draw_text(ax, 2.2, y - 0.17, value, 9, color=VERMILION if worker else INK)
+        draw_text(ax, 4.9, y - 0.17, "inf", color=VERMILION)
+        draw_text(ax, 6.05, y - 0.17, "no", color=VERMILION)
+        draw_text(ax, 7.2, y - 0.17, "skip, halve", 8.5, color=VERMILION)
     draw_box(ax, 3.05, 0.9, 0.9, 0.8, "average\nof all\nworkers", PALE, ORANGE)
     return diagram
 
@@ -153,7 +153,7 @@ def zero_step() -> Diagram:
         "part r only; there Adam, which keeps its state for part r, updates part r of "
         "the weights; an all-gather gives all new parts to every worker.",
     )
-    colours = (BLUE, ORANGE, GREEN)
+    colors = (BLUE, ORANGE, GREEN)
 
     def row(x, y, parts, alpha=1.0):
         for part in range(3):
@@ -162,7 +162,7 @@ def zero_step() -> Diagram:
                 Rectangle(
                     (x + 0.4 * part, y),
                     *(0.4, 0.4),
-                    facecolor=colours[part] if there else "white",
+                    facecolor=colors[part] if there else "white",
                     alpha=alpha if there else 1.0,
                     edgecolor=GREY,
                 )
@@ -206,7 +206,7 @@ def fully_sharded() -> Diagram:
     )
     for worker in range(3):
         left = 0.2 + 2.6 * worker
-        colour = (BLUE, ORANGE, GREEN)[worker]
+        color = (BLUE, ORANGE, GREEN)[worker]
         draw_text(ax, left + 1.2, 3.08, f"worker {worker}: own images", weight="bold")
         for layer in range(3):
             y = 2.3 - 0.75 * layer
@@ -223,13 +223,13 @@ def fully_sharded() -> Diagram:
                     edgecolor=GREY,
                 )
                 ax.add_patch(box)
-        ax.plot([left] * 2, [0.75, 2.85], color=colour, lw=2.5)
+        ax.plot([left] * 2, [0.75, 2.85], color=color, lw=2.5)
         if worker:
             draw_arrow(ax, (left - 0.36, 1.79), (left - 0.04, 1.79), both=True)
     draw_text(
         ax, 4, 0.48, "strong color: kept; pale: gathered, only while layer 2 is used"
     )
-    draw_text(ax, 4, 0.2, "weights travel twice a step, gradients once", colour=GREY)
+    draw_text(ax, 4, 0.2, "weights travel twice a step, gradients once", color=GREY)
     return diagram
 
 
@@ -257,8 +257,8 @@ def pipeline() -> Diagram:
         first = STAGES + MICRO_BATCHES - 1 + STAGES - 1 - stage
         busy |= {first + n: (n, ORANGE) for n in range(MICRO_BATCHES)}
         for slot in range(slots):
-            number, colour = busy.get(slot, ("", "white"))
-            look = {"facecolor": colour, "edgecolor": GREY}
+            number, color = busy.get(slot, ("", "white"))
+            look = {"facecolor": color, "edgecolor": GREY}
             hatch = None if slot in busy else "///"
             corner = (1.4 + width * slot, y)
             ax.add_patch(Rectangle(corner, width, 0.5, hatch=hatch, **look))
@@ -278,13 +278,13 @@ def tensor_parallel() -> Diagram:
         "the activations in between, and a partial sum; an all-reduce adds the two up, "
         "for both, in each pair of layers.",
     )
-    for worker, colour in enumerate((BLUE, ORANGE)):
+    for worker, color in enumerate((BLUE, ORANGE)):
         y = 1.55 - 1.2 * worker
         draw_text(ax, 0.65, y + 0.5, f"worker {worker}", weight="bold")
         draw_box(ax, 1.25, y + 0.2, 0.9, 0.6, "the same\nimages", PALE)
-        draw_box(ax, 2.55, y, 0.8, 1.0, "half of\nthe\ncolumns", edge=colour)
+        draw_box(ax, 2.55, y, 0.8, 1.0, "half of\nthe\ncolumns", edge=color)
         draw_box(ax, 3.75, y + 0.2, 0.9, 0.6, "half of the\nactivations", PALE)
-        draw_box(ax, 5.15, y + 0.2, 1.0, 0.6, "half of\nthe rows", edge=colour)
+        draw_box(ax, 5.15, y + 0.2, 1.0, 0.6, "half of\nthe rows", edge=color)
         for start, end in ((2.15, 2.55), (3.35, 3.75), (4.65, 5.15)):
             draw_arrow(ax, (start, y + 0.5), (end, y + 0.5))
         draw_arrow(ax, (6.15, y + 0.5), (6.75, 1.45), both=True)

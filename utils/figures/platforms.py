@@ -172,8 +172,8 @@ def sagemaker_job() -> Diagram:
         "your bucket in S3: model, checkpoints, logs\n(the hosts are given back)",
         edge=GREEN,
     )
-    draw_arrow(ax, (0.9, 1.85), (0.9, 1.2), colour=GREY)
-    draw_arrow(ax, (1.4, 1.85), (4.5, 1.2), colour=GREY)
+    draw_arrow(ax, (0.9, 1.85), (0.9, 1.2), color=GREY)
+    draw_arrow(ax, (1.4, 1.85), (4.5, 1.2), color=GREY)
     return diagram
 
 
@@ -192,4 +192,4 @@ def _storage(ax: Axes, words: str) -> None:
     right = ax.get_xlim()[1]
     draw_box(ax, 0.15, 0.2, right - 0.3, 0.45, words, edge=GREEN)
     for x in (right * 0.6, right - 1.0):
-        draw_arrow(ax, (x, 0.65), (x, 1.25), colour=GREY, both=True)
+        draw_arrow(ax, (x, 0.65), (x, 1.25), color=GREY, both=True)

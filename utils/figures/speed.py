@@ -25,15 +25,15 @@ from utils.figures.style import (
 from utils.measure import cost_model, timeline
 from utils.measure.table import TITLES, Section
 
-# A colour, and a pattern for those who see no colour.
+# A color, and a pattern for those who see no color.
 LOOK = {
     phase: {
-        "facecolor": colour,
+        "facecolor": color,
         "hatch": hatch,
-        "edgecolor": "white" if hatch else colour,
+        "edgecolor": "white" if hatch else color,
         "lw": 0,
     }
-    for phase, colour, hatch in (
+    for phase, color, hatch in (
         ("transfer", BLUE, ""),
         ("fusion", ORANGE, "////"),
         ("processing", PURPLE, "xxxx"),
@@ -103,12 +103,12 @@ def strong_and_weak(
     return figure.with_origin(origin)
 
 
-def throughputs(speed: Mapping[str, float], origin: str = "") -> Figure:
+def throughputs(speed: Mapping[str, float]) -> Figure:
     """Images per second of several ways to use a machine: label -> images/s."""
     figure, axis = subplots(figsize=(8, 0.9 + 0.5 * len(speed)))
     bars(axis, speed, "{:,.0f}")
     axis.set(xlabel="images per second")
-    return figure.with_origin(origin)
+    return figure
 
 
 def by_batch_size(speed: Mapping[int, float]) -> Figure:
@@ -219,9 +219,9 @@ def predicted(
             (marks,) = axis.plot(
                 workers, efficiencies, ls="", label=f"if {fit.model.law}"
             )
-            colour = marks.get_color()
-            axis.fill_between(curve_workers, low, high, color=colour, alpha=0.2)
-            axis.plot(curve_workers, middle, ("-", "--")[number % 2], color=colour)
+            color = marks.get_color()
+            axis.fill_between(curve_workers, low, high, color=color, alpha=0.2)
+            axis.plot(curve_workers, middle, ("-", "--")[number % 2], color=color)
         axis.set(title=network.name, xlabel="workers", xscale="log", ylim=(0, 1.25))
         if not all(fit.trusted for fit in fits):
             error = max(fit.spread for fit in fits)

@@ -37,16 +37,16 @@ def shard_policies(images: int = 8, workers: int = 2, batch: int = 2) -> Diagram
     words = f"{images} images in global batches of {workers * batch}. "
     diagram, ax = paper(max(width, 5), height, words + " ".join(sentences))
 
-    def draw_part(part, y, colour):
+    def draw_part(part, y, color):
         x = left + part[0] * cell + part[0] // batch * gap
         x += part[0] // (workers * batch) * gap  # between two global batches
         for place, image in enumerate(part):
             corner = (x + place * cell, y - 0.17)
-            look = {"facecolor": colour or "white", "edgecolor": GREY}
+            look = {"facecolor": color or "white", "edgecolor": GREY}
             ax.add_patch(Rectangle(corner, cell, 0.34, **look))
-            ink = "white" if colour == BLUE else ("black" if colour else GREY)
+            ink = "white" if color == BLUE else ("black" if color else GREY)
             middle = x + (place + 0.5) * cell
-            draw_text(ax, middle, y, str(image), size=10, colour=ink)
+            draw_text(ax, middle, y, str(image), size=10, color=ink)
 
     y = height - 0.25
     across = workers * batch * cell + (workers - 1) * gap
@@ -68,7 +68,7 @@ def shard_policies(images: int = 8, workers: int = 2, batch: int = 2) -> Diagram
                 draw_part(part, y, OF_WORKERS[worker] if keeps else None)
         y -= row * 0.85
     words = "colored: kept by this worker; white: thrown away"
-    draw_text(ax, left, y + 0.08, words, align="left", colour=GREY)
+    draw_text(ax, left, y + 0.08, words, align="left", color=GREY)
     return diagram
 
 
@@ -97,7 +97,7 @@ def boxes(*names: str) -> Diagram:
 
 def _process(ax: Axes, x: float, y: float, width: float, height: float, name: str):
     draw_box(ax, x, y, width, height, "")
-    draw_text(ax, x + 0.1, y + height - 0.15, name, align="left", colour=GREY)
+    draw_text(ax, x + 0.1, y + height - 0.15, name, align="left", color=GREY)
 
 
 def _device(ax: Axes, x: float, y: float, name: str, *inside: str) -> None:
@@ -120,7 +120,7 @@ def _one_device(ax: Axes, left: float) -> None:
     _process(ax, left + 0.5, 0.3, 2.9, 2.05, "one process")
     _device(ax, left + 1.9, 0.75, "GPU 0", "variables", "replica 0")
     draw_box(ax, left + 0.65, 0.98, 0.7, 0.33, "batch", PALE)
-    draw_arrow(ax, (left + 1.35, 1.145), (left + 1.9, 1.145), colour=GREEN)
+    draw_arrow(ax, (left + 1.35, 1.145), (left + 1.9, 1.145), color=GREEN)
     draw_text(ax, left + 1.95, 0.52, "you name the device; input goes there")
 
 
@@ -138,7 +138,7 @@ def _copies(ax: Axes, left: float, kind: str) -> None:
         x = left + 0.3 + 2.0 * number
         inside = ("variables", f"replica {number}")
         _device(ax, x, 0.75, f"{kind} {number}", *inside)
-    draw_arrow(ax, (left + 1.6, 1.3), (left + 2.3, 1.3), colour=GREEN, both=True)
+    draw_arrow(ax, (left + 1.6, 1.3), (left + 2.3, 1.3), color=GREEN, both=True)
     draw_text(ax, left + 1.95, 0.52, "a copy on each device, kept equal by all-reduces")
 
 
@@ -149,7 +149,7 @@ def _central_storage(ax: Axes, left: float) -> None:
         x = left + 0.3 + 2.0 * number
         _device(ax, x, 0.18, f"GPU {number}", f"replica {number}")
         ends = (left + 1.3 + 1.3 * number, 1.6), (x + 0.65, 0.93)
-        draw_arrow(ax, *ends, colour=GREEN, both=True)
+        draw_arrow(ax, *ends, color=GREEN, both=True)
     draw_text(ax, left + 1.95, 1.15, "weights out,\ngradients in")
 
 
@@ -158,7 +158,7 @@ def _multi_worker(ax: Axes, left: float) -> None:
         x = left + 0.1 + 2.1 * number
         _process(ax, x, 0.3, 1.6, 2.05, f"worker {number}, a process")
         _device(ax, x + 0.15, 0.75, "GPU 0", "variables", f"replica {number}")
-    draw_arrow(ax, (left + 1.7, 1.3), (left + 2.2, 1.3), colour=GREEN, both=True)
+    draw_arrow(ax, (left + 1.7, 1.3), (left + 2.2, 1.3), color=GREEN, both=True)
     draw_text(ax, left + 1.95, 0.14, "a copy on each device, kept equal by all-reduces")
 
 
@@ -171,11 +171,11 @@ def _parameter_server(ax: Axes, left: float) -> None:
         text = f"ps {number}:\nvariables"
         draw_box(ax, left + 2.9, y, 0.9, 0.55, text, PALE, edge=GREEN)
         end = (left + 1.4, y + 0.27)
-        draw_arrow(ax, (left + 0.95, 1.33), end, colour=ORANGE)
+        draw_arrow(ax, (left + 0.95, 1.33), end, color=ORANGE)
     for start in (1.89, 0.69):
         for end in (1.89, 0.69):
             line = (left + 2.35, start), (left + 2.9, end)
-            draw_arrow(ax, *line, colour=GREEN, both=True)
+            draw_arrow(ax, *line, color=GREEN, both=True)
     draw_text(ax, left + 1.95, 0.16, "weights out, gradients in; each box a process")
 
 

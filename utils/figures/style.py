@@ -20,9 +20,9 @@ from utils.running.result import Run
 STYLE = matplotlib.rc_params_from_file(
     Path(__file__).with_name("course.mplstyle"), use_default_template=False
 )
-# The style's cycle by name, for what has its colour whatever stands beside it.
-COLOURS = list(dict.fromkeys(STYLE["axes.prop_cycle"].by_key()["color"]))
-BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION = COLOURS
+# The style's cycle by name, for what has its color whatever stands beside it.
+COLORS = list(dict.fromkeys(STYLE["axes.prop_cycle"].by_key()["color"]))
+BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION = COLORS
 INK, GREY, PALE, WARNING = "#1a1a1a", "#595959", "#e6e6e6", "#b00000"
 
 DOTS_PER_INCH = 96
@@ -67,9 +67,9 @@ class Figure(matplotlib.figure.Figure):
         """Put under it where recorded numbers come from, and what limits them."""
         return self._under(filter(None, lines), GREY)
 
-    def _under(self, lines: Iterable[str], colour: str) -> "Figure":
+    def _under(self, lines: Iterable[str], color: str) -> "Figure":
         if text := "\n".join(lines):
-            self.supxlabel(text, fontsize=8, color=colour, wrap=True)
+            self.supxlabel(text, fontsize=8, color=color, wrap=True)
         return self
 
 
@@ -157,7 +157,7 @@ def only_ticks(axis: Axis, numbers: Sequence[float]) -> None:
     axis.set_ticks([], minor=True)
 
 
-def bars(axis: Axes, lengths: Mapping[str, float], form: str, color=COLOURS) -> None:
+def bars(axis: Axes, lengths: Mapping[str, float], form: str, color=COLORS) -> None:
     """A horizontal bar for each name from the top down, and its length in this form."""
     places = range(len(lengths))
     drawn = axis.barh(places, lengths.values(), 0.6, color=color)

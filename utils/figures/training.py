@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from utils.figures.style import COLOURS, Figure, bars, legend, subplots
+from utils.figures.style import COLORS, Figure, bars, legend, subplots
 from utils.running.result import Run
 from utils.running.watch import UNSEEN
 from utils.training.data import SHIFT, Dataset, flip_and_shift
@@ -64,8 +64,8 @@ def network(width: int) -> Figure:
     x = 0.0
     for number, (name, size, channels) in enumerate(parts):
         height = size / 28 * 2
-        corner, colour = (x, -height / 2), COLOURS[number]
-        axis.add_patch(Rectangle(corner, 1.1, height, color=colour, alpha=0.35))
+        corner, color = (x, -height / 2), COLORS[number]
+        axis.add_patch(Rectangle(corner, 1.1, height, color=color, alpha=0.35))
         axis.text(x + 0.55, 0, name, ha="center", va="center")
         shape = f"{size} x {size}\n{channels} channel{'s' * (channels > 1)}"
         axis.text(x + 0.55, -1.15, shape, ha="center", va="top", fontsize=9)
@@ -119,12 +119,12 @@ def devices(run: Run) -> Figure:
     figure, axis = subplots(figsize=(8, 0.8 + 0.6 * len(ranks)))
     names = sorted({device for shares in parts.values() for device in shares})
     left = np.zeros(len(ranks))
-    for colour, name in zip(itertools.cycle(COLOURS), names, strict=False):
+    for color, name in zip(itertools.cycle(COLORS), names, strict=False):
         totals = [max(sum(parts[rank].values()), 1e-9) for rank in ranks]
         shares = np.array(
             [parts[r][name] / t for r, t in zip(ranks, totals, strict=True)]
         )
-        drawn = axis.barh(ranks, shares, 0.6, left, color=colour, alpha=0.8)
+        drawn = axis.barh(ranks, shares, 0.6, left, color=color, alpha=0.8)
         words = [f"{name}\n{share:.0%}" if share > 0.08 else "" for share in shares]
         axis.bar_label(drawn, words, label_type="center", fontsize=9)
         left += shares
@@ -230,7 +230,7 @@ def paths(runs: Mapping[str, Run]) -> Figure:
 def drift(run: Run) -> Figure:
     """How far the workers' weights are apart, batch by batch."""
     figure, axis = subplots()
-    axis.plot([], [])  # rank 0 has the first colour in all figures
+    axis.plot([], [])  # rank 0 has the first color in all figures
     for rank, distance in distances(run).items():
         axis.plot(distance, label=f"rank {rank} against rank 0")
     axis.set(xlabel="batch", ylabel="difference of the weights")
@@ -362,8 +362,8 @@ def ranks(machines: int, gpus: int) -> Figure:
         axis.add_patch(frame)
         axis.text(-0.3, y + 0.45, f"machine {machine}", ha="right", va="center")
         for gpu in range(gpus):
-            colour = COLOURS[gpu % len(COLOURS)]
-            box = Rectangle((gpu, y), 0.8, 0.95, color=colour, alpha=0.25)
+            color = COLORS[gpu % len(COLORS)]
+            box = Rectangle((gpu, y), 0.8, 0.95, color=color, alpha=0.25)
             axis.add_patch(box)
             words = f"GPU {gpu}\nrank {machine * gpus + gpu}\nlocal rank {gpu}"
             axis.text(gpu + 0.4, y + 0.47, words, ha="center", va="center")

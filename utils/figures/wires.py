@@ -10,7 +10,7 @@ from matplotlib.patches import Rectangle
 from utils.figures.diagrams import Diagram, draw_arrow, draw_text, human_bytes, paper
 from utils.figures.style import (
     BLUE,
-    COLOURS,
+    COLORS,
     GREEN,
     GREY,
     INK,
@@ -39,8 +39,8 @@ def times(
     """
     figure, axis = subplots(figsize=(8, 4))
     for number, (name, rows) in enumerate(tables.items()):
-        colour, mark = COLOURS[number], MARKS[number % len(MARKS)]
-        look = {"color": colour, "ms": 7, "mew": 2, "fillstyle": "none"}  # none hides
+        color, mark = COLORS[number], MARKS[number % len(MARKS)]
+        look = {"color": color, "ms": 7, "mew": 2, "fillstyle": "none"}  # none hides
         axis.plot(rows.bytes, rows.us / 1e3, mark, label=name, **look)
         if lines and name in lines:
             latency, bandwidth = lines[name]
@@ -49,7 +49,7 @@ def times(
             axis.plot(
                 size,
                 1e3 * (latency + size / bandwidth),
-                color=colour,
+                color=color,
                 marker="",
                 label=label,
             )
@@ -88,7 +88,7 @@ def laws(costs: Mapping[str, Callable[[float], float]], title: str) -> Figure:
             size,
             took,
             ls=LINES[number % len(LINES)],
-            color=COLOURS[number],
+            color=COLORS[number],
             marker="",
             label=name,
         )
@@ -103,7 +103,7 @@ def collectives(results: Mapping[str, Sequence[tuple[list, list]]]) -> Figure:
     worker, on the left what it gave, on the right what it got.
 
     results: of utils.measure.wires.results. Tens say whose a number was, and so does
-    its colour; sums are grey.
+    its color; sums are grey.
     """
     workers = len(next(iter(results.values())))
     size = (8, 0.3 + len(results) * (0.5 + 0.3 * workers))
@@ -132,17 +132,17 @@ def collectives(results: Mapping[str, Sequence[tuple[list, list]]]) -> Figure:
 
 
 def _numbers(axis, left: float, row: int, numbers: Sequence[int], given: set) -> None:
-    """Numbers in a row of cells, each in the colour of the worker that gave it."""
+    """Numbers in a row of cells, each in the color of the worker that gave it."""
     for place, number in enumerate(numbers):
-        colour = OWNERS[number // 10 % len(OWNERS)] if number in given else GREY
+        color = OWNERS[number // 10 % len(OWNERS)] if number in given else GREY
         axis.text(
             left + place + 0.5,
             row,
             str(number),
             ha="center",
             va="center",
-            color="white" if colour != ORANGE else INK,
-            bbox={"boxstyle": "square,pad=0.25", "fc": colour, "ec": "white"},
+            color="white" if color != ORANGE else INK,
+            bbox={"boxstyle": "square,pad=0.25", "fc": color, "ec": "white"},
         )
 
 
@@ -178,7 +178,7 @@ def two_starts(came: Sequence[float], takes: float) -> Diagram:
         words = f"measures {measured[worker]:g} ms"
         draw_text(ax, left + wide + 0.15, y, words, align="left", weight="bold")
     legend = "hatched: waits inside the call; blue: the all-reduce itself"
-    draw_text(ax, left, 0.2, legend, align="left", colour=GREY)
+    draw_text(ax, left, 0.2, legend, align="left", color=GREY)
     return diagram
 
 
@@ -221,5 +221,5 @@ def patterns() -> Diagram:
                 bend = 0.22 if abs(to - sender) > 1 else 0.0
                 if (to, sender) in arrows:
                     bend = 0.22 if abs(to - sender) == 1 else 0.3
-                draw_arrow(ax, *ends, colour=BLUE, bend=bend)
+                draw_arrow(ax, *ends, color=BLUE, bend=bend)
     return diagram

@@ -5,7 +5,7 @@ from matplotlib.axes import Axes
 from utils.figures.diagrams import Diagram, draw_arrow, draw_box, draw_text, paper
 from utils.figures.style import BLUE, GREEN, GREY, ORANGE, PALE
 
-FRAMES = ((0.35, BLUE), (4.85, ORANGE))  # the left edge of each, and its colour
+FRAMES = ((0.35, BLUE), (4.85, ORANGE))  # the left edge of each, and its color
 WIDTH, MIDDLE = 2.8, 4.0
 
 
@@ -18,8 +18,8 @@ def two_workers() -> Diagram:
         "half of the batch, and computes gradients from them. The workers exchange "
         "their gradients and average them, and each applies the average to its copy.",
     )
-    for number, (left, colour) in enumerate(FRAMES):
-        draw_box(ax, left, 0.5, WIDTH, 3.05, "", edge=colour)
+    for number, (left, color) in enumerate(FRAMES):
+        draw_box(ax, left, 0.5, WIDTH, 3.05, "", edge=color)
         name = f"worker {number}: a process"
         draw_text(ax, left + WIDTH / 2, 3.3, name, size=11, weight="bold")
         half = ("first", "second")[number]
@@ -46,14 +46,14 @@ def mirrored() -> Diagram:
     draw_box(ax, 0.12, 0.12, 7.76, 3.96, "", edge=GREEN)
     draw_text(ax, MIDDLE, 3.88, "one process", size=11, weight="bold")
     draw_box(ax, MIDDLE - 0.85, 0.28, 1.7, 0.4, "global batch", PALE)
-    for number, (left, colour) in enumerate(FRAMES):
-        draw_box(ax, left, 0.9, WIDTH, 2.8, "", edge=colour)
+    for number, (left, color) in enumerate(FRAMES):
+        draw_box(ax, left, 0.9, WIDTH, 2.8, "", edge=color)
         name = f"device {number}: replica {number}"
         draw_text(ax, left + WIDTH / 2, 3.47, name, size=11, weight="bold")
         half = ("first", "second")[number]
         _draw_stack(ax, left, 1.02, f"{half} half", "a copy of each variable", 0.75)
         side = (MIDDLE - 0.85, MIDDLE + 0.85)[number]
-        draw_arrow(ax, (side, 0.48), (left + WIDTH / 2, 1.02), colour=GREY)
+        draw_arrow(ax, (side, 0.48), (left + WIDTH / 2, 1.02), color=GREY)
     draw_arrow(ax, (3.0, 2.75), (5.0, 2.75), both=True)
     draw_text(ax, MIDDLE, 2.97, "all-reduce:")
     draw_text(ax, MIDDLE, 2.52, "the sum")

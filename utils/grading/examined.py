@@ -45,4 +45,5 @@ class Examined:
     def settled(self) -> bool:
         """Would another examination find the same? If not, it is not kept."""
         undecided = any(verdict.state == UNDECIDED for verdict in self.verdicts)
-        return self.status != GRADER_ERROR and not undecided
+        decided = self.status != GRADER_ERROR and not undecided
+        return decided or self.status == REFUSED

@@ -125,7 +125,7 @@ def hand_out(out: Path, until: str = "09", wheels: bool = False) -> HandOut:
     for source in sources:
         if markup.name_of(source) in (*kept_back, *shown):
             _write_exercise(source, out, markup.name_of(source) in kept_back)
-    _copy_named(root, out, "\n".join(texts), kept_back)
+    _copy_named(root, out, "\n".join(texts))
     _write(out / "exercises/hints.md", hints.only((*kept_back, *shown)))
     names = [lesson.name for lesson in lessons]
     in_out = out / outline.FILE.relative_to(course.PACKAGE_ROOT)
@@ -197,7 +197,7 @@ def _notebook(root: Path, name: str, kept_back: list[str]) -> str:
     )
 
 
-def _copy_named(root: Path, out: Path, texts: str, kept_back: list[str]) -> None:
+def _copy_named(root: Path, out: Path, texts: str) -> None:
     """What these notebooks name of exercises/ and solutions/ and is not there yet."""
     pages = {f"exercises/{page}" for page in PAGES}
     named = set(re.findall(r"((?:exercises|solutions)/\w+(?:\.\w+|/))", texts))

@@ -164,11 +164,11 @@ def table(report: Report):
     plain = [row for row in report.rows if row.claim.margin is None and row.wide]
     for row in report.rows:
         if row not in plain:
-            colour = "" if row.wide else "[yellow]" if row.claim.true else "[red]"
+            color = "" if row.wide else "[yellow]" if row.claim.true else "[red]"
             grid.add_row(
-                f"{colour}{row.margin:.3g}{'' if row.wide else ' !'}",
+                f"{color}{row.margin:.3g}{'' if row.wide else ' !'}",
                 row.notebook[:2],
-                f"{colour}{escape(row.claim.sentence)}",
+                f"{color}{escape(row.claim.sentence)}",
                 row.claim.numbers.replace("value ", ""),
                 row.profile,
                 str(row.runs),

@@ -215,7 +215,7 @@ def excerpt(
 
 
 def what_changed(part: Part, program: str = "fashion_mnist") -> Code:
-    """Show what a part changes in the program, as a coloured diff (for notebooks);
+    """Show what a part changes in the program, as a colored diff (for notebooks);
     where the answers were kept back, only that."""
     source = markup.source_of(program)
     try:

@@ -60,12 +60,12 @@ def wide_resnet(width: int) -> Network:
     parameters = macs = elements = 0
     channels = 1
 
-    def conv(filters: int, size: int, kernel: int, normalised: bool = True) -> None:
+    def conv(filters: int, size: int, kernel: int, normalized: bool = True) -> None:
         nonlocal parameters, macs, elements
         weights = kernel**2 * channels * filters
-        parameters += weights + 2 * filters * normalised
+        parameters += weights + 2 * filters * normalized
         macs += weights * size**2
-        elements += filters * size**2 * (3 if normalised else 1)  # conv, norm, ReLU
+        elements += filters * size**2 * (3 if normalized else 1)  # conv, norm, ReLU
 
     conv(16, 28, 3)
     channels = 16
@@ -73,7 +73,7 @@ def wide_resnet(width: int) -> Network:
         filters = 16 * 2**group * width
         for _block in range(2):
             if channels != filters:
-                conv(filters, size, 1, normalised=False)
+                conv(filters, size, 1, normalized=False)
             conv(filters, size, 3)
             channels = filters
             conv(filters, size, 3)

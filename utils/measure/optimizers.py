@@ -4,7 +4,7 @@ Each has `step(weights, gradients, rate)`, which changes the layers' arrays in p
 keeps for one training what it remembers of earlier gradients.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -19,52 +19,19 @@ class Adam:
     def __init__(self) -> None:
         self.steps, self.means, self.squares = 0, [], []
 
-    def directions(self, gradients: Arrays) -> list[np.ndarray]:
-        """m / (sqrt(v) + epsilon) of each layer: m and v are running means of the
-        gradient and of its square, freed from the zeros that they begin with."""
+    def step(self, weights: Arrays, gradients: Arrays, rate: float) -> None:
         if not self.steps:
             self.means = [np.zeros_like(gradient) for gradient in gradients]
             self.squares = [np.zeros_like(gradient) for gradient in gradients]
         self.steps += 1
-        found = []
-        for m, v, g in zip(self.means, self.squares, gradients, strict=True):
+        # The running means begin with zeros, from which the divisions free them.
+        arrays = (weights, self.means, self.squares, gradients)
+        for layer, m, v, g in zip(*arrays, strict=True):
             m += (1 - self.BETA_1) * (g - m)
             v += (1 - self.BETA_2) * (g * g - v)
             mean = m / (1 - self.BETA_1**self.steps)
             square = v / (1 - self.BETA_2**self.steps)
-            found.append(mean / (np.sqrt(square) + self.EPSILON))
-        return found
-
-    def step(self, weights: Arrays, gradients: Arrays, rate: float) -> None:
-        for layer, r in zip(weights, self.directions(gradients), strict=True):
-            layer -= rate * r
-
-
-def trust_ratio(layer: np.ndarray, r: np.ndarray) -> float:
-    """|layer| / |r|, so that the step r gets the length of the weights; 1 where either
-    is 0, as biases are at first."""
-    lengths = np.linalg.norm(layer), np.linalg.norm(r)
-    return lengths[0] / lengths[1] if all(lengths) else 1.0
-
-
-class Lamb(Adam):
-    """You and others, 2020, arXiv:1904.00962, Algorithm 2; lengths as they are.
-
-    decay: of the weights. ratio: of a layer and its direction r, Adam's step at rate 1.
-    """
-
-    def __init__(
-        self,
-        ratio: Callable[[np.ndarray, np.ndarray], float] = trust_ratio,
-        decay: float = 0.0,
-    ):
-        super().__init__()
-        self.ratio, self.decay = ratio, decay
-
-    def step(self, weights: Arrays, gradients: Arrays, rate: float) -> None:
-        for layer, r in zip(weights, self.directions(gradients), strict=True):
-            r += self.decay * layer
-            layer -= rate * self.ratio(layer, r) * r
+            layer -= rate * (mean / (np.sqrt(square) + self.EPSILON))
 
 
 class Momentum:

@@ -28,7 +28,7 @@ CHANGES: dict[str, tuple[int, dict[str, object]]] = {
     "without the fall": (2, {"fall": 0}),
     "without label smoothing": (2, {"label_smoothing": 0}),
     "with flips, of every other image": (2, {"flips": 0.5}),
-    "without batch normalization": (2, {"normalise": 0}),
+    "without batch normalization": (2, {"normalize": 0}),
     "one worker with both cores": (1, {}),
 }
 

@@ -51,7 +51,7 @@ SHIFT = 5  # pixels: 20 % of 28, rounded down
 class Dataset:
     """Images and labels, to train on, to validate on while training, and to test on.
 
-    Images are uint8 (n, height, width), coloured ones (n, height, width, 3); labels are
+    Images are uint8 (n, height, width), colored ones (n, height, width, 3); labels are
     uint8 (n,). `mean` and `std` are those of all pixels of `x_train`, in units of 0 to
     255. A data set without images of its own to validate on has its test images there.
     """
@@ -74,7 +74,7 @@ class Dataset:
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """Of an image in a batch: height, width and 1 or, with colours, 3."""
+        """Of an image in a batch: height, width and 1 or, with colors, 3."""
         return (*self.x_train.shape[1:], 1)[:3]
 
 
@@ -223,7 +223,7 @@ def _cifar10_arrays(
         "network and use --data real, or set COURSE_DATA to a folder that holds "
         f"{fetch.CIFAR10_FILE[0]}."
     )
-    return name, samples.garments_in_colour(), CLASSES
+    return name, samples.garments_in_color(), CLASSES
 
 
 def training_batches(
@@ -437,7 +437,7 @@ def flip_and_shift(
 ) -> "tf.Tensor":
     """Each image flipped or not, then moved (down, right) by pixels.
 
-    Images are (batch, size, size) or, with colours, (batch, size, size, 3); `flips` is
+    Images are (batch, size, size) or, with colors, (batch, size, size, 3); `flips` is
     bool (batch,), `shifts` int32 (batch, 2) from -SHIFT to SHIFT. What moves in from
     outside is 0.
     """
@@ -460,7 +460,7 @@ def standardise(images: "tf.Tensor", dataset: Dataset) -> "tf.Tensor":
     """Pixels less their mean, over their standard deviation; both the training set's.
 
     Images are (..., size, size), without an axis of channels, or (..., size, size, 1)
-    or, with colours, (..., size, size, 3). Returns float32 (..., *image_shape).
+    or, with colors, (..., size, size, 3). Returns float32 (..., *image_shape).
     """
     import tensorflow as tf
 

@@ -159,30 +159,6 @@ def _name(kind: str, classes: tuple[str, ...]) -> str:
     return kind if classes == CLASSES else f"{kind}: {', '.join(classes)}"
 
 
-@cache
-def held_out_digest(name: str) -> str | None:
-    """The digest of the held-out doodles of the data set called `name`, found from the
-    drawings themselves; "" if there is none, None if it is not on this machine."""
-    kind, _, listed = name.partition(": ")
-    if kind not in (REAL, SAMPLE):
-        return ""
-    classes = tuple(listed.split(", ")) if listed else CLASSES
-    try:
-        choice = "real" if kind == REAL else "sample"
-        name, images, _ = _images(choice, len(classes), classes)
-        return digest(_dataset(name, images))
-    except CourseError:
-        return None
-
-
-def digest(dataset: data.Dataset) -> str:
-    """Sixteen hexadecimal digits that stand for the images, labels and classes that a
-    data set has to test on."""
-    sha256 = hashlib.sha256(repr(dataset.classes).encode())
-    sha256.update(dataset.x_test.tobytes() + dataset.y_test.tobytes())
-    return sha256.hexdigest()[:16]
-
-
 # --- Published drawings --------------------------------------------------------------
 
 

@@ -40,8 +40,8 @@ def fashion_mnist() -> dict[str, np.ndarray]:
         return dict(stored)
 
 
-def garments_in_colour() -> dict[str, np.ndarray]:
-    """The images of `fashion_mnist` with two pixels more on each side, each in a colour
+def garments_in_color() -> dict[str, np.ndarray]:
+    """The images of `fashion_mnist` with two pixels more on each side, each in a color
     of its own on a ground of another, always the same: uint8 (n, 32, 32, 3); labels as
     there."""
     arrays = fashion_mnist()

@@ -66,7 +66,7 @@ def run(part: Part, folder: Path) -> tuple[str, str]:
     return ended, f"{(time.monotonic() - started) / 60:.1f}"
 
 
-def report(folder: Path, rows: list[tuple[str, ...]]) -> str:
+def report(rows: list[tuple[str, ...]]) -> str:
     """The first page of the folder, in Markdown."""
     table = Table(("What", "It ended", "Minutes", "Output"), rows)
     lines = [table.header, ("---",) * len(table.header), *table.rows]
@@ -90,7 +90,7 @@ def main() -> int:
         print(f"{part.what} ...", flush=True)
         rows.append((part.what, *run(part, folder), f"`{part.name}.txt`"))
         print(f"    ended {rows[-1][1]}, after {rows[-1][2]} minutes", flush=True)
-        (folder / "REPORT.md").write_text(report(folder, rows), encoding="utf-8")
+        (folder / "REPORT.md").write_text(report(rows), encoding="utf-8")
     print(f"The report is in {course.shown(folder)}.")
     return int(any(ended != "well" for _, ended, *_ in rows))
 

@@ -1,6 +1,6 @@
 """The course's packages as environment.yml names them, for those who use conda.
 
-python -m utils.base.conda    # writes them there; `make lock` calls it
+python tests/conda.py    # writes them there; `make lock` calls it
 
 The names are those in requirements.txt, the versions those in requirements.lock.
 """

@@ -5,7 +5,7 @@ words that are neither folded nor in Going further, which is optional / 180
 + 1.5 for each line that a learner writes
 + 1 for each prediction
 
-python -m utils.lessons.minutes    # writes them into outline.toml
+python tests/minutes.py    # writes them into outline.toml
 """
 
 import difflib

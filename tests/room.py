@@ -1,7 +1,7 @@
 """What learners cost a server that they share: memory, processor time, and waiting.
 
-python -m utils.measure.room    # measures it here, for the handbook; let nothing else
-                                # run meanwhile
+python tests/room.py    # measures it here, for the handbook; let nothing else run
+                        # meanwhile
 
 First one learner: JupyterLab's server, a notebook's kernel that trains itself for a
 moment, a run of two workers started from it, all with the profile `ci`, and the
@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import psutil
 
@@ -27,7 +28,8 @@ from utils.base.show import Page, Table
 from utils.lessons import outline
 from utils.measure import records
 
-NAME, COMMAND = "room", "python -m utils.measure.room"
+HERE = Path(__file__).parent  # the record is there, too
+NAME, COMMAND = "room", "python tests/room.py"
 PAGE = course.PACKAGE_ROOT / "handbook" / "rooms.md"
 BEGIN, END = f"<!-- {COMMAND} writes this -->", "<!-- until here -->"
 LESSON = "05"  # of twenty minutes, with three runs of two workers and a check
@@ -171,31 +173,31 @@ def of_kernel() -> tuple[float, float, float]:
     return prepared.own, ran.others, seconds
 
 
-def of_class(learners: int = LEARNERS, row: int = ROW) -> dict:
+def of_class() -> dict:
     """What a class takes that has the lesson open, and runs by rows.
 
-    Returns `learners` and `row`; `open`: the MB of all servers and kernels before the
-    first run; `first`: the seconds that the learners of the first row waited for their
-    run, sorted; `all`: the seconds until the last row had its results; `most`: the most
-    MB in that time.
+    Returns how many, `learners` and `row`; `open`: the MB of all servers and kernels
+    before the first run; `first`: the seconds that the learners of the first row waited
+    for their run, sorted; `all`: the seconds until the last row had its results;
+    `most`: the most MB in that time.
     """
     here = psutil.Process()
     with contextlib.ExitStack() as stack:
         kernels = []
-        for _ in range(learners):
+        for _ in range(LEARNERS):
             stack.enter_context(lab())
             kernels.append(stack.enter_context(Kernel()))
             kernels[-1].prepare()
         before = Peak(here)
         before.look()
-        rows = [kernels[start : start + row] for start in range(0, learners, row)]
+        rows = [kernels[start : start + ROW] for start in range(0, LEARNERS, ROW)]
         began = time.monotonic()
-        with peak(here) as running, ThreadPoolExecutor(row) as pool:
+        with peak(here) as running, ThreadPoolExecutor(ROW) as pool:
             waited = [list(pool.map(Kernel.run, beside)) for beside in rows]
         seconds = time.monotonic() - began
     return {
-        "learners": learners,
-        "row": row,
+        "learners": LEARNERS,
+        "row": ROW,
         "open": before.others,
         "first": sorted(waited[0]),
         "all": seconds,
@@ -203,18 +205,18 @@ def of_class(learners: int = LEARNERS, row: int = ROW) -> dict:
     }
 
 
-def of_lesson(number: str = LESSON) -> float:
-    """The seconds of processor time that executing a notebook takes, with `ci`.
+def of_lesson() -> float:
+    """The seconds of processor time that executing LESSON takes, with `ci`.
 
     Raises CourseError where it fails.
     """
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    command = [sys.executable, "-m", "utils.cli", "notebooks", number]
+    command = [sys.executable, "-m", "utils.cli", "notebooks", LESSON]
     command += ["--force", "--profile", "ci"]
     with supervise.owned(command, TIME_LIMIT, **supervise.READ_LINES) as executing:
         said = executing.stdout.read()
         if executing.wait():
-            raise course.CourseError(f"notebook {number} failed:\n{said[-2000:]}")
+            raise course.CourseError(f"notebook {LESSON} failed:\n{said[-2000:]}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -278,7 +280,7 @@ def shown(results: dict) -> Page:
 
 def markdown() -> str:
     """The recorded tables, and where they come from."""
-    record = records.load(NAME)
+    record = records.load(NAME, HERE)
     texts = [
         "\n".join(
             f"| {' | '.join(cells)} |"
@@ -295,7 +297,7 @@ def with_record(page: str) -> str:
 
 
 def main() -> None:
-    records.save(NAME, measure(), COMMAND)
+    records.save(NAME, measure(), COMMAND, folder=HERE)
     files.write_whole(PAGE, with_record(PAGE.read_text(encoding="utf-8")))
     print(markdown())
 

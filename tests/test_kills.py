@@ -1,0 +1,143 @@
+"""A command that is killed or interrupted at a random moment leaves nothing behind.
+
+KILLS=200 pytest -s tests/test_kills.py            (make soak)
+KILLS_SEED=7 pytest -s tests/test_kills.py         (the rounds of this seed again)
+"""
+
+import contextlib
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from filelock import FileLock, Timeout
+from processes import empty_course, program
+
+from utils.base import course, files, supervise
+
+ROUNDS = int(os.environ.get("KILLS", 6))
+SEED = int(os.environ.get("KILLS_SEED", time.time()))
+LAST_MOMENT = 10.0  # seconds after its start at which a command may be killed
+END_SECONDS = 60.0  # for a command to end, of which a process was killed
+SETTLE_SECONDS = 10.0  # for what belonged to a killed command to go
+MARK = "COURSE_KILLS"  # the variable by which all that a round starts is known
+
+TRAINS = course.PACKAGE_ROOT / "solutions" / "fashion_mnist_solution.py"
+FEW = ("--train-images", "640", "--data", "sample", "--epochs", "1000")
+COMMANDS = {
+    "run": ("run", "-np", "2", "program.py", "--", "escape"),
+    "check": ("check", "--script", str(TRAINS)),
+    "audit": ("audit", "-np", "2", str(TRAINS), "--", *FEW),
+}
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """The living processes that were started with this mark, at whatever depth."""
+    processes = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            if process.environ().get(MARK) == mark:
+                processes.append(process)
+    return processes
+
+
+def left_behind(folder: Path, temporary: Path, mark: str) -> list[str]:
+    """What is left of a command, each as a sentence; its processes are ended."""
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while (processes := marked(mark)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    left = []
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            left.append(f"process {process.pid}: {' '.join(process.cmdline())}")
+            process.kill()
+    left += [f"half-written: {path}" for path in folder.rglob(files.HALVES)]
+    for path in folder.rglob("*.lock"):
+        try:
+            FileLock(path, timeout=0).acquire().lock.release()
+        except Timeout:
+            left.append(f"locked: {path}")
+    supervise.sweep()  # as the next command does
+    return left + [f"temporary: {path}" for path in temporary.iterdir()]
+
+
+def kill(command: subprocess.Popen, mark: str, rng: random.Random) -> str:
+    """Interrupt a command as a terminal does, or kill it or any process of it."""
+    processes = sorted(marked(mark), key=lambda process: process.pid)
+    assert command.pid in [process.pid for process in processes]
+    if rng.random() < 1 / 3:
+        os.killpg(command.pid, signal.SIGINT)
+        return "interrupted"
+    victim = rng.choice([psutil.Process(command.pid), rng.choice(processes)])
+    with contextlib.suppress(psutil.NoSuchProcess):
+        words = " ".join(victim.cmdline()[-4:])
+        victim.kill()
+        return f"killed {words}"
+    return "had just ended"
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    """A folder of its own for temporary files, also those of this process."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(ROUNDS * 90)
+def test_nothing_is_left_of_a_command_that_is_killed(tmp_path, temporary):
+    print(f"KILLS={ROUNDS} KILLS_SEED={SEED}")
+    for number, name in zip(range(ROUNDS), itertools.cycle(COMMANDS)):
+        rng = random.Random(f"{SEED} {number}")
+        mark, place = f"{os.getpid()}-{number}", tmp_path / str(number)
+        place.mkdir()
+        with empty_course(place), (place / "output.txt").open("wb") as output:
+            program(place)
+            command = subprocess.Popen(
+                [sys.executable, "-m", "utils.cli", *COMMANDS[name]],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                env={**os.environ, MARK: mark},
+            )
+            moment, what = rng.uniform(0, LAST_MOMENT), "ended before"
+            try:
+                command.wait(moment)
+            except subprocess.TimeoutExpired:
+                what = kill(command, mark, rng)
+            finally:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    command.wait(END_SECONDS)
+                left = left_behind(place, temporary, mark)
+                command.kill()
+                command.wait()
+        said = (place / "output.txt").read_text(errors="replace")
+        assert what != "ended before" or command.returncode == 0, said
+        print(f"{number}: {name} after {moment:.2f} s: {what}; {left}")
+        assert not left
+
+
+def test_what_is_left_is_found(tmp_path, temporary, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "SETTLE_SECONDS", 0)
+    assert left_behind(tmp_path, temporary, "x") == []
+    nap = subprocess.Popen(["sleep", "100"], env={**os.environ, MARK: "x"})
+    (temporary / "forgotten").touch()
+    try:
+        with files.whole(tmp_path / "weights"), FileLock(tmp_path / "progress.lock"):
+            found = left_behind(tmp_path, temporary, "x")
+    finally:
+        nap.kill()
+        nap.wait()
+    for what in (f"process {nap.pid}", "half-written", "locked", "temporary"):
+        assert sum(sentence.startswith(what) for sentence in found) == 1, found
+    assert left_behind(tmp_path, temporary, "x") != []  # what was forgotten
