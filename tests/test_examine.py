@@ -403,13 +403,6 @@ print(json.dumps({"pid": os.getpid(), "memory": memory, "grades": told}))
 
 
 @pytest.fixture(scope="module")
-def isolated():
-    isolation = sandbox.probe()
-    if not (isolation.files and isolation.network and isolation.processes):
-        pytest.skip(f"no isolation here: {isolation.how}; tests/test_sandbox.py says")
-
-
-@pytest.fixture(scope="module")
 def listener():
     """Somebody on this machine's loopback whom nobody may reach."""
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -441,7 +434,7 @@ def grade_class(folder: Path, out: Path, exercise: str) -> dict:
 
 
 @pytest.fixture(scope="module")
-def graded(isolated, tmp_path_factory, listener, secret):
+def graded(bubblewrap, tmp_path_factory, listener, secret):
     """Exercise -> what grading its class gave, twice, and the folder of the results."""
     results = {}
     for exercise in (LIGHT, FULL):
@@ -459,7 +452,7 @@ def graded(isolated, tmp_path_factory, listener, secret):
 
 
 @pytest.fixture(scope="module")
-def examined(isolated, graded, tmp_path_factory):
+def examined(graded, tmp_path_factory):
     """What examining normal submissions gave, by name, after all attacks."""
     folder = tmp_path_factory.mktemp("normal")
     programs = {
@@ -528,6 +521,7 @@ def test_no_secret_is_in_the_results(graded, secret):
 def test_a_normal_submission_is_graded_right_after_all_that(exercise, examined):
     examination = examined[exercise.name]
     assert examination.status == OK, examination.reason
+    assert examination.isolation == sandbox.PROTECTED
     assert [v.id for v in examination.verdicts] == [
         parts.finding(part, "right") for part in exercise.parts
     ]
@@ -567,7 +561,6 @@ def test_a_link_in_the_place_of_what_a_life_left_is_not_shown(tmp_path, monkeypa
         (private / "outcome.json").write_text(json.dumps(OUTCOME))
         return sandbox.Ended(0, None, 1.0, lab.BEGINS)
 
-    sandbox.probe()  # which runs something, once
     monkeypatch.setattr(sandbox, "run", run)
     path = tmp_path / "survive.py"
     path.write_text(FINISHED[LIGHT])

@@ -8,6 +8,7 @@ message with exit status 2, as wrong usage is.
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -468,9 +469,16 @@ def grade(
             help="Grade up to the step or task the class has reached, such as 3 or B."
         ),
     ] = None,
+    unprotected: Annotated[
+        bool,
+        typer.Option(
+            "--unprotected",
+            help="Run programs without a sandbox, with all your rights.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Grade a folder of submissions. Each program runs in a sandbox.
+    """Grade a folder of submissions. Each program runs in a sandbox (bubblewrap).
 
     If you stop the grading, the same command continues it, and runs only what is new.
     All results are written again, so keep your corrections in another folder. Exit
@@ -478,9 +486,13 @@ def grade(
     """
     from utils.base.course import shown
     from utils.base.show import Table
+    from utils.grading import sandbox
+    from utils.grading.examine import examine
     from utils.grading.grade import grade
     from utils.grading.gradebook import GRADER_ERROR
 
+    if not unprotected:
+        sandbox.check()
     grades = grade(
         submissions,
         out,
@@ -488,6 +500,7 @@ def grade(
         jobs,
         anonymous,
         compared=not without_solution,
+        examine=partial(examine, protected=not unprotected),
         until=until,
     )
     header = ("Learner", "Points", "Status", "Findings")

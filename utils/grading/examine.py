@@ -62,16 +62,18 @@ def examine(
     limits: sandbox.Limits = LIMITS,
     silence: float = lab.SILENCE,
     parts: tuple[Part, ...] | None = None,
+    protected: bool = True,
 ) -> Examined:
     """Examine one program; which of its parts are right, and how it behaved.
 
     program: named like the exercise that it is (see `exercises.find`).
     silence: of a program that is taken for hung, see `lab.prepare`.
     parts: the parts to look at; by default all of the exercise's.
+    protected: if not, it runs without the sandbox's protection.
     Raises CourseError if the sandbox or the lab can't be used on this machine.
     """
     content, exercise = program.read_bytes(), exercises.find(script=program)
-    sandboxed = _Sandboxed(content, exercise, limits, silence, sandbox.probe())
+    sandboxed = _Sandboxed(content, exercise, limits, silence, protected)
     verdicts = exercise.judged(content, parts or exercise.parts, sandboxed.observing)
     return sandboxed.examined(tuple(verdicts.values()))
 
@@ -88,7 +90,7 @@ class _Sandboxed:
     exercise: exercises.Exercise
     limits: sandbox.Limits
     silence: float
-    isolation: sandbox.Isolation
+    protected: bool
     log: str = ""
     seconds: float = 0.0
     stopped: Stopped | None = None
@@ -117,8 +119,6 @@ class _Sandboxed:
         """A scratch folder for its sandboxes, whatever it leaves there."""
         with files.scratch() as place:
             folder = place.resolve()
-            if not self.isolation.files:  # the unprivileged user comes by this way
-                folder.chmod(0o711)
             try:
                 yield folder
             finally:
@@ -147,7 +147,7 @@ class _Sandboxed:
             readable=readable,
             environment=lab.environment(),
             limits=self.limits,
-            isolation=self.isolation,
+            protected=self.protected,
         )
         self.seconds += ended.seconds
         self.log = ended.output
@@ -167,8 +167,8 @@ class _Sandboxed:
     def examined(self, verdicts: tuple[Verdict, ...]) -> Examined:
         """What the examination gives, with these verdicts."""
         status, reason = self._status(verdicts)
-        isolation = (f"Isolation: {self.isolation.how}.", *self.isolation.describe())
-        return Examined(verdicts, status, isolation, self.log, self.seconds, reason)
+        said = sandbox.PROTECTED if self.protected else sandbox.UNPROTECTED
+        return Examined(verdicts, status, said, self.log, self.seconds, reason)
 
     def _status(self, verdicts: tuple[Verdict, ...]) -> tuple[str, str]:
         """How it behaved, in a word, and why; "" where the verdicts say it."""

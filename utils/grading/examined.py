@@ -18,7 +18,7 @@ class Examined:
 
     verdicts: one for each part, in order; none if it did not come to that.
     status: ok, wrong, crashed, hung, refused or grader error.
-    isolation: sentences on what isolation was in force.
+    isolation: sentences on what protection was in force.
     log: what it printed, however long.
     seconds: how long it took.
     reason: for crashed, hung, refused and grader error, one sentence.
