@@ -30,6 +30,7 @@ for _ in range(300):
         time.sleep(20)
 time.sleep(20)
 """
+SOON = 15  # seconds: by themselves, the programs would end after 20
 FORKS_OF_FORKS = """\
 import os, time
 for _ in range(8):
@@ -177,7 +178,7 @@ protected_or_not = pytest.mark.parametrize(
 def test_whoever_takes_too_much_is_ended(folder, protected, code, breach, limits):
     ended = python(folder, code, protected, **limits)
     assert ended.breach == breach, ended
-    assert ended.seconds < 4
+    assert ended.seconds < SOON
     assert len(ended.output) < sandbox.SHOWN_OUTPUT + 100
     if breach == "time":
         assert ended.status == supervise.TIMED_OUT
@@ -561,7 +562,6 @@ def test_an_ordinary_user_gets_the_same_sandbox(folder):
 
 
 def test_a_trivial_command_starts_soon_and_watching_costs_little(folder):
-    started, spent = time.monotonic(), time.process_time()
-    run(folder, ["sleep", "1"])
-    assert time.monotonic() - started < 4
+    spent = time.process_time()
+    assert run(folder, ["sleep", "1"]).seconds < SOON
     assert time.process_time() - spent < 0.5
