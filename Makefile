@@ -18,7 +18,7 @@ add = if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
         false; \
     fi || echo "$(2) not added: that takes Debian or Ubuntu, and root."
 
-.PHONY: help setup lab course crowd site screenshots test quick bench gpu soak wheel spark jax torch xprof cluster browser headers systems gpu-build peers image lock
+.PHONY: help setup lab course crowd site screenshots test quick bench gpu soak wheel spark jax torch xprof cluster sandbox browser headers systems gpu-build peers image lock
 
 help:
 	@awk -F ': .*## ' '/^[a-z-]+: .*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -83,6 +83,10 @@ cluster: ## add Slurm, sshd and aws for lessons 23 and 26 (Debian, Ubuntu; as ro
 	@$(call add,slurm-wlm munge libpmix-dev openssh-server \
 	    $$(apt-cache --names-only search '^awscli$$' | cut --delimiter ' ' --fields 1),\
 	    Slurm and sshd were)
+
+# Without it `course grade` says so and grades nothing; its tests are skipped.
+sandbox: ## add bubblewrap, in which `course grade` runs programs (Debian, Ubuntu; as root)
+	@$(call add,bubblewrap,bubblewrap was)
 
 # A look at the site is skipped where it can't be added.
 browser: ## add Chromium, in which tests look at the site (Debian; as root)

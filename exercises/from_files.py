@@ -38,7 +38,7 @@ option("--batch-size", type=int, default=64, help="training images per worker an
 option("--epochs", type=int, default=2, help="train so many epochs in all")
 option("--epochs-done", type=int, default=0, help="go on after so many epochs")
 option("--steps-done", type=int, default=0, help="and so many steps of the next one")
-option("--base-lr", type=float, default=0.01, help="learning rate for one worker")
+option("--base-lr", type=float, default=0.001 if gpus else 0.01, help="for one worker")
 option("--width", type=int, default=10 if gpus else 1, help="k of WRN-16-k")
 option("--train-images", type=int, help="write so many")
 option("--data", choices=["auto", "real", "sample"], default="auto", help="data set")

@@ -29,7 +29,7 @@ option("--replicas", type=int, help="all GPUs, or two parts of the processor")
 option("--log-dir", help="folder for history.csv; a new one below logs/ if not given")
 option("--batch-size", type=int, default=64, help="training images per replica, step")
 option("--epochs", type=int, default=10, help="train so many epochs")
-option("--base-lr", type=float, default=0.02, help="learning rate for one replica")
+option("--base-lr", type=float, help="for one replica; by itself 0.02 / width")
 option("--width", type=int, help="k of WRN-16-k; by itself 10 on GPUs, else 1")
 option("--train-images", type=int, help="take so many, and a sixth to test on")
 option("--seed", type=int, help="make weights and batches repeatable")
@@ -37,6 +37,8 @@ args = parser.parse_args()
 
 devices = replica_devices(args.replicas)
 args.width = args.width or (10 if devices[0].startswith("GPU") else 1)
+if args.base_lr is None:  # a wider network takes a smaller rate
+    args.base_lr = 0.02 / args.width
 
 # TODO: Task A: Make a strategy that keeps a replica of the model on each device.
 strategy = tf.distribute.get_strategy()

@@ -37,7 +37,7 @@ option("--checkpoint", help="folder to keep weights and optimizer state in; else
 option("--batch-size", type=int, default=64, help="training images per worker and step")
 option("--val-batch-size", type=int, default=200, help="validation images likewise")
 option("--epochs", type=int, default=10, help="train at most so many epochs")
-option("--base-lr", type=float, default=0.02, help="learning rate for one worker")
+option("--base-lr", type=float, default=0.002 if gpus else 0.02, help="for one worker")
 option("--warmup-epochs", type=int, default=1, help="reach the full rate after so many")
 option("--wd", type=float, default=5e-6, help="L2 weight decay")
 option("--target-accuracy", type=float, default=1.0, help="stop after an epoch with it")

@@ -38,7 +38,7 @@ option("--commit-every", type=int, default=10, help="batches between two commits
 option("--batch-size", type=int, default=64, help="training images per worker and step")
 option("--val-batch-size", type=int, default=200, help="validation images likewise")
 option("--epochs", type=int, default=10, help="train so many epochs in all")
-option("--base-lr", type=float, default=0.005, help="learning rate for one worker")
+option("--base-lr", type=float, default=5e-4 if gpus else 5e-3, help="for one worker")
 option("--wd", type=float, default=5e-6, help="L2 weight decay")
 option("--width", type=int, default=10 if gpus else 1, help="k of WRN-16-k")
 option("--train-images", type=int, help="take so many, and a sixth to validate on")

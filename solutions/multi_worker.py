@@ -34,7 +34,7 @@ option = parser.add_argument
 option("--log-dir", help="folder for history.csv; a new one below logs/ if not given")
 option("--batch-size", type=int, default=64, help="training images per worker and step")
 option("--epochs", type=int, default=2, help="passes over the training images")
-option("--lr", type=float, default=0.04, help="learning rate")
+option("--lr", type=float, default=0.004 if gpus else 0.04, help="learning rate")
 option("--network", choices=["wide_resnet", "small_cnn"], default="small_cnn")
 option("--width", type=int, default=10 if gpus else 1, help="k of WRN-16-k")
 option("--communication", choices=["RING", "NCCL"], help="NCCL on GPUs, else RING")

@@ -1,4 +1,4 @@
-"""The table of audited programs: tests/audited/*.py, and tests/audited/faults.toml."""
+"""The tables of audited programs: tests/audited/*.py, faults.toml and twins.toml."""
 
 import contextlib
 import json
@@ -17,6 +17,7 @@ from utils.checking import audit, lab
 FOLDER = Path(__file__).parent / "audited"
 RIGHT = sorted(FOLDER.glob("*.py"))
 FAULTS = tomli.loads((FOLDER / "faults.toml").read_text())["program"]
+TWINS = tomli.loads((FOLDER / "twins.toml").read_text())["program"]
 
 
 @contextlib.contextmanager

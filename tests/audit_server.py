@@ -19,6 +19,8 @@ import struct
 import sys
 import traceback
 
+import numpy as np
+
 from utils.base import supervise
 from utils.checking.observers import audit
 
@@ -30,6 +32,7 @@ def work(request: dict, messenger: int) -> int:
     os.environ.clear()
     os.environ.update(request["environment"])
     script, *arguments = json.loads(request["key"])
+    np.random.seed()  # or all that are forked would draw the same
     for number in (1, 2):  # what it says goes where its messenger would say it
         os.dup2(os.open(f"/proc/{messenger}/fd/{number}", os.O_WRONLY), number)
     status = audit.work(script, arguments)

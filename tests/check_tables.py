@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import kept_evidence
 import pytest
 import tomli
 from ci_sample import drawn
@@ -280,9 +281,9 @@ def observe(
     alone: lab.Job | None = None,
     silence: float = lab.SILENCE,
 ) -> dict:
-    """What each program did, that a selected test of the module asks for: program ->
-    its worlds. alone: a job whose worlds all of them get as well. silence: after which
-    one is hung (see `lab.prepare`)."""
+    """What each program did, now or before (see kept_evidence.py), that a selected test
+    of the module asks for: program -> its worlds. alone: a job whose worlds all of them
+    get as well. silence: after which one is hung (see `lab.prepare`)."""
     programs = (
         value
         for item in request.session.items
@@ -297,13 +298,11 @@ def observe(
         path.write_text(program.text)
         what = program.worlds, program.its.options
         jobs.append(lab.Job(str(path), *what, graphs=program.graphs))
-    reports = folder / "seen"
-    reports.mkdir()
-    lab.perform(reports, jobs + ([alone] if alone else []), silence)
-    shared = judge.read(reports / str(len(wanted))) if alone else {}
+    places = kept_evidence.of_jobs(jobs + ([alone] if alone else []), silence)
+    shared = judge.read(places.pop()) if alone else {}
     return {
-        program: judge.read(reports / str(number)) | shared
-        for number, program in enumerate(wanted)
+        program: judge.read(place) | shared
+        for program, place in zip(wanted, places, strict=True)
     }
 
 
@@ -327,11 +326,16 @@ def passed(program: Program, worlds: dict[str, judge.Observed]) -> tuple[Part, .
     return tuple(part for part in its.parts if its.judge_all([part], worlds)[part].ok)
 
 
+def where(worlds: dict[str, judge.Observed]) -> str:
+    """Where the evidence is, to be looked at, or removed and made anew."""
+    return f"evidence: {[str(world.folder) for world in worlds.values()]}"
+
+
 def test_a_wrong_program_is_caught_by_the_right_check(wrong, observed):
     """With the right id, and by no check before that."""
     worlds = observed[wrong]
     verdict = wrong.its.judge_all([wrong.part], worlds)[wrong.part]
-    assert (verdict.id, verdict.ok) == (wrong.caught, False), verdict
+    assert (verdict.id, verdict.ok) == (wrong.caught, False), (verdict, where(worlds))
     assert wrong.says in verdict.seen
     fine = {"right"}
     if wrong.ends_early:
@@ -341,14 +345,16 @@ def test_a_wrong_program_is_caught_by_the_right_check(wrong, observed):
 
 
 def test_a_program_that_is_right_in_another_way_passes(right, observed):
-    assert passed(right, observed[right]) == right.its.parts
+    worlds = observed[right]
+    assert passed(right, worlds) == right.its.parts, where(worlds)
     # Where there are too few GPUs, a right program fails.
-    ended = [w.outcome for w in observed[right].values() if w.name != "crowded"]
-    assert {*ended} == {lab.ENDED}
+    ended = [w.outcome for w in worlds.values() if w.name != "crowded"]
+    assert {*ended} == {lab.ENDED}, where(worlds)
 
 
 def test_check_k_passes_after_step_n_just_if_k_is_not_above_n(stage, observed):
-    assert passed(stage, observed[stage]) == stage.its.parts[: stage.done]
+    worlds = observed[stage]
+    assert passed(stage, worlds) == stage.its.parts[: stage.done], where(worlds)
 
 
 def test_the_tables_are_large_enough(request):

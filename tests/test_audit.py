@@ -1,20 +1,29 @@
 """`course audit` finds what is wrong with programs in many styles, and nothing else.
 
-tests/audited/ holds programs that are right, and faults.toml edits of them that aren't.
-All are run for real, on two workers that are forked from one process; what a program
-does on one worker is watched once, and its faults are compared with that.
+tests/audited/ holds programs that are right, faults.toml edits of them that aren't, and
+twins.toml edits that are right, though they look like a fault. All are run for real, on
+two workers that are forked from one process; what a program does on one worker is
+watched once, and its faults are compared with that. What was reported is kept, for
+when only judges have changed.
 """
 
+import contextlib
+import functools
+import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import audit_programs
+import audit_server
+import kept_evidence
 import psutil
 import pytest
+import rich.console
 import typer.testing
 from ci_sample import drawn
 
@@ -50,33 +59,61 @@ SEEN = {
     "accumulated": "start end different everything pass metrics",
     "own_validation": "start gradients end different everything pass validation",
     "mirrored_fit": "together start gradients end different everything pass",
-    "mirrored_loop": "together start gradients end different everything pass",
+    "mirrored_loop": "together start gradients end different everything order pass",
     "multi_worker": "together start gradients end different everything files",
     "all_of_it": "start gradients end different pass files rate",
+    "kept_best": "start gradients end different everything pass validation metrics "
+    "rate files waiting",
 }
 
 
+# What runs an audited program and makes its reports, beside what that imports.
+MODULES = (
+    "utils.checking.observers.audit",
+    "utils.checking.messenger",
+    "utils.running.launchers",
+    "utils.running.tasks",
+)
+FILES = tuple(
+    map(Path, (audit.__file__, audit_programs.__file__, audit_server.__file__))
+)
+
+
 @pytest.fixture(scope="module")
-def served():
-    """Workers are forked."""
-    with audit_programs.served():
-        yield
+def serve():
+    """From its first call on, workers are forked."""
+    with contextlib.ExitStack() as stack:
+        yield functools.cache(lambda: stack.enter_context(audit_programs.served()))
 
 
 @pytest.fixture
-def watch(served, tmp_path, monkeypatch):
+def watch(serve, tmp_path, monkeypatch):
     """A function that runs a program's text on so many workers, and watches.
 
-    hangs: it waits for ever, which is found out sooner than in earnest.
+    hangs: it waits for ever, which is found out sooner than in earnest. kept: what it
+    reported before will do as well (see kept_evidence.py).
     """
     monkeypatch.chdir(tmp_path)
+    in_earnest = audit.run
 
     def watch(
-        text: str, workers: int, limit: float = LIMIT, hangs: bool = False
+        text: str,
+        workers: int,
+        limit: float = LIMIT,
+        hangs: bool = False,
+        kept: bool = False,
     ) -> judge.Watched:
         if hangs:
             monkeypatch.setattr(audit, "STALL", 10.0)
             monkeypatch.setattr(audit, "WARNED", 3)
+        facts = (text, workers, limit, hangs)
+        place = kept_evidence.place(*facts, modules=MODULES, others=FILES)
+        if kept and place.exists():
+            monkeypatch.setattr(audit, "run", functools.partial(recall, place))
+        else:
+            serve()
+            keeping = functools.partial(run_and_keep, in_earnest, place)
+            monkeypatch.setattr(audit, "run", keeping)
         path = tmp_path / PROGRAM
         path.write_text(text)
         kind = audit.kind_of(path)
@@ -87,6 +124,24 @@ def watch(served, tmp_path, monkeypatch):
     return watch
 
 
+def run_and_keep(run, place: Path, kind, workers, command, variables, folder, limit):
+    """`audit.run`, whose reports are kept."""
+    seen = run(kind, workers, command, variables, folder, limit)
+    end = {"outcome": seen.outcome, "output": seen.output, "seconds": seen.seconds}
+    with kept_evidence.new_folder() as made:
+        reports = shutil.copytree(folder, made / "reports")
+        (reports / "end.json").write_text(json.dumps(end))
+        kept_evidence.keep(reports, place)
+    return seen
+
+
+def recall(place: Path, kind, workers, *_) -> judge.Watched:
+    """What `audit.run` gave, whose reports are kept."""
+    return judge.read(
+        place, kind, workers, **json.loads((place / "end.json").read_text())
+    )
+
+
 @pytest.fixture(scope="module")
 def alone():
     """The runs of right programs on one worker, by name."""
@@ -95,9 +150,9 @@ def alone():
 
 def report(watch, alone, base: str, text: str, hangs: bool = False) -> audit.Report:
     """What is found in a program that does on one worker what `base` does."""
-    many = watch(text, 2, hangs=hangs)
+    many = watch(text, 2, hangs=hangs, kept=True)
     if base not in alone:
-        alone[base] = watch(audit_programs.edited(base, []), 1)
+        alone[base] = watch(audit_programs.edited(base, []), 1, kept=True)
     return audit.report(PROGRAM, [many, alone[base]], 0.0)
 
 
@@ -116,6 +171,17 @@ def test_nothing_is_wrong_with_a_right_program(watch, alone, base):
 
 
 @pytest.mark.parametrize(
+    "twin", drawn(audit_programs.TWINS), ids=lambda twin: twin["name"]
+)
+def test_nothing_is_wrong_with_what_looks_like_a_fault(watch, twin):
+    text = audit_programs.edited(twin["base"], twin["edits"])
+    found = audit.report(PROGRAM, [watch(text, 2), watch(text, 1)], 0.0)
+    assert found.ok, found
+    right = {f.id for f in found.findings if f.verdict == "right"}
+    assert set(twin["seen"].split()) <= right, found
+
+
+@pytest.mark.parametrize(
     "fault", drawn(audit_programs.FAULTS), ids=lambda fault: fault["name"]
 )
 def test_a_fault_is_found_and_no_other(watch, alone, fault):
@@ -123,11 +189,15 @@ def test_a_fault_is_found_and_no_other(watch, alone, fault):
     hangs = "waiting" in fault["wrong"]
     found = report(watch, alone, fault["base"], text, hangs)
     assert sorted(f.id for f in found.wrong) == sorted(fault["wrong"]), found
+    lines = []
     for finding in found.wrong:
         if finding.where:
             name, _, line = finding.where.rpartition(":")
             assert name == PROGRAM
             assert 1 <= int(line) <= len(text.splitlines())
+            lines.append(text.splitlines()[int(line) - 1])
+    assert any(fault.get("says", "") in finding.seen for finding in found.wrong), found
+    assert "at" not in fault or any(fault["at"] in line for line in lines), found
 
 
 def test_what_is_seen_until_the_time_is_up_is_judged(watch):
@@ -216,6 +286,37 @@ def the_end(**facts) -> dict:
     return {"what": "end", "size": 2, "gpus": [], "all_gpus": 0, "cuda": None, **facts}
 
 
+def updates(
+    own: list, applied: list, weights=None, counts=None, size=32, loss=1.0
+) -> list[dict]:
+    """What a worker reports of its updates, from the gradients of each.
+
+    counts: how much its losses count together, of which there are `size`.
+    """
+    totals = [] if counts is None else [[counts, size]]
+    reports = []
+    for i, (mine, used) in enumerate(zip(own, applied, strict=True)):
+        common = {"group": 0, "update": i + 1, "replica": 0, "where": None}
+        before = weights[i] if weights else [1.0, 1.0]
+        gradient = {"loss": loss, "totals": totals, "sketch": mine, "weights": before}
+        update = {"rate": 0.1, "reduced": 1.0, "sketch": used}
+        reports.append({"what": "local", **gradient, **common})
+        reports.append({"what": "applied", **update, **common})
+    return reports
+
+
+def draws(epochs: list, batch: int = 1) -> list[dict]:
+    """What a worker reports that trains on these samples."""
+    reports = updates([[1.0]], [[1.0]])
+    common = {"what": "samples", "mode": "train", "model": 0, "replica": 0}
+    for number, samples in enumerate(epochs):
+        reports.append({"what": "epoch", "epoch": number})
+        for i in range(0, len(samples), batch):
+            rows = [f"{sample:012}" for sample in samples[i : i + batch]]
+            reports.append({**common, "count": len(rows), "digests": "".join(rows)})
+    return [*reports, the_end()]
+
+
 @pytest.mark.parametrize(
     ("first", "second", "verdict"),
     [
@@ -247,30 +348,212 @@ def test_who_shares_a_gpu_is_told(first, second, verdict):
     assert answer("devices", *ends)[0] == verdict
 
 
+SUMMED, DIVIDED = 1.0, 0.5  # how much a batch's losses count on each of two workers
+
+
 @pytest.mark.parametrize(
-    ("own_step", "alone", "verdict"),
+    ("own_step", "count", "losses", "verdict"),
     [
-        (False, 1.0, "right"),  # Keras divides its own loss
-        (True, 2.0, "right"),  # a train_step has divided it by two
-        (True, 1.0, "wrong"),
-        (True, 1.4, "can't be seen"),
+        (False, SUMMED, (1.0, 1.0), "right"),  # Keras divides its own loss
+        (True, DIVIDED, (0.5, 1.0), "right"),
+        (True, DIVIDED, (0.9, 1.0), "right"),  # other samples, or other weights
+        (True, SUMMED, (1.0, 1.0), "wrong"),
+        (True, SUMMED, (0.8, 1.0), "wrong"),
+        (True, SUMMED, (0.5, 1.0), "can't be seen"),  # divided before it is summed up
+        (True, SUMMED, (float("nan"), 1.0), "can't be seen"),
+        (True, 0.7, (0.7, 1.0), "can't be seen"),
+        (True, 0.8, (1.0, 1.0), "can't be seen"),
+        (True, None, (1.0, 1.0), "can't be seen"),
     ],
 )
-def test_a_strategy_s_sum_is_of_a_loss_that_somebody_divides(own_step, alone, verdict):
-    """alone: the loss on one worker, where it is 1 on each of two."""
+def test_a_strategy_s_sum_is_of_a_loss_that_somebody_divides(
+    own_step, count, losses, verdict
+):
+    """losses: on each of two workers, and on one that is alone."""
 
-    def trains(own: list[float], loss: float) -> list[dict]:
-        common = {"group": 0, "update": 1, "replica": 0, "where": None}
-        local = {"what": "local", "loss": loss, "sketch": own, "weights": [1.0, 1.0]}
-        applied = {"what": "applied", "rate": 0.1, "reduced": 1.0, "sketch": [1.0, 1.0]}
+    def trains(own: list[float], counts: float | None, loss: float) -> list[dict]:
         fit = {"what": "fit", "own_step": own_step, "where": None}
-        return [fit, local | common, applied | common]
+        return [fit, *updates([own], [[1.0, 1.0]], counts=counts, loss=loss)]
 
     many = of_reports(
-        trains([1.0, 0.0], 1.0), trains([0.0, 1.0], 1.0), kind=audit.TASKS
+        trains([1.0, 0.0], count, losses[0]),
+        trains([0.0, 1.0], count, losses[0]),
+        kind=audit.TASKS,
     )
-    one = of_reports(trains([1.0, 1.0], alone), kind=audit.TASKS)
+    one = of_reports(trains([1.0, 1.0], 1.0, losses[1]), kind=audit.TASKS)
     assert judge.gradients(many, one)[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "loss", "verdict"),
+    [
+        (1.0, 32, 1.0, "right"),
+        (0.5, 32, 0.5, "wrong"),  # divided, and averaged as well
+        (0.5, 16, 0.5, "right"),  # a sum over a batch of half the size
+        (0.5, 32, 1.0, "right"),  # the losses say that it is multiplied before
+    ],
+)
+def test_a_loss_that_is_divided_is_not_averaged_as_well(count, size, loss, verdict):
+    """count, loss: of each of two workers, where both are 1 on one that is alone."""
+    mean = [[0.5, 0.5]]
+    options = {"counts": count, "size": size, "loss": loss}
+    workers = [updates([own], mean, **options) for own in ([1.0, 0.0], [0.0, 1.0])]
+    one = of_reports(updates(mean, mean, counts=1.0, size=32, loss=1.0))
+    assert judge.gradients(of_reports(*workers), one)[0] == verdict
+
+
+@pytest.mark.parametrize("applied", [[0.25, 0.25], [1.0, 1.0]])
+@pytest.mark.parametrize(("alone", "verdict"), [(1.0, "wrong"), (0.5, "can't be seen")])
+def test_a_factor_that_one_worker_has_too_is_not_of_workers(applied, alone, verdict):
+    """alone: how much of its gradients one worker applies."""
+    options = {"counts": 1.0}
+    workers = [updates([own], [applied], **options) for own in ([1.0, 0], [0, 1.0])]
+    one = of_reports(updates([[1.0, 1.0]], [[alone, alone]], **options))
+    assert judge.gradients(of_reports(*workers), one)[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("weights", "averaged", "verdict"),
+    [
+        ([0.1, 0.0, 0.0], [False, True, True], "right"),  # then rank 0's state
+        ([0.0, 0.0, 0.0], [False, True, True], "right"),  # likewise, from one seed
+        ([0.1, 0.1, 0.0, 0.0], [False, False, True, True], "right"),
+        ([0.0, 0.1, 0.1], [False, True, True], "wrong"),  # and no broadcast
+        ([0.0, 0.0, 0.1], [True, False, True], "wrong"),
+        ([0.0, 0.1, 0.1], [False, False, False], "wrong"),
+    ],
+)
+def test_steps_before_a_broadcast_may_be_anybody_s_own(weights, averaged, verdict):
+    """weights: how far they are apart before each update."""
+    own = [1.0, 0.0], [0.0, 1.0]
+    reports = [
+        updates(
+            [mine for _ in weights],
+            [[0.5, 0.5] if mean else mine for mean in averaged],
+            weights=[[1.0, apart * rank] for apart in weights],
+        )
+        for rank, mine in enumerate(own)
+    ]
+    assert answer("gradients", *reports)[0] == verdict
+
+
+# ------------------------------------------------------------ and of data
+
+
+A, B = range(16), range(16, 32)  # samples
+
+
+@pytest.mark.parametrize(
+    ("workers", "alone", "everything", "one_pass"),
+    [
+        # Each epoch is a pass: on one worker, then on each of two, on both together,
+        # and on half of it.
+        ([[A, A], [A[::-1], A]], [A, A], "right", "wrong"),
+        ([[A[::2], A[::2]], [A[1::2], A[1::2]]], [A, A], "right", "right"),
+        ([[A[:4], A[:4]], [A[4:8], A[4:8]]], [A, A], "wrong", "wrong"),
+        # A fixed number of steps, each of a part.
+        ([[A[:8], B[:8]], [A[8:], B[8:]]], [A[:8], A[8:]], "can't be seen", "can't"),
+        ([[A[:8], A[8:]], [A[8:], A[:8]]], [A[:4], A[4:8]], "can't be seen", "can't"),
+        ([[A[:2], A[4:6]], [B[:2], B[4:6]]], [A[:8], A[8:]], "can't be seen", "can't"),
+        # The same, of which all workers take the same ones.
+        ([[A[:8], A[8:]], [A[:8], A[8:]]], [A[:8], A[8:]], "can't be seen", "wrong"),
+        # Data of its own: dealt out before; drawn by each, once for all or each time.
+        ([[A, A], [B, B]], [A, A], "can't be seen", "can't"),
+        ([[A, A], [B, B]], [range(32, 48)] * 2, "can't be seen", "can't"),
+        (
+            [[A, B], [range(32, 48), range(48, 64)]],
+            [range(64, 80), range(80, 96)],
+            "can't be seen",
+            "can't",
+        ),
+    ],
+)
+def test_one_worker_s_epoch_is_no_measure_of_what_is_no_pass(
+    workers, alone, everything, one_pass
+):
+    many, one = of_reports(*map(draws, workers)), of_reports(draws(alone))
+    assert judge.everything(many, one)[0] == everything
+    assert judge.one_pass(many, one)[0].startswith(one_pass)
+
+
+@pytest.mark.parametrize(
+    ("worker", "alone", "verdict"),
+    [
+        ([A, A], [A, A], "can't be seen"),
+        ([A, A], [A, A[::-1]], "wrong"),  # shuffled on one alone
+        ([A, A[::-1]], [A, A[::-1]], "right"),
+        # A cycle in which epochs slide: of 16 samples, 15 to an epoch.
+        ([A, A], [A[:15], [15, *A[:14]]], "can't be seen"),
+        ([A[:15], [15, *A[:14]]], [A[:15], [15, *A[:14]]], "can't be seen"),
+        ([A[:15], [15, *A[:14]]], [A, A[::-1]], "wrong"),
+        ([A[:15], [*A[8:], *A[:7]]], [A, A[::-1]], "right"),
+    ],
+)
+def test_an_order_is_the_same_wherever_an_epoch_begins(worker, alone, verdict):
+    many = of_reports(draws(worker), draws(worker))
+    assert judge.order(many, of_reports(draws(alone)))[0] == verdict
+
+
+# ------------------------------------------------------------ and of the rest
+
+
+@pytest.mark.parametrize(
+    ("kind", "verdict"),
+    [(audit.HOROVOD, "wrong"), (audit.TASKS, "wrong"), (audit.REPLICAS, "can't")],
+)
+def test_replicas_share_a_rate_that_one_of_them_reads_late(kind, verdict):
+    rows = [
+        [{"rate": rate, "update": update} for update, rate in enumerate(rates, 1)]
+        for rates in ([0.1, 0.2], [0.2, 0.2])
+    ]
+    common = {"what": "applied", "group": 0, "sketch": [1.0], "where": None}
+    if kind == audit.REPLICAS:
+        both = [
+            event | common | {"replica": replica}
+            for replica, row in enumerate(rows)
+            for event in row
+        ]
+        many = of_reports(both, kind=kind)
+    else:
+        reports = [[event | common | {"replica": 0} for event in row] for row in rows]
+        many = of_reports(*reports, kind=kind)
+    assert judge.rate(many, None)[0].startswith(verdict)
+
+
+def fails(error: str, where: str) -> judge.Watched:
+    failed = {"what": "failed", "error": error, "where": where}
+    run = of_reports([*updates([[1.0]], [[1.0]]), failed])
+    run.outcome = judge.FAILED
+    return run
+
+
+@pytest.mark.parametrize(
+    ("alone", "verdict"),
+    [
+        (fails("KeyError: 'val_loss'", "p.py:9"), "can't be seen"),
+        (fails("KeyError: 'other'", "p.py:9"), "can't be seen"),
+        (fails("KeyError: 'val_loss'", "p.py:5"), "wrong"),
+        (fails("ValueError: no", "p.py:9"), "wrong"),
+        (of_reports([*updates([[1.0]], [[1.0]]), the_end()]), "wrong"),
+        (None, "wrong"),
+    ],
+)
+def test_what_fails_on_one_worker_too_is_not_about_workers(alone, verdict):
+    assert judge.waiting(fails("KeyError: 'val_loss'", "p.py:9"), alone)[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "verdict"),
+    [
+        ({"seed": 1}, {"seed": 2}, "right"),
+        ({"seed": 1}, {"seed": 1}, "can't be seen"),
+        ({"numpy": "a", "python": "b"}, {"numpy": "c", "python": "d"}, "right"),
+        ({"numpy": "a", "python": "b"}, {"numpy": "a", "python": "d"}, "can't be seen"),
+        ({"numpy": "a", "python": "b"}, {"numpy": "c", "python": "b"}, "can't be seen"),
+    ],
+)
+def test_a_generator_that_all_have_seeded_is_told(first, second, verdict):
+    assert answer("random", [the_end(**first)], [the_end(**second)])[0] == verdict
 
 
 @pytest.mark.parametrize(
@@ -306,6 +589,377 @@ def test_who_writes_what_others_write_is_told(hows, verdict):
         for how in hows
     ]
     assert answer("files", *reports)[0] == verdict
+
+
+# ------------------------------------------------------------ what leads to the cure
+
+PLACE = "program.py:7"
+
+
+def made(kind: str, replicas: int, *devices: str) -> dict:
+    facts = {"kind": kind, "replicas": replicas, "devices": list(devices)}
+    return {"what": "strategy", "where": "program.py:3", **facts}
+
+
+def step(number: int, **facts) -> dict:
+    """Gradients of an update."""
+    common = {"group": 0, "update": number, "replica": 0, "where": PLACE}
+    numbers = {"loss": 1.0, "sketch": [1.0], "weights": [1.0], "replicas": 1}
+    return {"what": "local", **common, **numbers, **facts}
+
+
+def rated(number: int, rate: float) -> dict:
+    """An update with this learning rate."""
+    facts = {"group": 0, "update": number, "replica": 0, "where": PLACE}
+    return {"what": "applied", "rate": rate, "reduced": 1.0, "sketch": [1.0], **facts}
+
+
+def batch(rows: str, mode: str = "train") -> dict:
+    """One whose samples are told apart by a letter each."""
+    digests = "".join(letter * judge.DIGEST for letter in rows)
+    facts = {"mode": mode, "model": 0, "replica": 0, "where": PLACE}
+    return {"what": "samples", "count": len(rows), "digests": digests, **facts}
+
+
+EPOCH = {"what": "epoch", "epoch": 0}
+
+
+def epochs(*each: list[str]) -> list[dict]:
+    """The batches of each epoch, and their gradients."""
+    events = [e for rows in each for e in (EPOCH, *map(batch, rows))]
+    return [*events, step(1)]
+
+
+@pytest.mark.parametrize(
+    ("trained", "verdict"),
+    [([2], "right"), ([1, 2], "right"), ([1], "wrong")],  # may try out on one first
+)
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (audit.REPLICAS, "MirroredStrategy"),
+        (audit.TASKS, "CollectiveAllReduceStrategy"),
+    ],
+)
+def test_who_trains_outside_of_the_strategy_trains_alone(kind, name, trained, verdict):
+    events = [made(name, 2), *(step(1, replicas=count) for count in trained)]
+    run = of_reports(events, events, kind=kind)
+    said = judge.together(run, None)
+    assert said[0] == verdict
+    if verdict == "wrong":
+        assert "`strategy.scope()`" in said[1]
+        assert said[2] == PLACE
+
+
+@pytest.mark.parametrize(
+    ("name", "listed", "verdict"),
+    [
+        ("MirroredStrategy", {"CPU": 2}, "wrong"),
+        ("MirroredStrategy", {"CPU": 1}, "can't be seen"),
+        ("MirroredStrategy", {"GPU": 0}, "can't be seen"),  # so it takes the processor
+        ("OneDeviceStrategy", {"CPU": 2}, "can't be seen"),
+    ],
+)
+def test_a_strategy_with_one_of_the_devices_that_were_listed(name, listed, verdict):
+    events = [{"what": "devices", "count": listed}, made(name, 1, "CPU:0"), step(1)]
+    said = judge.together(of_reports(events, kind=audit.REPLICAS), None)
+    assert said[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ([{"same": False, "cleared": True}], "clears TF_CONFIG"),
+        ([{"same": False, "cleared": False}], "overwrites TF_CONFIG"),
+        ([{"same": False, "cleared": True}, {"same": True, "cleared": False}], ""),
+    ],
+)
+def test_what_happens_to_tf_config_before_the_strategy_is_named(changes, says):
+    changes = [{"what": "TF_CONFIG", "where": PLACE, **change} for change in changes]
+    later = {"what": "TF_CONFIG", "where": PLACE, "same": True, "cleared": False}
+    events = [*changes, made("CollectiveAllReduceStrategy", 1), later, step(1)]
+    verdict, said, where = judge.together(
+        of_reports(events, events, kind=audit.TASKS), None
+    )
+    assert verdict == "wrong"
+    assert "only 1 replica for 2 workers" in said
+    assert says in said
+    assert where == (PLACE if says else "program.py:3")
+
+
+def test_a_program_that_overwrites_tf_config_and_fails_is_told_so():
+    changed = {"what": "TF_CONFIG", "where": PLACE, "same": False, "cleared": False}
+    failed = {"what": "failed", "error": "UnknownError: no server", "where": "p.py:9"}
+    run = of_reports([changed, failed], kind=audit.TASKS)
+    with pytest.raises(course.CourseError, match=r"overwrites TF_CONFIG.*program.py:7"):
+        audit.report(PROGRAM, [run], 0.0)
+
+
+@pytest.mark.parametrize(("keras", "told"), [(3, True), (2, False)])
+def test_keras_3_with_several_tasks_is_named(keras, told):
+    fit = {"what": "fit", "keras": keras, "own_step": False, "where": PLACE}
+    failed = {"what": "failed", "error": f"ValueError: {'1.0 ' * 900}", "where": PLACE}
+    made_it = made("CollectiveAllReduceStrategy", 2)
+    run = of_reports([made_it, fit, failed], kind=audit.TASKS)
+    assert ("TF_USE_LEGACY_KERAS=1" in judge.why(run)) is told
+
+
+GRAPH_ERROR = (
+    """UnknownError: Graph execution error:
+
+Detected at node 'Sum/Allreduce' defined at (most recent call last):
+"""
+    + """  File "/somewhere/audit.py", line 10, in observed
+
+"""
+    * 60
+    + """Horovod has been shut down.
+\t [[{{node Sum/Allreduce}}]] [Op:__inference_train_function_1]"""
+)
+IN_USER_CODE = """ValueError: in user code:
+
+    File "/place/program.py", line 30, in step  *
+        optimizer.apply_gradients(
+            zip(gradients, weights))
+
+    ValueError: no variables may be made here"""
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (
+            GRAPH_ERROR,
+            "UnknownError: Graph execution error: Horovod has been shut down.",
+        ),
+        (IN_USER_CODE, "ValueError: ValueError: no variables may be made here"),
+        ("ValueError: line 1\n  line 2", "ValueError: line 1 line 2"),
+    ],
+)
+def test_an_error_is_told_without_the_frames_of_graphs(error, words):
+    assert judge._short(judge._words(error)) == words
+
+
+def test_unequal_numbers_of_batches_are_counted():
+    failed = {"what": "failed", "error": GRAPH_ERROR, "where": PLACE}
+    many = of_reports(
+        [*epochs(["a", "b", "c"]), failed], [*epochs(["d", "e"]), the_end()]
+    )
+    many.outcome = judge.FAILED
+    verdict, said, where = judge.waiting(many, None)
+    assert (verdict, where) == ("wrong", PLACE)
+    assert "Training steps: rank 0 made 3, rank 1 made 2." in said
+
+
+def test_steps_are_not_blamed_where_nobody_has_ended():
+    many = of_reports(epochs(["a", "b", "c"]), epochs(["d", "e"]))
+    many.outcome = judge.STALLED
+    assert "Training steps" not in judge.waiting(many, None)[1]
+
+
+@pytest.mark.parametrize(("broadcasts", "named"), [([], False), ([PLACE], True)])
+def test_a_broadcast_of_nothing_is_named(broadcasts, named):
+    sent = [{"what": "empty broadcast", "where": "program.py:5"} for _ in broadcasts]
+    ranks = [
+        [*sent, step(n, weights=[w]), rated(n, 0.1)] for n, w in ((1, 1.0), (1, 2))
+    ]
+    verdict, said, where = judge.start(of_reports(*ranks), None)
+    assert verdict == "wrong"
+    assert ("before the model has variables" in said) is named
+    assert where == ("program.py:5" if named else PLACE)
+
+
+def keeps_the_best(value: float) -> dict:
+    return {
+        "what": "metrics",
+        "epoch": 0,
+        "callback": "ModelCheckpoint",
+        "made": PLACE,
+        "read": {"val_loss": value},
+        "decides": True,
+        "chooses": True,
+        "only_tells": True,
+        "asks": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("rows", "values", "verdict"),
+    [
+        (("ab", "cd"), (0.5, 0.6), "wrong"),
+        (("ab", "cd"), (0.5, 0.5), "right"),  # averaged
+        (("abcd", "abcd"), (0.5, 0.6), "can't be seen"),  # with own running means
+        (("ab", ""), (0.5, None), "right"),  # the others don't validate
+    ],
+)
+@pytest.mark.parametrize("on_all", [False, True])
+def test_the_best_weights_of_a_part_of_the_validation(rows, values, verdict, on_all):
+    ranks = []
+    for number, (part, value) in enumerate(zip(rows, values, strict=True)):
+        has = {} if value is None else {"val_loss": value}
+        events = [batch(part, "validate")] if part else []
+        if has and (on_all or not number):
+            events.append(keeps_the_best(value))
+        events.append({"what": "epoch metrics", "epoch": 0, "metrics": has})
+        ranks.append([*events, step(1)])
+    assert judge.metrics(of_reports(*ranks), None)[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("only_tells", "verdict"), [(True, "right"), (False, "can't be seen")]
+)
+def test_callbacks_that_only_tell_decide_nothing(only_tells, verdict):
+    read = keeps_the_best(0.5) | {"callback": "Shows", "decides": False}
+    read |= {"chooses": False, "only_tells": only_tells}
+    other = read | {"read": {"val_loss": 0.6}}
+    assert answer("metrics", [read, step(1)], [other, step(1)])[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("at_fit", "rate", "rows", "verdict"),
+    [
+        (0.1, 0.1, "ab", "right"),  # half a batch on each of two
+        (0.1, 0.1, "abcd", "can't be seen"),
+        (0.2, 0.1, "abcd", "wrong"),  # taken back by a warm-up
+        (0.2, 0.15, "abcd", "right"),  # on its way up
+    ],
+)
+def test_a_learning_rate_is_compared_with_the_batch(at_fit, rate, rows, verdict):
+    def trains(at_fit: float, rate: float, rows: str) -> list[dict]:
+        fit = {"what": "fit", "rate": at_fit, "where": PLACE, "own_step": False}
+        return [fit, batch(rows), step(1), rated(1, rate)]
+
+    many = of_reports(*[trains(at_fit, rate, rows)] * 2)
+    one = of_reports(trains(0.1, 0.1, "abcd"))
+    assert judge.rate(many, one)[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("folders", "verdict"),
+    [(("/logs/train", "/logs/train"), "wrong"), (("/logs/0", "/logs/1"), "right")],
+)
+def test_a_board_has_one_writer(folders, verdict):
+    reports = [
+        [{"what": "file", "path": folder, "how": "board", "by": PLACE}]
+        for folder in folders
+    ]
+    assert answer("files", *reports)[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("second", "verdict"), [("ab cd", "can't be seen"), ("cb ad", "right")]
+)
+def test_the_order_of_a_loop_is_that_of_all_replicas_together(second, verdict):
+    """Each of two has a half of every batch."""
+    passes = [*"ab cd".split(), *second.split()]
+    rows = [
+        [batch(rows[replica]) | {"replica": replica} for rows in passes]
+        for replica in (0, 1)
+    ]
+    events = [event for pair in zip(*rows, strict=True) for event in pair]
+    events += [step(1), step(1, replica=1)]
+    many = of_reports(events, kind=audit.REPLICAS)
+    assert judge.order(many, None)[0] == verdict
+
+
+LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+@pytest.mark.parametrize(
+    ("each", "verdict"),
+    [
+        # Two orders, of 20 each: epochs of 19 begin at another place in them.
+        (
+            [
+                (LETTERS[:19], LETTERS[19] + LETTERS[:18]),
+                (LETTERS[10:19] + LETTERS[20:30],) * 2,
+            ],
+            "wrong",
+        ),
+        # Drawn anew, others are left out.
+        (
+            [
+                (LETTERS[:12], LETTERS[12:24], LETTERS[:12]),
+                (LETTERS[24:36], LETTERS[:12], LETTERS[24:36]),
+            ],
+            "can't be seen",
+        ),
+    ],
+)
+def test_samples_that_no_epoch_shows_are_on_no_worker(each, verdict):
+    ranks = [[*epochs(*map(list, passes)), the_end()] for passes in each]
+    alone = of_reports([*epochs(*[list(LETTERS)] * 2), the_end()])
+    assert judge.everything(of_reports(*ranks), alone)[0] == verdict
+
+
+def labeled(batches: list[str]) -> list[dict]:
+    return [
+        {"what": "labels", "replica": 0, "digests": batch(rows)["digests"]}
+        for rows in batches
+    ]
+
+
+IRREGULAR = ["abca", "bbca", "cabb", "aacb", "bcba", "cbba", "abab", "ccab"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "verdict"),
+    [
+        ((IRREGULAR, IRREGULAR), "wrong"),
+        ((IRREGULAR, IRREGULAR[::-1]), "right"),
+        ((["abcd"] * 8, ["abcd"] * 8), "can't be seen"),  # as all samples have them
+        (([], []), "can't be seen"),
+    ],
+)
+def test_labels_tell_which_augmented_samples_are_the_same(labels, verdict):
+    """Of samples that never come again."""
+    rows = ((["ab"], ["cd"]), (["ef"], ["gh"]))
+    ranks = [
+        [*epochs(*one), *labeled(own)] for one, own in zip(rows, labels, strict=True)
+    ]
+    assert answer("different", *ranks)[0] == verdict
+
+
+@pytest.mark.parametrize("by_steps", [True, False])
+def test_an_epoch_that_is_too_long_by_its_batches_is_told_so(by_steps):
+    fit = {"what": "fit", "by_steps": by_steps, "where": PLACE, "own_step": False}
+
+    def trains(size: int) -> list[dict]:
+        rows = [LETTERS[n : n + size] for n in range(0, 40, size)]
+        return [fit, *epochs(rows), the_end()]
+
+    many, one = of_reports(trains(4), trains(4)), of_reports(trains(2))
+    verdict, said, where = judge.one_pass(many, one)
+    assert (verdict, where) == ("wrong", PLACE)
+    assert "4 samples in each worker's batch, and 2 in one worker's" in said
+    assert ("without a batch_size" in said) is by_steps
+
+
+@pytest.mark.parametrize(
+    ("parts", "verdict"),
+    [(("abcd", "efgh"), "right"), (("ab", "ef"), "can't be seen")],
+)
+def test_validation_on_whole_batches_alone(parts, verdict):
+    """Of nine samples, which one worker has."""
+    ranks = [[batch(rows, "validate"), step(1)] for rows in parts]
+    alone = of_reports([batch("abcdefghi", "validate"), step(1)])
+    assert judge.validation(of_reports(*ranks), alone)[0] == verdict
+
+
+def test_a_narrow_terminal_shows_the_whole_line_of_a_finding():
+    where = "a_program_with_a_long_name_after_step_06.py:1234"
+    finding = judge.Finding("start", "Do all start alike?" * 4, "wrong", "No.", where)
+    console = rich.console.Console(width=80, record=True, file=io.StringIO())
+    console.print(audit.Report(PROGRAM, 2, [finding], 1.0))
+    cells = "".join(re.findall(r"│ (\S+) +│$", console.export_text(), re.MULTILINE))
+    assert "06.py:1234)" in cells
+
+
+@pytest.mark.parametrize(
+    ("part", "words"), [(0.0123, "1.2 %"), (0.996, "100 %"), (2.5, "250 %")]
+)
+def test_a_part_is_told_in_percent(part, words):
+    assert judge._percent(part) == words
 
 
 # ------------------------------------------------------------ the command, in earnest

@@ -5,6 +5,8 @@ How fast anything is decides no test.
 
 import csv
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -210,6 +212,14 @@ def test_what_cannot_be_measured_is_an_error(tmp_path):
         course.CourseError, match=r"nothing was measured(.|\n)*sideways"
     ):
         bench._timed("--data", "sample", workers=1, through=refuses)
+
+
+def test_a_command_that_ends_before_it_has_said_something_is_an_error():
+    options = {"stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", "print('one')"], **options) as process:
+        bench._wait_for(process, "one")
+        with pytest.raises(course.CourseError, match="without 'two'"):
+            bench._wait_for(process, "two")
 
 
 def test_operations_are_added_up_by_their_type():

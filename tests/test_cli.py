@@ -92,7 +92,7 @@ def test_an_unknown_profile_in_the_environment_is_wrong_usage(tiny_course):
     assert answer.stderr.startswith("there is no profile 'laptop'")
 
 
-def test_grade_writes_the_gradebook_and_says_where(tmp_path, monkeypatch):
+def test_grade_writes_the_gradebook_and_says_where(bubblewrap, tmp_path, monkeypatch):
     root = PACKAGE_ROOT
     monkeypatch.chdir(tmp_path)
     (tmp_path / "class").mkdir()
@@ -112,6 +112,31 @@ def test_grade_writes_the_gradebook_and_says_where(tmp_path, monkeypatch):
     again = run_course("grade", "class", "--out", "grades", "--json")
     assert [row["total"] for row in json.loads(again.stdout)] == [0, 0]
     assert "are known from before" in again.stderr
+
+
+@pytest.mark.slow
+def test_grade_runs_nothing_unprotected_without_being_told_to(tmp_path, monkeypatch):
+    """On a machine that has all but bubblewrap."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "class").mkdir()
+    (tmp_path / "class" / "ada.py").write_text("raise SystemExit")
+    (tmp_path / "bin").mkdir()
+    for folder in ("/bin", "/usr/bin"):
+        for program in Path(folder).iterdir():
+            link = tmp_path / "bin" / program.name
+            if program.name != "bwrap" and not link.is_symlink():
+                link.symlink_to(program)
+    command = ("grade", "class", "--out", "grades", "--until", "1")
+    path = os.pathsep.join([str(Path(sys.executable).parent), str(tmp_path / "bin")])
+    answer = run_course(*command, PATH=path)
+    assert answer.returncode == 2
+    assert "sudo apt install bubblewrap" in answer.stderr
+    assert "--unprotected" in answer.stderr
+    assert not (tmp_path / "grades").exists()
+    answer = run_course(*command, "--unprotected", PATH=path)
+    assert answer.returncode == 0, answer.stderr
+    assert "wrong" in answer.stdout
+    assert "NOT PROTECTED" in (tmp_path / "grades" / "reports" / "ada.html").read_text()
 
 
 @pytest.mark.slow

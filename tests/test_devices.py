@@ -108,3 +108,19 @@ def test_gradients_travel_by_nccl_where_there_are_gpus(gpus, asked, way, monkeyp
     there = {"GPU": gpus, "CPU": ["processor"]}
     monkeypatch.setattr(tf.config, "get_visible_devices", there.get)
     assert devices.communication(asked).implementation.value == way
+
+
+def test_a_figure_of_a_notebook_leaves_memory_to_the_program_it_starts_next():
+    code = """
+import tensorflow as tf
+gpus, grows = ["GPU:0", "GPU:1"], []
+tf.config.list_physical_devices = lambda kind=None: gpus
+tf.config.experimental.set_memory_growth = lambda gpu, yes: grows.append((gpu, yes))
+from utils import data, figures
+figures.training.augmented(data.load(train_images=8), versions=1)
+print(grows)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout == "[('GPU:0', True), ('GPU:1', True)]\n", done.stderr

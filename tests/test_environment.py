@@ -869,7 +869,10 @@ def test_make_without_any_python(course, tmp_path):
         assert command in answer.stderr
 
 
-CI_RUNS = ("spark", "cluster", "browser", "course", "site", "headers", "test")
+CI_RUNS = (
+    *("spark", "cluster", "sandbox", "browser"),
+    *("course", "site", "headers", "test"),
+)
 
 
 @pytest.mark.parametrize("failing", [*CI_RUNS, None])

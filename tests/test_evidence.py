@@ -16,7 +16,7 @@ PLACE = {"weights": "0a", "state": "1b"}
 OF_ALL = {
     "started": {"pid": 7},
     "keras 3": {"module": "tensorflow"},
-    "tampered": {"how": "replaced json.dumps"},
+    "tampered": {"replaced": "json.dumps"},
     "failed": {"error": "ValueError: no", "status": 1},
     "ended": {"cpu": [1.5, 0.25]},
 }
@@ -369,7 +369,7 @@ def test_the_outcome_that_the_lab_writes_is_read(tmp_path):
 
 @pytest.mark.parametrize("field", OUTCOME)
 @pytest.mark.parametrize("value", [*NEVER, [], True, "x" * 90_000])
-def test_an_outcome_that_is_forged_is_unreadable(tmp_path, field, value):
+def test_an_outcome_that_no_lab_writes_is_unreadable(tmp_path, field, value):
     if field == "statuses" and value == []:
         value = [0, 1]
     path = tmp_path / "outcome.json"

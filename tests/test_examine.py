@@ -47,8 +47,7 @@ UNTIL = {LIGHT: "A", FULL: 3}  # what is looked at
 
 @dataclass(frozen=True)
 class Attack:
-    """code, after: put before and behind the finished program of the exercise, from
-    which the line `without` is taken.
+    """code, after: put before and behind the finished program of the exercise.
 
     status: of the submission; OK means that what is looked at is right. seen: what the
     verdict or the reason says.
@@ -60,23 +59,13 @@ class Attack:
     seen: str
     after: str = ""
     exercise: str = LIGHT
-    without: str = ""
 
     @property
     def program(self) -> str:
-        finished = FINISHED[self.exercise]
-        assert self.without in finished
         # Some have to be the first line.
-        return f"{self.code}\n{finished.replace(self.without, '')}\n{self.after}\n"
+        return f"{self.code}\n{FINISHED[self.exercise]}\n{self.after}\n"
 
 
-# The way to the observer that is left to who may not import it.
-OBSERVE = (
-    "import os, types\n"
-    "os.environ['TF_USE_LEGACY_KERAS'] = '1'\n"
-    "import horovod.tensorflow as h\n"
-    "observe = types.SimpleNamespace(**h.rank.__func__.__globals__)\n"
-)
 HIDDEN = (
     "solutions",
     "exercises",
@@ -104,30 +93,13 @@ if os.fork() == 0:
     os.unlink(RUN / "mpirun.txt")
     {make}
     while True:
-        for report in RUN.glob("rank.*"): report.unlink()
+        for report in RUN.glob("rank.*"):
+            if report.is_file(): report.unlink()
         (RUN / "forged").write_text(json.dumps(told))
         os.rename(RUN / "forged", RUN / "outcome.json")
 time.sleep(1)
 os._exit(0)
 """
-
-
-WRAPPED = "optimizer = hvd.DistributedOptimizer(optimizer)\n"
-# As if all ranks had used the mean of their gradients, which none has.
-FORGED_MEANS = """\
-import numpy as np
-for n in ("", ".1", ".2"):
-    mean = sum(np.load(f"{RUN}/rank.{r}.local{n}.npy") for r in (0, 1)) / 2
-    for r in (0, 1):
-        forge(f"{RUN}/rank.{r}.applied{n}.npy", mean.astype("f"))
-"""
-
-
-def on_rank_0(command: str) -> str:
-    """Lines in which rank 0 does it when all ranks have trained, and the others wait
-    for that."""
-    together = "hvd.allreduce(tf.constant(1.0))\n"
-    return f"{together}if hvd.rank() == 0:\n    {command}\n{together}"
 
 
 def shell(command: str) -> str:
@@ -170,9 +142,11 @@ ALL_ATTACKS = [
     Attack("prints PASS", "print('PASS'); raise SystemExit", WRONG, "without having"),
     Attack(
         "patches Horovod",
-        "import horovod.tensorflow.keras as h\nh.rank = lambda: 0",
+        "from horovod.common.basics import HorovodBasics as basics\n"
+        "old = basics.size\n"
+        "basics.size = lambda *a: old(*a)",
         REFUSED,
-        "replaced horovod.tensorflow.keras.rank",
+        "replaced HorovodBasics.size",
         exercise=FULL,
     ),
     Attack(
@@ -182,20 +156,13 @@ ALL_ATTACKS = [
         "t.GradientTape.gradient = lambda *a, **k: old(*a, **k)",
         REFUSED,
         "replaced GradientTape.gradient",
+        exercise=FULL,
     ),
     Attack(
         "patches json",
         "import json\njson.dumps = lambda *a, **k: '{}'",
         REFUSED,
         "replaced json.dumps",
-    ),
-    Attack(
-        "patches the observer",
-        f"{OBSERVE}observe.Observer.event = lambda *a, **k: None\n"
-        "observe.Observer._report_end = lambda *a: None\n"
-        "observe.Observer.report_replaced = lambda *a: None",
-        REFUSED,
-        "replaced Observer.event",
     ),
     Attack(
         "spoils the reports",
@@ -274,20 +241,6 @@ ALL_ATTACKS = [
         "",
     ),
     Attack(
-        "reports a line that is a text",
-        PATHS,
-        REFUSED,
-        "line of an event `pinned`",
-        after=shell('echo \'{"what": "pinned", "time": 1, "line": "x"}\' >> "$JSONL"'),
-    ),
-    Attack(
-        "reports a line that is a list",
-        PATHS,
-        REFUSED,
-        "line of an event `pinned`",
-        after=shell('echo \'{"what": "pinned", "time": 1, "line": [1]}\' >> "$JSONL"'),
-    ),
-    Attack(
         "reports a name of twenty megabytes",
         PATHS,
         REFUSED,
@@ -315,71 +268,12 @@ ALL_ATTACKS = [
         "keeps an array that claims ten trillion numbers",
         PATHS,
         REFUSED,
-        "has changed it",
+        "is no array that a worker keeps",
         after="header = b\"{'descr': '<f4', 'fortran_order': False, \"\n"
         "header += b\"'shape': (10000000000000,), }\".ljust(118) + b'\\n'\n"
         "size = len(header).to_bytes(2, 'little')\n"
         "(RUN / 'forged').write_bytes(b'\\x93NUMPY\\x01\\x00' + size + header)\n"
         + shell("cp forged rank.0.local.npy; cp forged rank.1.local.npy"),
-        exercise=FULL,
-    ),
-    Attack(
-        "writes over the arrays that are kept",
-        PATHS,
-        REFUSED,
-        "wrote rank.0.applied.npy",
-        after="import numpy as np\n"
-        "for r in (0, 1): np.save(RUN / f'rank.{r}.applied.npy', np.ones(9, 'f'))",
-        exercise=FULL,
-    ),
-    Attack(
-        "lets another process say that gradients were averaged",
-        PATHS,
-        REFUSED,
-        "has changed it",
-        after="import subprocess, sys\n"
-        f"FORGED = 'from numpy import save as forge\\n' + {FORGED_MEANS!r}\n"
-        + on_rank_0(
-            "subprocess.run([sys.executable, '-c', f'RUN = {str(RUN)!r}\\n' + FORGED])"
-        ),
-        exercise=FULL,
-        without=WRAPPED,
-    ),
-    Attack(
-        "has the system say that gradients were averaged",
-        PATHS,
-        REFUSED,
-        "has changed it",
-        after="import ctypes\n"
-        "def forge(path, mean):\n"
-        "    with open(path, 'rb') as file: old = file.read()\n"
-        "    new = old[:-mean.nbytes] + mean.tobytes()\n"
-        "    libc = ctypes.CDLL(None)\n"
-        "    file = libc.open(path.encode(), os.O_WRONLY)\n"
-        "    libc.write(file, new, len(new))\n" + on_rank_0(f"exec({FORGED_MEANS!r})"),
-        exercise=FULL,
-        without=WRAPPED,
-    ),
-    Attack(
-        "hides gradients from the observer, and says nothing else",
-        f"{OBSERVE}known = h.rank.__func__.__globals__\n"
-        "kept = {name: known[name] for name in ('_report_replaced', 'numbered')}\n"
-        "known['_report_replaced'] = lambda observer: None\n"
-        "known['numbered'] = lambda name, update: 'hidden'",
-        REFUSED,
-        "replaced utils.checking.observers.observe.numbered",
-        after="known.update(kept)",
-        exercise=FULL,
-        without=WRAPPED,
-    ),
-    Attack(
-        "deletes with a command what was noticed of it",
-        PATHS + "import horovod.tensorflow.keras as h\n"
-        "kept, h.size = h.size, lambda: 2\n"
-        "h.allreduce\n",
-        REFUSED,
-        "",
-        after="h.size = kept\n" + shell("sed -i /tampered/d rank.*.jsonl"),
         exercise=FULL,
     ),
     Attack(
@@ -402,49 +296,6 @@ ALL_ATTACKS = [
         "s.sendall(b'{}\\n')",
         REFUSED,
         "watch over it",
-    ),
-    # ---------------------------------------------- what it is observed with
-    Attack(
-        "gives the observer a method of its own",
-        f"{OBSERVE}observe._current.keep = lambda *a: None",
-        REFUSED,
-        "replaced SurviveObserver.keep",
-    ),
-    Attack(
-        "makes the observer forget what it remembers",
-        f"{OBSERVE}observe._current._originals = ()",
-        REFUSED,
-        "replaced what the observer knows",
-    ),
-    Attack(
-        "empties what the observer remembers",
-        f"{OBSERVE}observe._current._originals.clear()",
-        CRASHED,
-        "clear",
-    ),
-    Attack(
-        "imports the observer",
-        "from utils.checking.observers import observe",
-        REFUSED,
-        "imported utils.checking",
-    ),
-    Attack(
-        "reports what it never did",
-        f"{OBSERVE}observe._current.event('update')",
-        REFUSED,
-        "reported that it had seen `update`",
-    ),
-    Attack(
-        "looks for the observer among all objects",
-        "import gc\nheld = [o for o in gc.get_objects() if hasattr(o, 'keep')]",
-        REFUSED,
-        "called gc.get_objects",
-    ),
-    Attack(
-        "traces the observer",
-        "import sys\nsys.settrace(lambda *a: None)",
-        REFUSED,
-        "called sys.settrace",
     ),
     # ---------------------------------------------- other worlds, and the machine
     Attack(
@@ -552,13 +403,6 @@ print(json.dumps({"pid": os.getpid(), "memory": memory, "grades": told}))
 
 
 @pytest.fixture(scope="module")
-def isolated():
-    isolation = sandbox.probe()
-    if not (isolation.files and isolation.network and isolation.processes):
-        pytest.skip(f"no isolation here: {isolation.how}; tests/test_sandbox.py says")
-
-
-@pytest.fixture(scope="module")
 def listener():
     """Somebody on this machine's loopback whom nobody may reach."""
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -590,7 +434,7 @@ def grade_class(folder: Path, out: Path, exercise: str) -> dict:
 
 
 @pytest.fixture(scope="module")
-def graded(isolated, tmp_path_factory, listener, secret):
+def graded(bubblewrap, tmp_path_factory, listener, secret):
     """Exercise -> what grading its class gave, twice, and the folder of the results."""
     results = {}
     for exercise in (LIGHT, FULL):
@@ -608,7 +452,7 @@ def graded(isolated, tmp_path_factory, listener, secret):
 
 
 @pytest.fixture(scope="module")
-def examined(isolated, graded, tmp_path_factory):
+def examined(graded, tmp_path_factory):
     """What examining normal submissions gave, by name, after all attacks."""
     folder = tmp_path_factory.mktemp("normal")
     programs = {
@@ -677,6 +521,7 @@ def test_no_secret_is_in_the_results(graded, secret):
 def test_a_normal_submission_is_graded_right_after_all_that(exercise, examined):
     examination = examined[exercise.name]
     assert examination.status == OK, examination.reason
+    assert examination.isolation == sandbox.PROTECTED
     assert [v.id for v in examination.verdicts] == [
         parts.finding(part, "right") for part in exercise.parts
     ]
@@ -716,7 +561,6 @@ def test_a_link_in_the_place_of_what_a_life_left_is_not_shown(tmp_path, monkeypa
         (private / "outcome.json").write_text(json.dumps(OUTCOME))
         return sandbox.Ended(0, None, 1.0, lab.BEGINS)
 
-    sandbox.probe()  # which runs something, once
     monkeypatch.setattr(sandbox, "run", run)
     path = tmp_path / "survive.py"
     path.write_text(FINISHED[LIGHT])

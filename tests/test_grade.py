@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -229,23 +230,27 @@ def test_only_what_changed_is_run_again(handed_in, out, examination, monkeypatch
 
 
 def test_the_version_is_that_of_all_that_decides(tmp_path, monkeypatch):
-    package = tmp_path / "utils"
-    (package / "room").mkdir(parents=True)
-    monkeypatch.setattr(course, "PACKAGE", package)
+    package = shutil.copytree(course.PACKAGE, tmp_path / "utils")
     monkeypatch.setattr(course, "PACKAGE_ROOT", tmp_path)
-    versions = set()
-    for path, text in (
-        (package / "a.py", "1"),
-        (package / "a.py", "2"),
-        (package / "b.py", ""),
-        (package / "room" / "a.py", ""),
-        (tmp_path / "requirements.lock", "x==1"),
-        (tmp_path / "requirements.lock", "x==2"),
+    versions = [module._checker_version()]
+    for path in (
+        tmp_path / "requirements.lock",
+        package / "grading" / "sandbox.py",
+        package / "checking" / "judges" / "horovod.py",
+        package / "checking" / "observers" / "observe.py",
+        package / "checking" / "messenger.py",
+        package / "training" / "survival.py",  # which a program may import
     ):
-        path.write_text(text)
-        versions.add(module._checker_version())
-    assert len(versions) == 6
-    assert module._checker_version() in versions
+        path.open("a").write("# another line\n")
+        versions.append(module._checker_version())
+    assert len(set(versions)) == len(versions)
+    for path in (
+        package / "figures" / "speed.py",
+        package / "lessons" / "notebook_rules.py",
+        package / "grading" / "report.py",
+    ):
+        path.open("a").write("# another line\n")
+        assert module._checker_version() == versions[-1]
     text, path = outline.FILE.read_text(), tmp_path / "outline.toml"
     read = outline.read.__wrapped__
     for old, new, decides in (
@@ -376,6 +381,20 @@ def test_what_the_machine_could_not_decide_is_tried_again(handed_in, out):
     grade(handed_in, out, examine=examine)
     assert len(programs) == 6
     assert kept(out) == []
+
+
+def test_what_is_refused_is_not_tried_again(handed_in, out):
+    programs = []
+
+    def examine(program):
+        programs.append(program)
+        last = Verdict(6, "step-6.tampered", UNDECIDED, "This.", "It replaced print.")
+        return Examined((*verdicts(6)[:5], last), "refused", (), "", 1.0, "print")
+
+    graded, *_ = grade(handed_in, out, examine=examine)
+    assert (graded.total, rows(out)[0]["total"]) == (0, "0")
+    grade(handed_in, out, examine=examine)
+    assert len(programs) == 3
 
 
 def last_verdict(**facts) -> Examined:

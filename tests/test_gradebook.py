@@ -36,6 +36,7 @@ def read(text: str) -> list[dict]:
         (grade(RIGHT, UNDECIDED, WRONG), (1, None, 0), None),
         (grade(status="missing"), (0, 0, 0), 0),
         (grade(status="refused"), (0, 0, 0), 0),
+        (grade(RIGHT, UNDECIDED, WRONG, status="refused"), (0, 0, 0), 0),
         (grade(status="hung"), (0, 0, 0), 0),
         (grade(status="grader error"), (None, None, None), None),
         (grade(RIGHT, RIGHT, RIGHT, status="grader error"), (None,) * 3, None),

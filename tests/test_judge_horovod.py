@@ -195,6 +195,23 @@ def test_greetings_before_training_are_nobody_s_progress(report, before, caught)
     assert voices(report, (HELLO + BAR, HELLO), before=before) == caught
 
 
+@pytest.mark.parametrize(
+    ("until", "evaluates", "line"),
+    [(len(BAR), True, 4), (0, True, 9), (0, False, None)],
+)
+def test_the_line_that_printed_is_named(report, until, evaluates, line):
+    """until: so many bytes were printed while it trained."""
+    trains = [{"what": "output", "sizes": [0, 0]}, FIT | {"line": 4}]
+    trains += [forward(True, True), {"what": "output", "sizes": [until, 0]}]
+    trains.append({"what": "fitted"})
+    evaluated = {"what": "evaluated", "fit": False, "own": False, "metrics": {}}
+    report([[*trains, *[evaluated | {"line": 9}][: int(evaluates)]]] * 2)
+    for rank in range(2):
+        (report.folder / "two" / f"rank.{rank}.out").write_text(BAR)
+    judged = verdict(report, 2)
+    assert (judged.id, judged.line) == ("step-2.others-speak", line)
+
+
 def test_who_is_silent_for_not_working_is_told(report):
     assert voices(report, (BAR, ""), idle=True) == "does-not-train"
 
@@ -396,6 +413,15 @@ def test_weights_that_differ_by_rounding_alone_are_not_another_rank_s(report):
 def test_the_line_that_took_another_rank_s_weights_is_named(report):
     start_together(report, MADE[1], MADE, SENT + FOREIGN)
     assert verdict(report, 4).line == 8
+
+
+def test_the_line_that_sent_the_weights_is_named_not_that_of_a_counter(report):
+    counter = exchange("broadcast", None, None, line=4, elements=1, root=0)
+    events = [*counter, *SENT, *counter, forward(True), update(), forward(True)]
+    arrays = dict.fromkeys(("made", "start", "updated", "second", "end"), MADE)
+    report([events] * 2, **arrays, state=[[0.0] * 9] * 2)
+    judged = verdict(report, 4)
+    assert (judged.id, judged.line) == ("step-4.differs", 7)
 
 
 def test_a_line_that_only_averages_gradients_is_not_blamed(report):

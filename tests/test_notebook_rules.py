@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
+import pandas
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
@@ -442,6 +443,15 @@ def test_a_style_sheet_is_not_output():
     page = {"text/html": f"<style>{'a {}' + chr(10) * 50}</style><b>short</b>"}
     cell(notebook, "run").outputs = [new_output("display_data", page)]
     assert audit(notebook) == []
+
+
+@pytest.mark.parametrize(("rows", "words"), [(39, ""), (41, "shows 42 lines")])
+def test_a_row_of_a_table_is_a_line(rows, words):
+    notebook = a_copy()
+    page = {"text/html": pandas.DataFrame({"images/s": range(rows)})._repr_html_()}
+    cell(notebook, "run").outputs = [new_output("display_data", page)]
+    assert words in " ".join(audit(notebook))
+    assert len(audit(notebook)) == bool(words)
 
 
 def test_the_home_in_the_image_is_no_place_on_this_machine():

@@ -21,7 +21,7 @@ from nbformat.v4 import (
 )
 from processes import wait_for
 
-from utils.base import course, profiles
+from utils.base import course, profiles, sources
 from utils.lessons import notebook_rules, notebooks, outline, work
 from utils.lessons.notebooks import prove
 
@@ -369,6 +369,25 @@ def test_what_a_result_depends_on(tiny_course, tmp_path, monkeypatch):
     outlined.write_text("# otherwise")
     fingerprints.append(fingerprint())
     assert len(set(fingerprints)) == len(fingerprints)
+
+
+def test_a_result_depends_on_the_figures_that_are_named(tiny_course):
+    path = write(tiny_course, "00_some", "memory = 1")
+
+    def figures() -> set[str]:
+        modules = notebooks._modules_behind(path, notebooks.scratch_files(path))
+        paths = sources.files_of(modules)
+        every = {*course.PACKAGE.rglob("*.py")}
+        others = every - {*(course.PACKAGE / "figures").iterdir()}
+        assert others <= {*paths}
+        return {path.stem for path in paths} & {"memory", "accuracy", "style"}
+
+    assert "memory" not in figures()
+    write(tiny_course, "00_some", "from utils import figures\nfigures.memory.a()")
+    assert figures() == {"memory", "style"}
+    program = "from utils.figures import accuracy"
+    (tiny_course / "solutions" / "program.py").write_text(program)
+    assert figures() == {"memory", "accuracy", "style"}
 
 
 @pytest.mark.slow

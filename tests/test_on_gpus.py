@@ -1,6 +1,6 @@
 """What only a GPU can show. Skipped without one; `make gpu` runs these.
 
-They were written where there was none, and have not been run.
+They were written where there was none, and have run once, on a machine with one GPU.
 """
 
 import subprocess
@@ -32,7 +32,8 @@ if gpus:
     tf.config.set_visible_devices(gpu, "GPU")
     tf.config.experimental.set_memory_growth(gpu, True)
     print("uses", gpu.name)
-total = hvd_tf.allreduce(tf.ones(1000) * (hvd.rank() + 1), op=hvd_tf.Sum)
+own = tf.ones(1000) * (hvd.rank() + 1)
+total = hvd_tf.allreduce(own, op=hvd_tf.Sum, device_dense=own.device)
 print("sum", float(total[0]), "on", total.device)
 """
 

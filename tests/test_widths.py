@@ -1,5 +1,6 @@
 """Every program that takes `--width` takes 10 by itself where it computes on a GPU, and
-1 on a processor. The GPU is pretended, and each program is run as far as its data."""
+1 on a processor, with a learning rate divided by the width: at that of width 1, the
+wide network diverges. The GPU is pretended; each program is run as far as its data."""
 
 import json
 import subprocess
@@ -53,18 +54,20 @@ def as_far_as_the_data(path):
     try:
         names = runpy.run_path(path, run_name="asked")
         # One that does nothing by itself: its function gets what was typed.
-        names["train"](SimpleNamespace(width=None, seed=1, data="x", train_images=1))
+        typed = dict(width=None, base_lr=None, seed=1, data="x", train_images=1)
+        names["train"](SimpleNamespace(**typed))
     except StopIteration as stopped:
-        return stopped.value.width
+        args = vars(stopped.value)
+        return args["width"], args["lr"] if "lr" in args else args["base_lr"]
 
-widths = {}
+found = {}
 for path in programs:
     if "keras_3" in path:  # the Keras of another environment
         keras = sys.modules["keras"] = MagicMock()
         devices = ["gpu:0"] if on_gpu else ["cpu:0", "cpu:1"]
         keras.distribution.list_devices.return_value = devices
-    widths[path] = as_far_as_the_data(path)
-print(json.dumps(widths))
+    found[path] = as_far_as_the_data(path)
+print(json.dumps(found))
 """
 
 
@@ -74,8 +77,8 @@ def test_there_are_programs_that_take_a_width():
         assert name in PROGRAMS
 
 
-@pytest.mark.parametrize(("on_gpu", "width"), [(True, 10), (False, 1)])
-def test_the_width_is_10_on_a_gpu_and_1_on_a_processor(on_gpu, width):
+def ask(on_gpu):
+    """The width and the learning rate that each program takes by itself."""
     # That of another Keras comes last: it stands in for the package.
     programs = sorted(PROGRAMS, key=lambda path: "keras_3" in path)
     asked = subprocess.run(
@@ -86,4 +89,13 @@ def test_the_width_is_10_on_a_gpu_and_1_on_a_processor(on_gpu, width):
         timeout=300,
     )
     assert asked.returncode == 0, asked.stderr[-3000:]
-    assert json.loads(asked.stdout.splitlines()[-1]) == dict.fromkeys(programs, width)
+    return json.loads(asked.stdout.splitlines()[-1])
+
+
+def test_a_gpu_has_the_wide_network_and_a_tenth_of_the_rate():
+    small = ask(on_gpu=False)
+    assert set(small) == set(PROGRAMS)
+    assert {width for width, _ in small.values()} == {1}
+    assert ask(on_gpu=True) == {
+        path: [10, pytest.approx(rate / 10)] for path, (_, rate) in small.items()
+    }

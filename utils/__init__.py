@@ -49,13 +49,19 @@ _MODULES = {
 }
 
 
+def module_of(name: str) -> str:
+    """The module that has `name`, or is called so. Raises AttributeError for others."""
+    if name in _NAMES:
+        return f"utils.{_NAMES[name]}"
+    if name in _MODULES:
+        return f"utils.{_MODULES[name]}.{name}"
+    raise AttributeError(f"module 'utils' has no attribute {name!r}")
+
+
 def __getattr__(name: str):
     """Import on first use: `import utils` must stay instant for every worker."""
-    if name in _NAMES:
-        return getattr(importlib.import_module(f"utils.{_NAMES[name]}"), name)
-    if name in _MODULES:
-        return importlib.import_module(f"utils.{_MODULES[name]}.{name}")
-    raise AttributeError(f"module 'utils' has no attribute {name!r}")
+    module = importlib.import_module(module_of(name))
+    return getattr(module, name) if name in _NAMES else module
 
 
 def __dir__() -> list[str]:

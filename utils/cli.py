@@ -8,6 +8,7 @@ message with exit status 2, as wrong usage is.
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -297,6 +298,14 @@ def check(
         Path | None,
         typer.Option(help="Your program; default: the exercise's own file."),
     ] = None,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch",
+            help="Check the next open step or task each time you save the program, "
+            "until Ctrl-C.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Run your program and say whether a step or task is right.
@@ -305,6 +314,8 @@ def check(
 
     Exit status: 0 if it is right, 1 if it is not, 2 if it could not be checked.
     """
+    if watch:
+        _check_on_save(part, exercise, script, as_json)
     from utils.checking.checks import report_on
 
     with Console(stderr=True).status("Running your program ..."):
@@ -313,6 +324,17 @@ def check(
     if report.undecided:
         raise typer.Exit(2)
     _leave(report.ok)
+
+
+def _check_on_save(
+    part: str | None, exercise: str | None, script: Path | None, as_json: bool
+) -> NoReturn:
+    """`course check --watch`."""
+    from utils.checking import on_save
+
+    if as_json:
+        raise CourseError("--watch shows its results as they come: leave out --json.")
+    _leave(on_save.watch(Console().print, part, exercise, script))
 
 
 @app.command()
@@ -447,9 +469,16 @@ def grade(
             help="Grade up to the step or task the class has reached, such as 3 or B."
         ),
     ] = None,
+    unprotected: Annotated[
+        bool,
+        typer.Option(
+            "--unprotected",
+            help="Run programs without a sandbox, with all your rights.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Grade a folder of submissions. Each program runs in a sandbox.
+    """Grade a folder of submissions. Each program runs in a sandbox (bubblewrap).
 
     If you stop the grading, the same command continues it, and runs only what is new.
     All results are written again, so keep your corrections in another folder. Exit
@@ -457,9 +486,13 @@ def grade(
     """
     from utils.base.course import shown
     from utils.base.show import Table
+    from utils.grading import sandbox
+    from utils.grading.examine import examine
     from utils.grading.grade import grade
     from utils.grading.gradebook import GRADER_ERROR
 
+    if not unprotected:
+        sandbox.check()
     grades = grade(
         submissions,
         out,
@@ -467,6 +500,7 @@ def grade(
         jobs,
         anonymous,
         compared=not without_solution,
+        examine=partial(examine, protected=not unprotected),
         until=until,
     )
     header = ("Learner", "Points", "Status", "Findings")

@@ -46,6 +46,8 @@ def train(args):
         tf.config.set_visible_devices(gpu, "GPU")
         tf.config.experimental.set_memory_growth(gpu, True)
     args.width = args.width or (10 if gpus else 1)  # the driver may have no GPU
+    if args.base_lr is None:
+        args.base_lr = 0.005 / args.width
 
     data.seed_worker(args.seed)
     dataset = data.load(args.data, args.train_images)
@@ -121,7 +123,7 @@ def main():
     option("--epochs", type=int, default=2, help="train so many epochs in all")
     option("--batch-size", type=int, default=64, help="images per worker and step")
     option("--val-batch-size", type=int, default=200, help="validation images likewise")
-    option("--base-lr", type=float, default=0.005, help="learning rate for one worker")
+    option("--base-lr", type=float, help="for one worker; by itself 0.005 / width")
     option("--width", type=int, help="k of WRN-16-k; by itself 10 on GPUs, else 1")
     option("--train-images", type=int, help="take so many, and a sixth to validate on")
     option("--data", choices=["auto", "real", "sample"], default="auto", help="images")

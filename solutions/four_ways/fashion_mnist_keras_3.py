@@ -25,7 +25,7 @@ option("--devices", type=int, default=2, help="so many, made of a processor")
 option("--trained", help="file for the losses and the weights (.npz)")
 option("--batch-size", type=int, default=128, help="training images per step, in all")
 option("--epochs", type=int, default=40, help="train so many epochs")
-option("--base-lr", type=float, default=0.04, help="learning rate of that batch")
+option("--base-lr", type=float, help="for that batch; by itself 0.04 / width")
 option("--wd", type=float, default=5e-6, help="L2 weight decay")
 option("--depth", type=int, default=16, choices=range(4, 41, 6), help="d of WRN-d-k")
 option("--width", type=int, help="k of WRN-d-k; by itself 10 on GPUs, else 1")
@@ -41,6 +41,8 @@ os.environ["XLA_FLAGS"] = count
 keras.distribution.set_distribution(keras.distribution.DataParallel())
 on_gpu = keras.distribution.list_devices()[0].startswith("gpu")
 args.width = args.width or (10 if on_gpu else 1)
+if args.base_lr is None:
+    args.base_lr = 0.04 / args.width
 keras.utils.set_random_seed(args.seed)
 dataset = data.load(args.data, args.train_images)
 data.check_batch_size(dataset, args.batch_size)

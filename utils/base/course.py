@@ -32,11 +32,6 @@ def version() -> str:
     return tomli.loads(text)["project"]["version"]
 
 
-def modules() -> list[Path]:
-    """All modules of this package: what is remembered of a result hangs on them."""
-    return sorted(PACKAGE.rglob("*.py"))
-
-
 def shown(path: Path | str) -> str:
     """`path` as a person would type it: relative to the working directory."""
     return os.path.relpath(path)

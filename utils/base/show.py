@@ -73,7 +73,9 @@ class Table:
         from rich.text import Text
 
         columns = self.header or ("",) * len(self.rows[0])
-        table = Table(*columns, show_header=self.header is not None)
+        table = Table(show_header=self.header is not None)
+        for column in columns:  # a long word, FILE:LINE for example, is broken, not cut
+            table.add_column(column, overflow="fold")
         for row in self.rows:
             table.add_row(*(Text(cell, STATES.get(cell, "")) for cell in row))
         return table

@@ -47,6 +47,9 @@ READ_LINES = {
     "errors": "replace",
 }
 
+# Where Open MPI puts the memory that workers share.
+SHARED_MEMORY = "OMPI_MCA_btl_vader_backing_directory"
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -86,7 +89,7 @@ class Supervisor:
                 for parent in _scratch_parents()
             ]
             environment = dict(os.environ, TMPDIR=scratch[0])
-            environment["OMPI_MCA_btl_vader_backing_directory"] = scratch[-1]
+            environment[SHARED_MEMORY] = scratch[-1]
             child = subprocess.Popen(
                 self.command,
                 stdin=subprocess.DEVNULL,
@@ -106,7 +109,9 @@ class Supervisor:
                 return TIMED_OUT
             if self.stop_requested or self._owner_gone():
                 return STOPPED
-            if sys.platform != "linux":
+            if sys.platform == "linux":
+                _reap_orphans(child)
+            else:
                 self.known.update(psutil.Process().children(recursive=True))
         code = child.returncode
         return code if code >= 0 else 128 - code
@@ -240,6 +245,14 @@ def _reap() -> None:
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
+
+
+def _reap_orphans(child: subprocess.Popen) -> None:
+    """Collect dead children, but for the command, which its Popen has to collect: a
+    command that lasts for hours may leave thousands."""
+    look = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    while (dead := os.waitid(os.P_ALL, 0, look)) and dead.si_pid != child.pid:
+        os.waitpid(dead.si_pid, 0)
 
 
 def main() -> int:

@@ -42,6 +42,12 @@ MOST_OUTPUT = 200_000  # characters that are kept of either end of what is print
 NOT_COPIED = (".git", ".venv", "venv", "__pycache__", "node_modules", ".nox", ".tox")
 
 HOROVOD, REPLICAS, TASKS = "Horovod", "tf.distribute", "TF_CONFIG"
+NOT_WATCHED = (
+    "ParameterServerStrategy",
+    "ParameterServerStrategyV2",
+    "TPUStrategy",
+    "TPUStrategyV2",
+)
 BEAT = 0.1  # seconds between two looks at a run
 
 
@@ -97,10 +103,11 @@ class Report(Page):
 
 
 def kind_of(script: Path) -> str:
-    """How a program is distributed, by what it and the modules beside it name.
+    """How a program is distributed, by what it and the modules beside it name. It may
+    name more than it uses: see `kind_made`.
 
     Raises CourseError for one that uses neither Horovod nor tf.distribute, or uses
-    what is not watched.
+    only what is not watched.
     """
     names: set[str] = set()
     for path in _with_neighbors(script):
@@ -116,55 +123,38 @@ def kind_of(script: Path) -> str:
                 names.add(node.id)
     if "horovod" in names:
         return HOROVOD
-    for name in ("ParameterServerStrategy", "ParameterServerStrategyV2", "TPUStrategy"):
-        if name in names:
-            raise course.CourseError(
-                f"{course.shown(script)} uses {name}, which an audit can't watch. It "
-                "can watch Horovod, MirroredStrategy and MultiWorkerMirroredStrategy."
-            )
     if "MultiWorkerMirroredStrategy" in names:
         return TASKS
     if {"MirroredStrategy", "OneDeviceStrategy"} & names:
         return REPLICAS
+    for name in NOT_WATCHED:
+        if name in names:
+            raise course.CourseError(_not_watched(script, name))
     raise course.CourseError(
         f"{course.shown(script)} uses neither Horovod nor a strategy of tf.distribute. "
         "It is not distributed, so there is nothing to judge."
     )
 
 
-SIZES = {"size", "num_replicas_in_sync", "num_replicas"}
-DIVIDING = {"compute_average_loss", "scale_regularization_loss", "divide", "truediv"}
+def kind_made(run: judge.Watched) -> str:
+    """How a program that was run is distributed, by the strategy that it has made; the
+    kind by which it was started if it has made none."""
+    made = {event["kind"] for event in run.all("strategy")}
+    started = any(end["size"] is not None for end in run.ends())
+    if run.kind == HOROVOD and (started or not run.whole):
+        return HOROVOD
+    if made & {"CollectiveAllReduceStrategy", "MultiWorkerMirroredStrategy"}:
+        return TASKS
+    if made & {"MirroredStrategy", "OneDeviceStrategy"}:
+        return REPLICAS
+    return run.kind
 
 
-def _divides(script: Path) -> bool:
-    """Is anything divided, perhaps by the number of workers, or by what hangs on it?"""
-    for path in _with_neighbors(script):
-        nodes = list(ast.walk(programs.parse_program(path)))
-        named = {
-            target.id
-            for node in nodes
-            if isinstance(node, ast.Assign) and _words(node.value) & SIZES
-            for target in node.targets
-            if isinstance(target, ast.Name)
-        }
-        for node in nodes:
-            if _words(node) & DIVIDING and isinstance(node, ast.Name | ast.Attribute):
-                return True
-            if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(
-                node.op, ast.Div
-            ):
-                divisor = node.right if isinstance(node, ast.BinOp) else node.value
-                if _words(divisor) & (SIZES | named):
-                    return True
-    return False
-
-
-def _words(tree: ast.AST) -> set[str]:
-    """The names and attributes in it."""
-    nodes = list(ast.walk(tree))
-    return {node.id for node in nodes if isinstance(node, ast.Name)} | {
-        node.attr for node in nodes if isinstance(node, ast.Attribute)
-    }
+def _not_watched(script: Path, name: str) -> str:
+    return (
+        f"{course.shown(script)} uses {name}, which an audit can't watch. It can watch "
+        "Horovod, MirroredStrategy and MultiWorkerMirroredStrategy."
+    )
 
 
 def _with_neighbors(script: Path) -> list[Path]:
@@ -369,6 +359,7 @@ def audit(
     for count in (workers,) if quick else (workers, 1):
         words = [str(word) for word in arguments]
         runs.append(observe(path, words, kind, count, time_limit, in_place))
+        kind = runs[-1].kind
         if not runs[-1].trained and runs[-1].outcome != judge.STALLED:
             break
     return report(course.shown(path), runs, time.monotonic() - started)
@@ -382,7 +373,29 @@ def observe(
     time_limit: float,
     in_place: bool = False,
 ) -> judge.Watched:
-    """What so many workers report who run a program in this folder, or a copy of it."""
+    """What so many workers report who run a program in this folder, or a copy of it.
+
+    Starts it again where it turns out to be of another kind.
+
+    Raises CourseError for a program with a strategy that is not watched.
+    """
+    options = (script, arguments, workers, time_limit, in_place)
+    watched_run = _observe_as(kind, *options)
+    for event in watched_run.all("strategy"):
+        if event["kind"] in NOT_WATCHED:
+            raise course.CourseError(_not_watched(script, event["kind"]))
+    made = kind_made(watched_run)
+    return watched_run if made == kind else _observe_as(made, *options)
+
+
+def _observe_as(
+    kind: str,
+    script: Path,
+    arguments: Sequence[str],
+    workers: int,
+    time_limit: float,
+    in_place: bool,
+) -> judge.Watched:
     here, script = Path.cwd().resolve(), script.resolve()
     with files.scratch() as scratch:
         folder = scratch / "reports"
@@ -392,9 +405,7 @@ def observe(
             script = place / script.relative_to(here)
         command = _command(kind, workers, watched(script, arguments), folder)
         variables = environment(kind, workers, folder, place)
-        watched_run = run(kind, workers, command, variables, folder, time_limit)
-        watched_run.divides = _divides(script)
-        return watched_run
+        return run(kind, workers, command, variables, folder, time_limit)
 
 
 def report(script: str, runs: list[judge.Watched], seconds: float) -> Report:
@@ -420,7 +431,7 @@ def _why_nothing(script: str, many: judge.Watched) -> str:
     last = "\n".join(many.output.strip().splitlines()[-15:])[-2000:]
     if failure:
         where = f" ({failure['where']})" if failure.get("where") else ""
-        return f"{script} failed before it trained: {failure['error']}{where}"
+        return f"{script} failed before it trained: {judge.why(many)}{where}"
     if many.outcome == judge.TIME_UP:
         return f"{script} had not begun to train when its time was over."
     if many.outcome == judge.FAILED:

@@ -4,12 +4,13 @@ import contextlib
 import functools
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from utils.base import course
 from utils.base.show import Code, Page, Table
-from utils.checking import exercises
+from utils.checking import exercises, lab
 from utils.lessons import hints, outline, progress, work
 from utils.lessons.parts import Part, called, finding, title
 from utils.lessons.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG, Verdict
@@ -145,22 +146,22 @@ def report_on(
     part: Part | None = None,
     exercise: str | None = None,
     script: str | os.PathLike | None = None,
+    perform: Callable = lab.perform,
 ) -> Report:
     """Check a part, or all until the first that is wrong; note the progress.
 
-    part: as it may be typed, "b" for "B". Raises CourseError for a part or a program
-    that there isn't, or when the check itself fails.
+    part: as it may be typed, "b" for "B". perform: what has the program run, see
+    `lab.perform`. Raises CourseError for a part or a program that there isn't, or when
+    the check itself fails.
     """
     chosen = exercises.find(exercise, script)
     if part is not None:
         part = outline.exercise(chosen.name).part(part)
     own_program = chosen.program
-    program = Path(script or own_program)
-    if not program.is_file():
-        raise course.CourseError(f"there is no program {course.shown(program)}.")
+    program = program_of(chosen, script)
     started = time.monotonic()
     wanted = chosen.parts if part is None else (part,)
-    observing = functools.partial(chosen.in_lab, program.resolve())
+    observing = functools.partial(chosen.in_lab, program.resolve(), perform)
     verdicts = chosen.judged(program.read_bytes(), wanted, observing)
     ordered = stop_at_the_first([verdicts[n] for n in wanted])
     hint, diff = "", None
@@ -189,6 +190,19 @@ def report_on(
         remark = work.remark(program.read_text("utf-8"), chosen.parts[: last + 1])
     shown, seconds = course.shown(program), time.monotonic() - started
     return Report(shown, chosen.name, ordered, seconds, hint, diff, remark)
+
+
+def program_of(
+    exercise: exercises.Exercise, script: str | os.PathLike | None = None
+) -> Path:
+    """The program that is checked: `script`, or else the learner's own.
+
+    Raises CourseError if there is none.
+    """
+    program = Path(script or exercise.program)
+    if not program.is_file():
+        raise course.CourseError(f"there is no program {course.shown(program)}.")
+    return program
 
 
 def stop_at_the_first(verdicts: list[Verdict]) -> list[Verdict]:

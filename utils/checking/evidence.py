@@ -3,9 +3,9 @@
 A worker of a learner's program shares its process and its folder with the observer
 that reports on it. So all that lies there is read as if an enemy had written it:
 regular files only, reached through no link, of bounded size; and every record passes
-the schema below before anything else sees it. What doesn't is Unreadable. That nobody
-but the observer has written it, its seals tell (`Reporter` in observers/observe.py),
-which the lab looks at when a world ends.
+the schema below before anything else sees it. What doesn't is Unreadable. So nothing
+that lies there harms the process that reads it. That the observer wrote what can be
+read is taken on trust.
 """
 
 import csv
@@ -103,7 +103,7 @@ _OF_EVERY_EVENT = {"what": _text, "time": _number, "line": _optional(_whole)}
 _OF_EVERY_PROGRAM: Schema = {
     "started": {"pid": _whole},
     "keras 3": {"module": _text},
-    "tampered": {"how": _text},
+    "tampered": {"replaced": _text},
     "failed": {"error": _text, "status": _whole},
     "ended": {"cpu": _list(_number)},
 }

@@ -113,15 +113,16 @@ class Exercise:
 
     @contextlib.contextmanager
     def in_lab(
-        self, script: Path, worlds: tuple[str, ...]
+        self, script: Path, perform: Callable, worlds: tuple[str, ...]
     ) -> Iterator[dict[str, Observed]]:
         """Run a program as it is, and give what was observed.
 
-        Raises CourseError if the lab itself fails.
+        perform: `lab.perform`, or what is used like it. Raises CourseError if the lab
+        itself fails.
         """
         with files.scratch() as place:
             folder = place.resolve()
-            lab.perform(folder, [self.job(script, worlds, folder)])
+            perform(folder, [self.job(script, worlds, folder)])
             yield judge.read(folder / "0")
 
     def judge(self, part: Part, observed: dict[str, Observed]) -> Verdict:

@@ -124,20 +124,23 @@ def of_library(number: int) -> tuple[int, int, int]:
 def how_it_runs(capability: tuple[int, int], built: Sequence[str]) -> tuple[str, str]:
     """How a GPU gets the kernels of a TensorFlow that was built for these targets.
 
-    built: as `tf.sysconfig.get_build_info()` lists them, such as sm_80 and compute_90.
+    built: as `tf.sysconfig.get_build_info()` lists them: sm_80 is machine code for 8.0,
+    compute_90 is machine code for 9.0, and PTX for later ones.
     Returns "there" and the target; "compiled" and the one that it is compiled from; or
     "" twice, if no way leads there.
     """
-    targets: dict[str, list[tuple[int, int]]] = {"sm": [], "compute": []}
-    for target in built:
-        if match := re.fullmatch(r"(sm|compute)_(\d+)(\d)", target):
-            targets[match[1]].append((int(match[2]), int(match[3])))
+    targets = [
+        (kind, (int(major), int(minor)))
+        for kind, major, minor in re.findall(
+            r"\b(sm|compute)_(\d+)(\d)\b", " ".join(built)
+        )
+    ]
     # Machine code runs on the same major version, from its own minor version on.
-    fits = [t for t in targets["sm"] if t[0] == capability[0] and t <= capability]
+    fits = [t for _, t in targets if t[0] == capability[0] and t <= capability]
     if fits:
         return "there", "sm_{}{}".format(*max(fits))
-    # The driver can compile the other kind (PTX) for any later GPU.
-    older = [t for t in targets["compute"] if t <= capability]
+    # The driver can compile PTX for any later GPU.
+    older = [t for kind, t in targets if kind == "compute" and t <= capability]
     if older:
         return "compiled", "compute_{}{}".format(*max(older))
     return "", ""

@@ -6,7 +6,8 @@ imports TensorFlow once and then, for every job in FOLDER/jobs.json and every wo
 that it asks for, starts a real `mpirun`. What mpirun starts is only a messenger
 (utils/checking/messenger.py): it asks this process to fork the worker, which so has
 TensorFlow imported already, and ends as the worker ends. Without that, six workers
-would spend half a minute on two cores with importing.
+would spend half a minute on two cores with importing. With --stay, it waits for one
+FOLDER after another, as FOLDER, then a file, names them.
 
 A world ends when its workers have ended, when they wait for each other forever, or
 when they are silent; how, is in its outcome.json.
@@ -15,8 +16,6 @@ when they are silent; how, is in its outcome.json.
 import contextlib
 import faulthandler
 import gc
-import hashlib
-import hmac
 import json
 import os
 import shutil
@@ -27,6 +26,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -62,7 +62,8 @@ class World:
     pretend on the machine; given: the CUDA_VISIBLE_DEVICES of each worker, by rank,
     where a scheduler has set it. devices_only: a worker ends when it has chosen its
     devices. count_only: see observers/observe.py. apart: each worker has a folder of
-    its own, so that it is seen who writes what. replicas: of a single worker, for
+    its own, so that it is seen who writes what; after each collective it also has what
+    the others wrote. replicas: of a single worker, for
     programs with tf.distribute; reference: it runs the course's program for one device,
     with which the other is compared. machines: each worker is on a machine of its own,
     with one GPU and a disk (see observers/scaled.py).
@@ -213,23 +214,28 @@ OUTPUT = 1_000_000  # bytes that a worker may print
 PATIENT = Path(sys.prefix, "lib", "patient.so")  # see utils/setup/patient.cpp
 
 RANK_0_HOME = "rank.0.home"
+RAN = "ran"  # how the name of a file ends that is there when a program has ended well
 JAX = "jax"
 CHOICES_OF_JAX = ("KERAS_BACKEND", "XLA_FLAGS", "JAX_NUM_CPU_DEVICES", "JAX_PLATFORMS")
 
 ENDED, FAILED, DEADLOCK, HUNG, FLOOD = "ended", "failed", "deadlock", "hung", "flood"
-FORGED = "forged"
 
 # Printed before the first worker is there; what fails before that, no program did.
 BEGINS = "The first worker begins."
 
+# In the folder of its jobs, a lab that stays is told by a file that nobody wants them
+# done any more, and tells by another that it has done with them.
+SERVED, WITHDRAWN = "served", "withdrawn"
+
+
+class Withdrawn(Exception):
+    """The jobs were ended, as nobody wants them done any more."""
+
 
 @dataclass
 class _Worker:
-    """key: what its report is sealed with (see `observe.Reporter`)."""
-
     pid: int
     messenger: socket.socket
-    key: bytes
     status: int | None = None
 
 
@@ -245,6 +251,7 @@ class _Running:
     mpirun: subprocess.Popen
     graphs: bool
     cluster: tasks.Cluster = field(default_factory=dict)
+    scratch: list[str] = field(default_factory=list)
     workers: dict[int, _Worker] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
     heard: float = field(default_factory=time.monotonic)
@@ -256,9 +263,9 @@ class _Running:
 class Lab:
     """The process that has TensorFlow imported and forks the workers."""
 
-    def __init__(self, folder: Path, place: Path):
-        self.folder = folder
+    def __init__(self, place: Path):
         self.place = place  # the path of a Unix socket has to be short
+        self.withdrawn: Path | None = None
         self.door = socket.socket(socket.AF_UNIX)
         self.door.bind(f"{self.place}/door")
         self.door.listen()
@@ -266,20 +273,45 @@ class Lab:
         self.running: dict[str, _Running] = {}
         self.begun = False
 
-    def serve(self) -> None:
-        """Do all jobs, in order; as many worlds at a time as the cores bear."""
-        wanted = json.loads((self.folder / "jobs.json").read_text())
+    def serve(self, folder: Path) -> None:
+        """Do all jobs in `folder`, in order; as many worlds at a time as the cores
+        bear."""
+        wanted = json.loads((folder / "jobs.json").read_text())
         self.silence = wanted["silence"]
         for number, job in enumerate(wanted["jobs"]):
             for name in job["worlds"]:
-                before = f"{number}/{WORLDS[name].after}"
-                while self._busy(WORLDS[name].size) or before in self.running:
+                of_world = folder / str(number) / name
+                before = str(of_world.parent / WORLDS[name].after)
+                while self._busy(WORLDS[name].size) or self._changes_disks(before):
                     self._beat()
-                folder = self.folder / str(number) / name
-                folder.mkdir(parents=True)
-                self._start(f"{number}/{name}", name, folder, job)
+                of_world.mkdir(parents=True)
+                self._start(name, of_world, job)
         while self.running:
             self._beat()
+
+    def stay(self, request: Path) -> None:
+        """Do the jobs of each folder that the file `request` names, as it comes."""
+        while True:
+            self._beat()
+            if not request.exists():
+                continue
+            folder = Path(request.read_text())
+            request.unlink()
+            self.withdrawn = folder / WITHDRAWN
+            with contextlib.suppress(Withdrawn):
+                self.serve(folder)
+            for running in self.running.values():
+                self._end(running, WITHDRAWN)
+            self.running.clear()
+            self.withdrawn = None
+            (folder / SERVED).touch()
+
+    def _changes_disks(self, key: str) -> bool:
+        """May the programs of a world still write to their disks?"""
+        running = self.running.get(key)
+        if running is None:
+            return False
+        return len([*running.folder.glob(f"rank.*.{RAN}")]) < running.world.size
 
     def _busy(self, workers: int) -> bool:
         """Would more than two workers have to share a core?
@@ -297,8 +329,8 @@ class Lab:
         crowded = os.getloadavg()[0] > 3 * machine.cores()
         return bool(now) and now + workers > (1 if crowded else 2) * machine.cores()
 
-    def _start(self, key: str, name: str, folder: Path, job: dict) -> None:
-        world = WORLDS[name]
+    def _start(self, name: str, folder: Path, job: dict) -> None:
+        world, key = WORLDS[name], str(folder)
         script = job["reference"] if world.reference else job["script"]
         options = [*job["options"], *world.options]
         if world.replicas:
@@ -309,8 +341,10 @@ class Lab:
         command = launchers.mpirun_line(world.size, messenger, threads=1)
         command[1:1] = ["--oversubscribe"]
         # Of two that make Open MPI's folder in the same place at once, one may fail.
-        scratch = tempfile.mkdtemp(dir=self.place)
-        environment = dict(os.environ, COURSE_RUN=str(folder), TMPDIR=scratch)
+        scratch = {"TMPDIR": tempfile.mkdtemp(dir=self.place)}
+        if shared := os.environ.get(supervise.SHARED_MEMORY):
+            scratch[supervise.SHARED_MEMORY] = tempfile.mkdtemp(dir=shared)
+        environment = {**os.environ, "COURSE_RUN": str(folder), **scratch}
         with (folder / "mpirun.txt").open("wb") as output:
             mpirun = subprocess.Popen(
                 command,
@@ -322,10 +356,13 @@ class Lab:
         earlier = Path(job["earlier"] or folder.parent / world.after)
         cluster = tasks.free_cluster(dict(world.cluster)) if world.cluster else {}
         self.running[key] = _Running(
-            world, folder, earlier, script, options, mpirun, job["graphs"], cluster
+            *(world, folder, earlier, script, options, mpirun, job["graphs"]),
+            *(cluster, [*scratch.values()]),
         )
 
     def _beat(self) -> None:
+        if self.withdrawn and self.withdrawn.exists():
+            raise Withdrawn
         with contextlib.suppress(BlockingIOError):
             while True:
                 self._fork(self.door.accept()[0])
@@ -349,17 +386,13 @@ class Lab:
         if not self.begun:
             print(BEGINS, flush=True)
             self.begun = True
-        key = os.urandom(32)
         pid = os.fork()
         if pid == 0:
             status = 1
-            observe.keys.append(key)
-            del key
             try:
                 for other in self.running.values():
                     for sibling in other.workers.values():
                         sibling.messenger.close()
-                        sibling.key = b""
                 self.door.close()
                 messenger.close()
                 status = _work(running, request["environment"])
@@ -370,7 +403,7 @@ class Lab:
                 os._exit(status)
         messenger.setblocking(False)
         rank = course.worker_rank(request["environment"])
-        running.workers[rank] = _Worker(pid, messenger, key)
+        running.workers[rank] = _Worker(pid, messenger)
 
     def _tend(self, running: _Running) -> None:
         """Pass on how workers ended; end those whose messenger was ended."""
@@ -469,8 +502,7 @@ class Lab:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process.pid, signal.SIGUSR1)
             time.sleep(0.3)
-        # Asking mpirun nicely would take a second; the supervisor's scratch folder has
-        # its files.
+        # Asking mpirun nicely would take a second, and it would remove its files.
         running.mpirun.kill()
         running.mpirun.wait()
         for process in alive:
@@ -478,8 +510,6 @@ class Lab:
                 os.kill(process.pid, signal.SIGKILL)
             os.waitpid(process.pid, 0)
             process.messenger.close()
-        if not all(_is_sealed(running, rank) for rank in running.workers):
-            outcome = FORGED
         facts = {
             "outcome": outcome,
             "script": running.script,
@@ -492,36 +522,8 @@ class Lab:
         # Not into what somebody else may have made there, a pipe for example.
         path = running.folder / "outcome.json"
         files.write_whole(path, json.dumps(facts), mode=0o600)
-
-
-def _is_sealed(running: _Running, rank: int) -> bool:
-    """Is the report of a worker as its observer wrote it? What runs in another Python
-    has no key."""
-    world, key = running.world, running.workers[rank].key
-    if not world.observed or world.host_devices:
-        return True
-    report = running.folder / f"rank.{rank}.jsonl"
-
-    def as_sealed(path: Path, content: bytes) -> bool:
-        seal = evidence.read(path.with_name(f"{path.name}.mac"), 64)
-        mac = hmac.digest(key, hashlib.sha256(content).digest(), "sha256")
-        return mac in (seal[:32], seal[32:])
-
-    try:
-        content = b""
-        with contextlib.suppress(FileNotFoundError):
-            content = evidence.read(report, evidence.MOST_REPORT)
-        # It may end before the program begins, and with it the seals.
-        if content.count(b"\n") > 1 and not as_sealed(report, content):
-            return False
-        for path in running.folder.glob(f"rank.{rank}.*.npy"):
-            name = path.name.removeprefix(f"rank.{rank}.").encode()
-            content = evidence.read(path, evidence.MOST_ARRAY)
-            if not as_sealed(path, name + content):
-                return False
-    except (evidence.Unreadable, OSError):
-        return False
-    return True
+        for scratch in running.scratch:
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _used(running: _Running) -> dict[int, float]:
@@ -604,7 +606,7 @@ def _work(running: _Running, environment: dict[str, str]) -> int:
     else:
         observer = observe.Observer(
             *(*common, local_rank, world.gpus),
-            *(world.count_only, world.devices_only, world.opposite),
+            *(world.count_only, world.devices_only, world.opposite, world.apart),
         )
     observer.event("started", pid=os.getpid())
     graphs = None
@@ -615,7 +617,6 @@ def _work(running: _Running, environment: dict[str, str]) -> int:
         observer.event("keras 3", module=module)
 
     with observer.at_work(), first_import.watched(got_keras_3):
-        observe.hide()
         failure = worker.run_program(running.script)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -623,6 +624,7 @@ def _work(running: _Running, environment: dict[str, str]) -> int:
         failure["status"] = failure["status"] & 0xFF or 1  # as the system has it
         observer.event("failed", **failure)
         os._exit(failure["status"])
+    (running.folder / f"rank.{rank}.{RAN}").touch()
     if graphs:
         graphs.build()
     observer.wait_for_the_end()
@@ -734,20 +736,61 @@ def perform(folder: Path, jobs: list[Job], silence: float = SILENCE) -> None:
     Raises CourseError if the lab itself fails. An interrupt ends all its processes.
     """
     prepare(folder, jobs, silence)
+    with _owned(command(folder), folder, START + LIMIT * len(jobs)) as process:
+        process.wait()
+    if process.returncode:
+        raise _failure(folder, process.returncode)
+
+
+@contextlib.contextmanager
+def staying() -> Iterator[Callable]:
+    """Give what is used like `perform`, for as long as the block lasts: it has its jobs
+    done by one lab, which imports TensorFlow once.
+
+    It takes `wanted`, too: once this says no, it ends the jobs and raises Withdrawn.
+    """
+    with files.scratch() as scratch:
+        place = scratch.resolve()
+        request = place / "request"
+
+        def perform(
+            folder: Path,
+            jobs: list[Job],
+            silence: float = SILENCE,
+            wanted: Callable[[], bool] = lambda: True,
+        ) -> None:
+            prepare(folder, jobs, silence)
+            files.write_whole(request, str(folder))
+            while not (folder / SERVED).exists():
+                if process.poll() is not None:
+                    raise _failure(place, process.returncode)
+                if not wanted():
+                    (folder / WITHDRAWN).touch()
+                time.sleep(BEAT)
+            if (folder / WITHDRAWN).exists():
+                raise Withdrawn
+
+        lab = [*command(request), "--stay"]
+        with _owned(lab, place, float("inf")) as process:
+            yield perform
+
+
+@contextlib.contextmanager
+def _owned(line: list[str], folder: Path, limit: float) -> Iterator[subprocess.Popen]:
+    """A lab, whose output is in `folder/lab.txt`; it ends with the block."""
     surroundings = {**launchers.clean_environment(), **environment()}
-    limit = START + LIMIT * len(jobs)
     with (
         (folder / "lab.txt").open("wb") as output,
         supervise.owned(
-            command(folder), limit, env=surroundings, stdout=output, stderr=output
+            line, limit, env=surroundings, stdout=output, stderr=output
         ) as process,
     ):
-        process.wait()
-    if process.returncode:
-        last = (folder / "lab.txt").read_text(errors="replace")[-2000:]
-        raise course.CourseError(
-            f"the check itself failed with status {process.returncode}:\n{last}"
-        )
+        yield process
+
+
+def _failure(folder: Path, status: int) -> course.CourseError:
+    last = (folder / "lab.txt").read_text(errors="replace")[-2000:]
+    return course.CourseError(f"the check itself failed with status {status}:\n{last}")
 
 
 def _within_margins(images: np.ndarray) -> np.ndarray:
@@ -773,10 +816,9 @@ def take_images() -> None:
 
 
 def main() -> None:
-    (folder,) = sys.argv[1:]
+    path, *stays = sys.argv[1:]
     worker.quiet()
     observe.prepare()
-    data.horovod_as_it_is()  # or the program would seem to have replaced it
     take_images()
     from utils import logs  # noqa: F401
 
@@ -786,7 +828,8 @@ def main() -> None:
     gc.freeze()
     gc.set_threshold(50_000)  # they are too short to fill the memory with it
     with files.scratch() as place:
-        Lab(Path(folder).resolve(), place).serve()
+        lab = Lab(place)
+        lab.stay(Path(path)) if stays else lab.serve(Path(path).resolve())
 
 
 if __name__ == "__main__":

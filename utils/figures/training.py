@@ -13,6 +13,7 @@ from utils.figures.style import COLORS, Figure, bars, legend, subplots
 from utils.running.result import Run
 from utils.running.watch import UNSEEN
 from utils.training.data import SHIFT, Dataset, flip_and_shift
+from utils.training.devices import grow_memory
 
 
 def garments(dataset: Dataset, examples: int = 8) -> Figure:
@@ -35,6 +36,7 @@ def augmented(dataset: Dataset, versions: int = 8) -> Figure:
     """A few training images, and what flips and shifts make of them."""
     import tensorflow as tf
 
+    grow_memory()  # the program that the notebook starts next needs it, too
     originals = dataset.x_train[:3]
     random = np.random.default_rng(1)
     figure, axes = subplots(3, 1, figsize=(9, 3.6))

@@ -18,7 +18,7 @@ class Examined:
 
     verdicts: one for each part, in order; none if it did not come to that.
     status: ok, wrong, crashed, hung, refused or grader error.
-    isolation: sentences on what isolation was in force.
+    isolation: sentences on what protection was in force.
     log: what it printed, however long.
     seconds: how long it took.
     reason: for crashed, hung, refused and grader error, one sentence.
@@ -45,4 +45,5 @@ class Examined:
     def settled(self) -> bool:
         """Would another examination find the same? If not, it is not kept."""
         undecided = any(verdict.state == UNDECIDED for verdict in self.verdicts)
-        return self.status != GRADER_ERROR and not undecided
+        decided = self.status != GRADER_ERROR and not undecided
+        return decided or self.status == REFUSED

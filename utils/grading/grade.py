@@ -11,14 +11,13 @@ import contextlib
 import functools
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from filelock import FileLock
 
-from utils.base import course, files, supervise
+from utils.base import course, files, sources, supervise
 from utils.grading import gradebook, report
 from utils.grading.examine import examine
 from utils.grading.examined import STATUSES, WITHOUT_VERDICTS, Examined
@@ -33,14 +32,18 @@ MARKER = f"{CACHE}/grading"  # no .json: it is no examination
 LEARNERS = "learners.csv"
 
 
+# What runs a program and judges it, and what a program may import.
+_CHECKER = (
+    *("utils.grading.examine", "utils.checking.lab", "utils.checking.messenger"),
+    *("utils.checking.judges", "utils.base", "utils.training", "utils.running"),
+)
+
+
 def _checker_version() -> str:
-    """A hash of the files that decide how a program is judged."""
-    lock = course.PACKAGE_ROOT / "requirements.lock"
+    """A hash of all that decides how a program is judged."""
     digest = hashlib.sha256()
-    for path in [*course.modules(), lock]:
-        if path.exists():
-            name = os.path.relpath(path, course.PACKAGE)
-            _add(digest, name.encode(), path.read_bytes())
+    lock = course.PACKAGE_ROOT / "requirements.lock"
+    _add(digest, sources.digest(_CHECKER, lock).encode())
     for exercise in outline.read().exercises.values():
         # What a part is worth decides nothing.
         parts = {part: replace(of, points=0) for part, of in exercise.parts.items()}

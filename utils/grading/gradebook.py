@@ -81,7 +81,7 @@ class Grade:
         """For each step or task; None where nobody knows."""
         if self.status == GRADER_ERROR:
             return (None,) * len(self.worth)
-        if not self.verdicts:
+        if self.status == REFUSED or not self.verdicts:
             return (0,) * len(self.worth)
         by_state = {RIGHT: 1, UNDECIDED: None}
         shares = [by_state.get(verdict.state, 0) for verdict in self.verdicts]

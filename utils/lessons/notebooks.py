@@ -20,7 +20,7 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
-from utils.base import course, files, machine, profiles, supervise
+from utils.base import course, files, machine, profiles, sources, supervise
 from utils.lessons import markup, notebook_rules, outline, parts, work
 from utils.training import fetch
 
@@ -205,10 +205,25 @@ def fingerprint(notebook: Path, contents: dict[str, bytes], profile: str) -> str
             add(name, content)
     add("outline", outline.FILE.read_bytes())
     lock = course.root() / "requirements.lock"
-    for path in [*course.modules(), lock]:
+    for path in [*sources.files_of(_modules_behind(notebook, contents)), lock]:
         if path.exists():
             add(os.path.relpath(path, course.PACKAGE), path.read_bytes())
     return digest.hexdigest()
+
+
+def _modules_behind(notebook: Path, contents: dict[str, bytes]) -> set[str]:
+    """All modules of the course, but the figures that neither the notebook's code nor a
+    program names: nothing else draws them, except for the command line."""
+    cells = notebook_rules.cells_of(notebook_rules.read(notebook), "code")
+    texts = [cell.source for _, cell in cells]
+    texts += [text.decode() for name, text in contents.items() if name.endswith(".py")]
+    words = {
+        word for text in texts if "figures" in text for word in re.findall(r"\w+", text)
+    }
+    figures = {m for m in sources.modules() if m.startswith("utils.figures")}
+    named = {figure for figure in figures if figure.split(".")[-1] in words}
+    packages = {"utils", "utils.figures"}  # which stand for all of their modules
+    return (sources.modules() - figures | named) - packages
 
 
 def _data_in_use() -> list[str]:

@@ -7,7 +7,7 @@ from utils.lessons.parts import Part
 
 RIGHT, WRONG = "right", "wrong"
 NOT_CHECKED = "not checked yet"  # an earlier part is wrong
-UNDECIDED = "could not be checked"  # the checker's fault or the machine's
+UNDECIDED = "could not be checked"  # so nothing is known of it
 STATES = (RIGHT, WRONG, NOT_CHECKED, UNDECIDED)
 
 # Characters and lines that anybody shows of a verdict; programs have a say in it.

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable
 
-from utils.training import keras_2, networks
+from utils.training import devices, keras_2, networks
 
 
 def images_per_second(
@@ -14,8 +14,7 @@ def images_per_second(
     keras_2.choose()
     import tensorflow as tf
 
-    for device in tf.config.list_physical_devices("GPU"):  # or it takes all memory
-        tf.config.experimental.set_memory_growth(device, True)
+    devices.grow_memory()
     model = networks.wide_resnet(width)
     optimizer = tf.keras.optimizers.SGD(0.01)
 

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from utils.base import course, files, machine, profiles, programs, supervise
-from utils.lessons import outline
+from utils.lessons import markup, outline
+from utils.lessons.parts import title
 from utils.measure import cost_model, network_speed, records, speedrun
 from utils.measure.table import IMAGES, SECONDS, TARGET, Row, Section, keep, recorded
 from utils.running import launch, launchers
@@ -331,6 +332,9 @@ def loop(plan: Plan, tell: Callable[[str], None]) -> Section:
                 _seconds(*check, str(step + 1)) for step in range(count)
             ),
             f"course check, all {count} steps": lambda: _seconds(*check),
+            "course check --watch, save to verdict, the median step": lambda: (
+                statistics.median(_after_saves())
+            ),
         },
         plan.rounds,
         tell,
@@ -347,6 +351,45 @@ def _seconds(*words: str) -> float:
         command = [sys.executable, "-m", "utils.cli", *words]
         _start(command, folder, {}, TIME_LIMIT)
         return time.monotonic() - began
+
+
+def _after_saves() -> list[float]:
+    """How long after a save `course check --watch` says that a step is right: for each
+    step, as it is done."""
+    # Here, as it imports all judges, and most who read this module's tables need none.
+    from utils.checking import on_save
+
+    source = markup.source_of(outline.FIRST).read_text(encoding="utf-8")
+    seconds = []
+    with files.scratch() as folder:
+        program = folder / f"{outline.FIRST}.py"
+        # Not the exercise as it comes, which needn't run to be found wrong: TensorFlow
+        # is imported before the first save, as it is for a learner.
+        program.write_text(markup.render(source, 0) + "print()\n", encoding="utf-8")
+        command = [sys.executable, "-m", "utils.cli", "check", "1", "--watch"]
+        command += ["--script", str(program)]
+        environment = {**os.environ, "COLUMNS": "200"}
+        with supervise.owned(
+            command, TIME_LIMIT, env=environment, **supervise.READ_LINES
+        ) as process:
+            _wait_for(process, on_save.AGAIN)
+            for step in outline.exercise(outline.FIRST).parts:
+                began = time.monotonic()
+                program.write_text(markup.render(source, step), encoding="utf-8")
+                _wait_for(process, f"{title(step)} is right.")
+                seconds.append(time.monotonic() - began)
+    return seconds
+
+
+def _wait_for(process: subprocess.Popen, words: str) -> None:
+    """Read what a command prints, up to these words. Raises CourseError if it ends
+    without them."""
+    read = []
+    for line in process.stdout:
+        read.append(line)
+        if words in line:
+            return
+    raise course.CourseError(f"it ended without {words!r}: {''.join(read[-20:])}")
 
 
 # Where the time of a step goes: part -> the operations in it, by their first letters.

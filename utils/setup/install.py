@@ -96,17 +96,16 @@ exec {prefix}/bin/orterun -x LD_BIND_NOW=1 "$@"
 """
 
 # What every Python of the environment does when it starts: it finds Open MPI (without
-# ssh, see above), is quiet about missing GPUs, and has TensorFlow's faster
-# convolutions, which are left off on processors that don't report certain
-# instructions, as many virtual machines don't.
+# ssh, see above), hides what TensorFlow logs, of which `course doctor` tells what
+# matters, and has TensorFlow's faster convolutions, which are left off on processors
+# that don't report certain instructions, as many virtual machines don't.
 START_UP = """\
 import os, sys; os.environ["OPAL_PREFIX"] = sys.prefix; \
 any(os.path.exists(folder + "/ssh") for folder in os.get_exec_path()) or \
 os.environ.setdefault("OMPI_MCA_plm", "^rsh"); \
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1"); \
-os.path.exists("/dev/nvidiactl") or ( \
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3"), \
-__import__("course_quiet_import").install())
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3"); \
+__import__("course_quiet_import").install()
 """
 
 

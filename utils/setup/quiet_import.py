@@ -1,9 +1,8 @@
 """Lets TensorFlow's messages heed TF_CPP_MIN_LOG_LEVEL while it is imported, too.
 
-They don't of themselves (tensorflow#100442), and on a machine without GPUs, where
-nothing is wrong, each process would begin with what sounds like errors. The
-environment's start-up file asks for this where it sets that variable; the set-up puts
-this file beside it.
+They don't of themselves (tensorflow#100442), so each process would begin with what
+sounds like errors although nothing is wrong. The environment's start-up file asks for
+this where it sets that variable; the set-up puts this file beside it.
 """
 
 import os

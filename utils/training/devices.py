@@ -3,6 +3,19 @@
 from utils.base.course import CourseError, notice
 
 
+def grow_memory() -> None:
+    """Let this process take memory of GPUs as it needs it, for programs beside it.
+
+    With its first tensor, TensorFlow would take nearly all memory of each GPU that it
+    sees, and a program that is started afterwards would find none. To be called before
+    that tensor; raises TensorFlow's RuntimeError if that is too late.
+    """
+    import tensorflow as tf
+
+    for gpu in tf.config.list_physical_devices("GPU"):
+        tf.config.experimental.set_memory_growth(gpu, True)
+
+
 def replica_devices(replicas: int | None = None) -> list[str]:
     """Names of the devices for so many replicas, such as ["GPU:0", "GPU:1"].
 
@@ -24,8 +37,7 @@ def replica_devices(replicas: int | None = None) -> list[str]:
     if replicas < 1:
         raise CourseError(f"replicas is {replicas}: choose 1 or more.")
     if replicas <= len(gpus):
-        for gpu in gpus:
-            tf.config.experimental.set_memory_growth(gpu, True)
+        grow_memory()
         return [f"GPU:{n}" for n in range(replicas)]
     if gpus:
         have = "is 1 GPU" if len(gpus) == 1 else f"are {len(gpus)} GPUs"

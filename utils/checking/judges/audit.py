@@ -8,6 +8,7 @@ A worker is whoever computes gradients: a process of Horovod, or a replica of
 tf.distribute, by its pair of process and replica.
 """
 
+import itertools
 import json
 import math
 import re
@@ -29,7 +30,7 @@ ENDED, FAILED, STALLED, TIME_UP = "ended", "failed", "stalled", "time is up"
 EQUAL, APART = 1e-6, 1e-4  # relative differences of what is equal, and of what isn't
 LIKE = 0.02  # of gradients that were summed in another order, or in float16
 ALL = 0.99  # of the data
-SAME_LOSS = 0.15  # relative difference of losses that are of the same size
+FIRST = 6  # updates whose losses are compared
 MOST_REPORT = 60_000_000  # bytes
 DIGEST = 12  # characters of a sample's
 
@@ -124,6 +125,20 @@ class Worker:
         return parts
 
     @cached_property
+    def repeats(self) -> bool:
+        """Do its training samples come in one order, over and over? An epoch may begin
+        anywhere in it."""
+        if self.passes[0] == self.passes[1]:
+            return True
+        drawn = [digest for part in self.passes for digest in part]
+        least = math.ceil(0.75 * len(self.passes[0]))  # less may be alike by chance
+        lengths = range(1, len(drawn) - least + 1)
+        return any(
+            drawn[length] == drawn[0] and drawn[length:] == drawn[:-length]
+            for length in lengths
+        )
+
+    @cached_property
     def distinct(self) -> set[str]:
         """Its training samples."""
         return {d for batch in self.samples("train") for d in batch or ()}
@@ -131,10 +146,7 @@ class Worker:
 
 @dataclass
 class Watched:
-    """A run. processes: the events of each; stacks: where each was, if it was asked.
-
-    divides: does the program's text divide anything by the number of workers?
-    """
+    """A run. processes: the events of each; stacks: where each was, if it was asked."""
 
     kind: str
     workers: int
@@ -143,7 +155,6 @@ class Watched:
     seconds: float
     processes: list[list[dict]]
     stacks: list[str]
-    divides: bool = False
 
     @cached_property
     def each(self) -> list[Worker]:
@@ -165,6 +176,19 @@ class Watched:
             name = f"rank {rank}" if alone else f"replica {replica}"
             workers.append(Worker(name, events))
         return [w for w in workers if w.all("local") or w.all("applied")]
+
+    @cached_property
+    def readers(self) -> list[Worker]:
+        """Whose samples have an order: the workers; in a loop of one's own the replicas
+        together, to which the batches of one data set are dealt out."""
+        if self.kind != "tf.distribute" or any(w.epochs for w in self.each):
+            return self.each
+        batches = [
+            [e for e in w.all("samples") if e["mode"] == "train"] for w in self.each
+        ]
+        rows = itertools.zip_longest(*batches)
+        merged = [event for row in rows for event in row if event is not None]
+        return [Worker("all replicas", merged)] if merged else []
 
     @property
     def word(self) -> str:
@@ -234,22 +258,8 @@ Answer = tuple[str, str] | tuple[str, str, str | None]
 
 def together(many: Watched, one: Watched | None) -> Answer:
     """Are they one team?"""
-    if many.kind == "tf.distribute":
-        replicas = max([e["replicas"] for e in many.all("strategy")], default=1)
-        if replicas < 2:
-            return CANT, (
-                f"{many.strategy} has one replica here. To see more, give it no list "
-                "of devices, or a list of all of them."
-            )
-        return RIGHT, f"{many.strategy} trains with {replicas} replicas."
-    if many.kind == "TF_CONFIG":
-        replicas = max([e["replicas"] for e in many.all("strategy")], default=1)
-        if replicas < many.workers:
-            return WRONG, (
-                f"The strategy has only {replicas} replica(s) for {many.workers} "
-                "workers."
-            )
-        return RIGHT, f"{many.strategy} trains with {replicas} replicas."
+    if many.kind != "Horovod":
+        return _one_strategy(many)
     sizes = [end["size"] for end in many.ends()]
     if sizes and all(size is None for size in sizes):
         return WRONG, (
@@ -260,6 +270,77 @@ def together(many: Watched, one: Watched | None) -> Answer:
     if not sizes:
         return CANT, "No worker finished."
     return RIGHT, f"Horovod trains with {many.workers} workers."
+
+
+def _one_strategy(many: Watched) -> Answer:
+    """Do all replicas of a strategy of tf.distribute train?"""
+    made = many.all("strategy")
+    replicas = max([event["replicas"] for event in made], default=1)
+    where = made[-1].get("where") if made else None
+    if many.kind == "TF_CONFIG" and replicas < many.workers:
+        text = (
+            f"The strategy has only {_count(replicas, 'replica')} for {many.workers} "
+            "workers."
+        )
+        changed = _tf_config(many)
+        return (
+            WRONG,
+            f"{text} {changed[0]}" if changed else text,
+            (changed[1] if changed else where),
+        )
+    if replicas < 2:
+        there = _devices_of_its_kind(many)
+        if there > 1:
+            return (
+                WRONG,
+                f"{many.strategy} is given one of the {there} devices that the program "
+                "has listed, so one replica trains alone.",
+                where,
+            )
+        return CANT, (
+            f"{many.strategy} has one replica here. To see more, give it no list "
+            "of devices, or a list of all of them."
+        )
+    train = [e.get("replicas", replicas) for e in many.all("local")]
+    if train and max(train) < 2:
+        return (
+            WRONG,
+            f"{many.strategy} has {replicas} replicas, but the model is trained "
+            "outside of it, by one replica alone. Build and compile it within "
+            "`strategy.scope()`.",
+            many.fit_line,
+        )
+    return RIGHT, f"{many.strategy} trains with {replicas} replicas."
+
+
+def _devices_of_its_kind(many: Watched) -> int:
+    """How many devices the program has listed, of the kind that MirroredStrategy was
+    given; 0 for another strategy, or where it has listed none."""
+    made = many.all("strategy")
+    if not made or made[-1]["kind"] != "MirroredStrategy":
+        return 0
+    kind = made[-1].get("devices", [""])[0].partition(":")[0]
+    return max([e["count"].get(kind, 0) for e in many.all("devices")], default=0)
+
+
+def _tf_config(many: Watched) -> tuple[str, str | None] | None:
+    """Words for what the program did to TF_CONFIG before it made its strategy, and
+    where; None if it left it as it was."""
+    for events in many.processes:
+        made = [e["time"] for e in events if e["what"] == "strategy"]
+        changes = [
+            event
+            for event in events
+            if event["what"] == "TF_CONFIG" and event["time"] <= min([*made, math.inf])
+        ]
+        if changes and not changes[-1]["same"]:
+            what = "clears" if changes[-1]["cleared"] else "overwrites"
+            return (
+                f"The program {what} TF_CONFIG, by which the launcher tells each "
+                "worker who it is, and where all of them are.",
+                changes[-1].get("where"),
+            )
+    return None
 
 
 def start(many: Watched, one: Watched | None) -> Answer:
@@ -279,12 +360,19 @@ def start(many: Watched, one: Watched | None) -> Answer:
                 return CANT, (
                     "The weights differ, but not by more than rounding can explain."
                 )
-            return (
-                WRONG,
+            text = (
                 f"The workers train from different weights: they differ by "
-                f"{_percent(spread)} before update {first}, and are never equal.",
-                many.fit_line,
+                f"{_percent(spread)} before update {first}, and are never equal."
             )
+            empty = many.all("empty broadcast")
+            if empty:
+                return (
+                    WRONG,
+                    f"{text} A broadcast comes before the model has variables, so it "
+                    "sends nothing.",
+                    empty[0].get("where") or many.fit_line,
+                )
+            return WRONG, text, many.fit_line
         latest = max(latest, min(equal))
     if latest <= 1:
         return RIGHT, "The weights are equal before the first update."
@@ -353,7 +441,7 @@ def _gradients_of(many: Watched, one: Watched | None, group: int) -> Answer:
     size = len(many.each)
     locals_ = [worker.updates("local", group) for worker in many.each]
     applied = [worker.updates("applied", group) for worker in many.each]
-    seen = []  # of each update: the factor of what was applied
+    seen: dict[int, str] = {}  # of each update: the factor of what was applied
     reduced: list[float] = []
     where = None
     differing = alike = 0
@@ -376,7 +464,7 @@ def _gradients_of(many: Watched, one: Watched | None, group: int) -> Answer:
         reduced.append(applied[0][update][-1]["reduced"])
         factor = _factor(own, used, mean, calls, many.kind != "Horovod")
         if factor is not None:
-            seen.append(factor)
+            seen[update] = factor
         elif all(_distance(_unit(u), _unit(mean)) < LIKE for u in used):
             alike += 1
     where = where or many.fit_line
@@ -388,11 +476,13 @@ def _gradients_of(many: Watched, one: Watched | None, group: int) -> Answer:
     if not seen and alike == differing:
         return RIGHT, (
             f"The applied gradients have the direction of the mean over all {size} "
-            f"{many.word}s, but another length, as clipped gradients have."
+            f"{many.word}s, but another length, as they have when they are clipped or "
+            "the loss is scaled."
         )
     if not seen:
         return _by_weights(weights, where)
-    kinds = set(seen)
+    seen = _after_a_broadcast(seen, weights)
+    kinds = set(seen.values())
     if "own" in kinds:
         return (
             WRONG,
@@ -404,8 +494,13 @@ def _gradients_of(many: Watched, one: Watched | None, group: int) -> Answer:
         return CANT, "The gradients are not combined in the same way in all updates."
     (kind,) = kinds
     times = round(float(np.median(reduced))) if reduced else 0
+    if kind != "mean" and one is not None and _is_scaled(one, group):
+        return CANT, (
+            "The gradients are scaled on one worker as well, so how they are combined "
+            "can't be seen from their size."
+        )
     if kind == "sum":
-        return _summed(many, one, where)
+        return _summed(many, one, group, where)
     if kind == "less":
         return (
             WRONG,
@@ -423,8 +518,10 @@ def _gradients_of(many: Watched, one: Watched | None, group: int) -> Answer:
         return CANT, "The gradients are averaged in groups, or in another way."
     if times > 1:
         return WRONG, f"The gradients are averaged {times} times at each update.", where
-    # Losses of that ratio come about by chance, too.
-    if many.divides and _loss_is_divided(many, one):
+    weight = _weight_of_losses(many, one, group, alike=True)
+    divided = weight is not None and abs(weight * size - 1) < LIKE
+    # What is divided before it is summed up shows in the losses alone.
+    if divided and _ratio_of_losses(many, one, group) < size**-0.5:
         return (
             WRONG,
             f"The loss is divided by {size}, and the gradients are averaged as well, "
@@ -433,9 +530,31 @@ def _gradients_of(many: Watched, one: Watched | None, group: int) -> Answer:
         )
     return (
         RIGHT,
-        f"In the {len(seen)} updates that were looked at, the mean over all {size} "
-        f"{many.word}s is applied.",
+        f"The mean over all {size} {many.word}s is applied, as "
+        f"{_count(len(seen), 'update')} show{'s' * (len(seen) == 1)}.",
     )
+
+
+def _after_a_broadcast(seen: dict[int, str], weights: dict[int, float]):
+    """What counts of the updates: not those with the workers' own gradients of which
+    nothing is left, because the weights were made equal after them, and stay equal."""
+    last = max((update for update, kind in seen.items() if kind == "own"), default=0)
+    later = {update: kind for update, kind in seen.items() if update > last}
+    spreads = [spread for update, spread in weights.items() if update > last]
+    return later if later and max(spreads) <= EQUAL else seen
+
+
+def _is_scaled(one: Watched, group: int) -> bool:
+    """Does a worker that is alone apply something else than its own gradients?"""
+    for worker in one.each:
+        applied = worker.updates("applied", group)
+        for update, events in worker.updates("local", group).items():
+            if update in applied:
+                own = [np.sum([event["sketch"] for event in events], axis=0)]
+                used = [np.asarray(applied[update][-1]["sketch"])]
+                if _factor(own, used, own[0], len(events), False) is None:
+                    return True
+    return False
 
 
 def _factor(own, used, mean, calls: int, strategy: bool) -> str | None:
@@ -491,9 +610,12 @@ def _spread_apart(many: Watched, group: int) -> bool:
     return any(_spread([f[u][0]["sketch"] for f in found]) > 0.05 for u in common)
 
 
-def _summed(many: Watched, one: Watched | None, where: str | None) -> Answer:
+def _summed(
+    many: Watched, one: Watched | None, group: int, where: str | None
+) -> Answer:
     size = len(many.each)
-    if _loss_is_divided(many, one):
+    weight = _weight_of_losses(many, one, group)
+    if weight is not None and abs(weight * size - 1) < LIKE:
         return RIGHT, (
             f"The sum over all {size} {many.word}s is applied, and each divides its "
             f"loss by {size}."
@@ -504,9 +626,8 @@ def _summed(many: Watched, one: Watched | None, where: str | None) -> Answer:
             f"The sum over all {size} {many.word}s is applied, and Keras divides the "
             "loss."
         )
-    # A strategy's Keras may divide without a word in the program.
-    alike = many.kind == "Horovod" or _losses_are_alike(many, one)
-    if alike and not many.divides:
+    ratio = _ratio_of_losses(many, one, group)
+    if weight is not None and abs(weight - 1) < LIKE and ratio > size**-0.5:
         return (
             WRONG,
             f"The gradients are summed, not averaged: they are {size} times too large, "
@@ -519,39 +640,53 @@ def _summed(many: Watched, one: Watched | None, where: str | None) -> Answer:
     )
 
 
-def _first_losses(run: Watched) -> list[float]:
-    losses = [
-        event["loss"]
-        for worker in run.each
-        for event in worker.all("local")
-        if event["update"] == 1 and math.isfinite(event["loss"])
+def _totals(run: Watched | None, group: int) -> np.ndarray | None:
+    """In a worker's first loss, how much all that was summed up counts together, and
+    how many numbers these are; on average over the workers."""
+    found = []
+    for worker in run.each if run else ():
+        events = _flat(worker.updates("local", group))
+        found.append(np.reshape(events[0]["totals"], (-1, 2)) if events else ())
+    shapes = {np.shape(totals) for totals in found}
+    if len(shapes) != 1 or not np.size(found[0]):
+        return None
+    return np.mean(found, axis=0)
+
+
+def _weight_of_losses(
+    many: Watched, one: Watched | None, group: int, alike: bool = False
+) -> float | None:
+    """How much a batch's losses count in the loss of one of many workers, where they
+    count 1 on a worker that is alone; None if that can't be told. It hangs on neither
+    weights nor samples.
+
+    alike: only where both have as many of them.
+    """
+    ours, its = _totals(many, group), _totals(one, group)
+    if ours is None or its is None or ours.shape != its.shape or not its.all():
+        return None
+    if alike and (ours[:, 1] != its[:, 1]).any():
+        return None
+    weights = ours[:, 0] / its[:, 0]
+    return float(weights[0]) if np.ptp(weights) < LIKE * abs(weights[0]) else None
+
+
+def _ratio_of_losses(many: Watched, one: Watched | None, group: int) -> float:
+    """A worker's losses over those of one that is alone; NaN if they say nothing."""
+    means = [
+        np.mean(
+            [
+                event["loss"]
+                for worker in run.each
+                for event in _flat(worker.updates("local", group))
+                if event["update"] <= FIRST
+            ]
+            or [math.nan]
+        )
+        for run in (many, one)
+        if run
     ]
-    return losses
-
-
-def _loss_ratio(many: Watched, one: Watched | None) -> float | None:
-    """A worker's first loss over that of one that is alone; None if it says nothing:
-    losses scatter, or batches have another size."""
-    if one is None:
-        return None
-    ours, its = _first_losses(many), _first_losses(one)
-    if not ours or not its or np.mean(its) == 0:
-        return None
-    if np.std(ours) > SAME_LOSS * abs(np.mean(ours)):
-        return None
-    return float(np.mean(ours) / np.mean(its))
-
-
-def _loss_is_divided(many: Watched, one: Watched | None) -> bool:
-    ratio = _loss_ratio(many, one)
-    if ratio is None or (many.kind == "Horovod" and _batch(many) != _batch(one)):
-        return False
-    return abs(ratio * len(many.each) - 1) < SAME_LOSS
-
-
-def _losses_are_alike(many: Watched, one: Watched | None) -> bool:
-    ratio = _loss_ratio(many, one)
-    return ratio is not None and abs(ratio - 1) < SAME_LOSS
+    return float(means[0] / means[1]) if len(means) == 2 and means[1] else math.nan
 
 
 def _batch(run: Watched | None) -> int | None:
@@ -596,7 +731,7 @@ def different(many: Watched, one: Watched | None) -> Answer:
     first = workers[0].distinct
     common = first.intersection(*(w.distinct for w in workers[1:]))
     if not common:
-        return RIGHT, f"No sample is trained on by two {many.word}s."
+        return _different_labels(many)
     if same:
         return CANT, f"{same} of {len(pairs)} batches are the same on all {many.word}s."
     if not shared[0]:
@@ -615,6 +750,39 @@ def different(many: Watched, one: Watched | None) -> Answer:
     )
 
 
+def _different_labels(many: Watched) -> Answer:
+    """Are samples of which no worker has another's the same but for augmentation?"""
+    labels = [
+        [_split(event["digests"]) for event in worker.all("labels")]
+        for worker in many.each
+    ]
+    pairs = list(zip(*labels, strict=False))
+    same = sum(all(batch == row[0] for batch in row) for row in pairs)
+    if pairs and same >= 0.9 * len(pairs) and not _have_a_period(labels[0]):
+        return (
+            WRONG,
+            f"All {many.word}s train on the same labels in {same} of {len(pairs)} "
+            "batches, so their samples are the same, but for what is random in them.",
+            many.fit_line,
+        )
+    if _never_twice(many) and (not pairs or same > 0.1 * len(pairs)):
+        return CANT, (
+            f"No sample is trained on by two {many.word}s, but none comes twice on one "
+            f"{many.word} either."
+        )
+    return RIGHT, f"No sample is trained on by two {many.word}s."
+
+
+def _have_a_period(batches: list[list[str]]) -> bool:
+    """Are labels so few or so regular that those of other samples may be the same?"""
+    flat = [label for batch in batches for label in batch]
+    if len(flat) < 32:
+        return True
+    if len({tuple(batch) for batch in batches}) < 0.9 * len(batches):
+        return True
+    return any(flat[n:] == flat[:-n] for n in range(1, len(flat) // 2 + 1))
+
+
 def everything(many: Watched, one: Watched | None) -> Answer:
     """Is all of the data seen?"""
     if one is None:
@@ -627,11 +795,17 @@ def everything(many: Watched, one: Watched | None) -> Answer:
         return CANT, "The samples that go into the model were not seen."
     if _too_many(many) or _too_many(one):
         return CANT, "There are too many samples to tell them apart."
-    if not union & alone or _never_twice(one):
+    if _never_twice(one):
         return CANT, (
             "No sample comes twice, because samples are augmented or drawn anew."
         )
     part = len(union & alone) / len(alone)
+    if len(union - alone) > many.workers * (_batch(many) or 0):
+        return CANT, (
+            f"The workers train on {len(union & alone)} of the {len(alone)} samples "
+            f"that one worker trains on, and on {len(union - alone)} others: each has "
+            "data of its own, or an epoch is less than one pass."
+        )
     if part >= ALL:
         return RIGHT, (
             f"The workers train on all {len(alone)} samples that one worker trains on."
@@ -643,7 +817,7 @@ def everything(many: Watched, one: Watched | None) -> Answer:
     drawn = sum(w.draws("train") for w in many.each)
     slack = many.workers * (_batch(many) or 0)
     if len(alone) - len(union & alone) < slack and part > 0.8:
-        return RIGHT, f"{text}: all but those that don't fill a batch."
+        return RIGHT, f"{text}: fewer are left out than fit in a batch of each."
     sets = [w.distinct for w in many.each]
     if all(s == sets[0] for s in sets) and drawn >= len(alone) * 0.9:
         return WRONG, f"{text}, and no worker sees the others.", many.fit_line
@@ -651,13 +825,21 @@ def everything(many: Watched, one: Watched | None) -> Answer:
     counts = {len(p) for p in passes}
     if len(counts) == 1 and min(counts) > 1:
         by_epoch = [set().union(*(p[k] for p in passes)) for k in range(counts.pop())]
-        if all(seen == by_epoch[0] for seen in by_epoch):
-            return (
-                WRONG,
-                f"{text}, the same ones in every epoch, and no worker sees the others.",
-                many.fit_line,
+        # Samples that are drawn anew would bring many of those left out before.
+        found = len(set().union(*by_epoch) - by_epoch[0])
+        later = drawn * (1 - 1 / len(by_epoch))
+        expected = later * len(alone - union) / len(alone)
+        same = all(seen == by_epoch[0] for seen in by_epoch)
+        if same or (found <= slack and expected > 4 * slack):
+            text = (
+                f"{text}, the same ones in every epoch, and no worker sees the others"
             )
-    return CANT, f"{text}. They are drawn at random, so more epochs may show the rest."
+            if set.intersection(*sets):
+                text += (
+                    ": each shuffles in an order of its own before it takes its part"
+                )
+            return WRONG, f"{text}.", many.fit_line
+    return CANT, f"{text}. More epochs may show the rest."
 
 
 def _too_many(run: Watched) -> bool:
@@ -676,7 +858,7 @@ def _never_twice(run: Watched) -> bool:
 
 def order(many: Watched, one: Watched | None) -> Answer:
     """Is the order of the samples another in each epoch?"""
-    for worker in many.each:
+    for worker in many.readers:
         if len(worker.passes) < 2 or len(worker.passes[0]) < 2:
             return CANT, "No two epochs were seen."
     if any(_never_twice(run) for run in (many, one) if run):
@@ -686,14 +868,14 @@ def order(many: Watched, one: Watched | None) -> Answer:
         )
     if any(_too_many(run) for run in (many, one) if run):
         return CANT, "There are too many samples to tell them apart."
-    fixed = [w.name for w in many.each if w.passes[0] == w.passes[1]]
+    fixed = [w.name for w in many.readers if w.repeats]
     if not fixed:
         return RIGHT, "The order is different in each epoch."
     text = f"The order is the same in each epoch on {_listed(fixed)}"
     if one is None:
         return CANT, f"{text}. {_ALONE}"
-    alone = one.each[0].passes if one.each else []
-    if len(alone) < 2 or alone[0] == alone[1]:
+    alone = one.readers[0] if one.readers else None
+    if alone is None or len(alone.passes) < 2 or alone.repeats:
         return CANT, f"{text}, as it is on one worker: the program does not shuffle."
     return WRONG, f"{text}, but it changes on one worker.", many.fit_line
 
@@ -726,10 +908,17 @@ def one_pass(many: Watched, one: Watched | None) -> Answer:
     )
     if ours != its:
         return CANT, f"{text}, but there are {ours} epochs, not {its}."
+    if not _is_a_pass(alone / its, many, one) and different(many, one)[0] != WRONG:
+        return CANT, (
+            f"{text}, but an epoch of one worker is no pass over all of the samples "
+            "that were seen."
+        )
+    if ratio > 0.75 * size and _grown(many, one):
+        return WRONG, f"{text}: {_grown(many, one)}", many.fit_line
     if ratio > 0.75 * size:
         return (
             WRONG,
-            f"{text}: each {many.word} does all of the work, and nothing is shared.",
+            f"{text}: each {many.word} does as much as one that is alone.",
             many.fit_line,
         )
     if ratio < 1.25 / size:
@@ -739,6 +928,33 @@ def one_pass(many: Watched, one: Watched | None) -> Answer:
             many.fit_line,
         )
     return CANT, f"{text}."
+
+
+def _grown(many: Watched, one: Watched) -> str:
+    """Words for batches that are larger on each worker than on one that is alone."""
+    ours, its = _batch(many) or 0, _batch(one) or 0
+    if many.kind != "Horovod" or ours < 1.5 * its:
+        return ""
+    text = f"there are {ours} samples in each worker's batch, and {its} in one worker's"
+    if any(event.get("by_steps") for event in many.all("fit")):
+        text += ", because without a batch_size `fit` divides them by steps_per_epoch"
+    return f"{text}."
+
+
+def _is_a_pass(drawn: float, many: Watched, one: Watched) -> bool:
+    """Does one worker go once over all samples that were seen in both runs, in so many
+    draws; or, in a loop of its own, whose epochs are not seen, several times?"""
+    if _too_many(many) or _too_many(one):
+        return False
+    batch = _batch(one) or 0
+    samples = len(set().union(*(w.distinct for run in (many, one) for w in run.each)))
+    if samples <= batch:  # one batch, over and over
+        return False
+    passes = 1 if one.each[0].epochs else max(1, math.ceil(drawn / samples))
+    if passes > 1:  # what fills no batch may be missing from each
+        left = passes * samples - drawn
+        return left == 0 or left < passes * batch <= samples / 4
+    return abs(drawn - samples) <= max(batch, samples / 10)
 
 
 def validation(many: Watched, one: Watched | None) -> Answer:
@@ -773,6 +989,9 @@ def validation(many: Watched, one: Watched | None) -> Answer:
     if part >= ALL:
         return RIGHT, f"{text}, which are all that one worker has."
     text = f"{text}, of {len(alone)} that one worker has"
+    batches = [e["count"] for e in many.all("samples") if e["mode"] == "validate"]
+    if part > 0.8 and len(alone - union) < len(who) * max(batches, default=0):
+        return RIGHT, f"{text}: fewer are left out than fit in a batch of each."
     # Dealt out to all, and only one looks at its part.
     shared = len(who) == 1 and part <= 1.25 / len(many.each)
     same = len(who) == len(many.each) and all(s == sets[0] for s in sets)
@@ -815,7 +1034,7 @@ def metrics(many: Watched, one: Watched | None) -> Answer:
             values = [r["read"].get(metric) for r in readers]
             if None in values or not _differ(values):
                 continue
-            if readers[0]["decides"]:
+            if readers[0]["decides"] and not readers[0].get("chooses"):
                 shown = " and ".join(f"{value:.4g}" for value in values[:4])
                 return (
                     WRONG,
@@ -823,32 +1042,90 @@ def metrics(many: Watched, one: Watched | None) -> Answer:
                     f"{shown} in epoch {epoch + 1}.",
                     readers[0]["made"] or many.fit_line,
                 )
-            if name != "History":
+            if not readers[0].get("only_tells", name == "History"):
                 apart.append(f"{name} ({metric})")
+    chosen = _chosen_by_a_part(many)
+    if chosen:
+        return chosen
     if apart:
         names = _listed(sorted(set(apart))[:3])
         return CANT, (
             f"The metrics differ for {names}, but whether a decision depends on them "
             "can't be seen."
         )
-    deciding = sorted({key[1] for key, r in table.items() if r[0]["decides"]})
+    deciding = sorted(
+        {
+            key[1]
+            for key, readers in table.items()
+            if readers[0]["decides"] and not readers[0].get("chooses")
+        }
+    )
     if deciding:
         reads = f"read{'s' * (len(deciding) == 1)}"
         return RIGHT, f"{_listed(deciding)} {reads} the same metrics on all ranks."
     return RIGHT, "No callback decides by a metric."
 
 
+def _chosen_by_a_part(many: Watched) -> Answer | None:
+    """Is it one worker's own part of the data by which weights are kept as the best?"""
+    looked_at = [set().union(*filter(None, w.samples("validate"))) for w in many.each]
+    union = set().union(*looked_at)
+    if len(looked_at) != len(many.processes):
+        return None
+    undecided = None
+    for rank, events in enumerate(many.processes):
+        others = [e for n, e in enumerate(many.processes) if n != rank]
+        chooses = [e for e in events if e["what"] == "metrics" and e.get("chooses")]
+        for reader, metric in ((e, name) for e in chooses for name in e["read"]):
+            value = reader["read"][metric]
+            theirs = [_metric_of(o, reader["epoch"], metric) for o in others]
+            if None in theirs or not _differ([value, *theirs]):
+                continue
+            shown = " and ".join(f"{number:.4g}" for number in theirs[:3])
+            text = (
+                f"{reader['callback']} on rank {rank} keeps the best weights by "
+                f"{metric} = {value:.4g}, where the others have {shown}"
+            )
+            if metric.startswith("val_") and len(looked_at[rank]) < ALL * len(union):
+                return (
+                    WRONG,
+                    f"{text}: it is of its own part of the validation data.",
+                    reader["made"] or many.fit_line,
+                )
+            undecided = CANT, f"{text}. Is it averaged before?"
+    return undecided
+
+
+def _metric_of(events: list[dict], epoch: int, metric: str) -> float | None:
+    """What a process has for a metric when its callbacks have done."""
+    for event in events:
+        if event["what"] == "epoch metrics" and event["epoch"] == epoch:
+            return event["metrics"].get(metric)
+    return None
+
+
 def rate(many: Watched, one: Watched | None) -> Answer:
     """Does the learning rate account for the number of workers?"""
-    rates = [[e["rate"] for e in w.all("applied")] for w in many.each]
-    rates = [[r for r in row if math.isfinite(r)] for row in rates]
+    # The replicas of a process share an optimizer, and read its schedule before or
+    # after another one has made it count.
+    processes = {w.name: w for w in many.each}.values()
+    if many.kind == "tf.distribute":
+        processes = many.each[:1]
+    rates = [
+        {
+            (e["group"], e["update"]): e["rate"]
+            for e in worker.all("applied")
+            if math.isfinite(e["rate"])
+        }
+        for worker in processes
+    ]
     if not rates or not all(rates):
         return CANT, "No optimizer's learning rate was seen."
-    length = min(map(len, rates))
     ends = [e["rate"] for e in many.ends() if e.get("rate")]
     ends = [[r for r in row if r is not None] for row in ends]
     last = [row[-1] for row in ends if row]
-    for values in [*zip(*(row[:length] for row in rates), strict=True), last]:
+    common = sorted(set.intersection(*map(set, rates)))
+    for values in [*([row[key] for row in rates] for key in common), last]:
         if len(values) > 1 and _differ(values):
             shown = " and ".join(f"{value:.4g}" for value in values[:4])
             return (
@@ -856,7 +1133,7 @@ def rate(many: Watched, one: Watched | None) -> Answer:
                 f"The learning rate is not the same on all {many.word}s: {shown}.",
                 many.fit_line,
             )
-    ours = max([*rates[0], *last[:1]])
+    ours = max([*rates[0].values(), *last[:1]])
     if one is None:
         return CANT, f"The learning rate is {ours:.4g} at most. {_ALONE}"
     alone = [e["rate"] for w in one.each for e in w.all("applied")]
@@ -869,10 +1146,32 @@ def rate(many: Watched, one: Watched | None) -> Answer:
     )
     if ratio > 1.05:
         return RIGHT, f"{text}: {ratio:.3g} times as much."
+    if _begins_scaled(many, one):
+        return (
+            WRONG,
+            f"{text}, although the optimizer is made with a larger one. Something sets "
+            "it back, such as a warm-up whose initial_lr is not multiplied.",
+            many.fit_line,
+        )
+    ours_at_once, its = (_batch(many) or 0) * len(many.each), _batch(one)
+    if ratio > 0.95 and many.kind == "Horovod" and its and ours_at_once == its:
+        return RIGHT, (
+            f"{text}: the batches of all workers together are as large as one "
+            f"worker's, {_count(its, 'sample')}."
+        )
     return CANT, (
         f"{text}. Whether the larger global batch needs a larger rate, only the "
         "accuracy tells."
     )
+
+
+def _begins_scaled(many: Watched, one: Watched) -> bool:
+    """Is the rate larger than on one worker when `fit` is called?"""
+    ours, its = (
+        [event["rate"] for event in run.all("fit")[:1] if event.get("rate")]
+        for run in (many, one)
+    )
+    return bool(ours and its) and ours[0] > 1.05 * its[0]
 
 
 def written(many: Watched, one: Watched | None) -> Answer:
@@ -895,6 +1194,13 @@ def written(many: Watched, one: Watched | None) -> Answer:
                 f"{Path(path).name}.",
                 event["by"],
             )
+        if len(ranks) > 1 and event["how"] == "board":
+            return (
+                WRONG,
+                f"Ranks {_listed(map(str, sorted(ranks)))} all write TensorBoard's logs"
+                f" into the folder {_folder(path)}, which it takes for one run.",
+                event["by"],
+            )
     for path, ranks in sorted(writers.items()):
         if len(ranks) > 1:
             return CANT, (
@@ -905,6 +1211,11 @@ def written(many: Watched, one: Watched | None) -> Answer:
         f"{len(writers)} file{'s were' if len(writers) > 1 else ' was'} written by "
         f"rank {_listed(map(str, who))}, and none by two ranks."
     )
+
+
+def _folder(path: str) -> str:
+    """The last two names of it."""
+    return "/".join(Path(path).parts[-2:])
 
 
 def devices(many: Watched, one: Watched | None) -> Answer:
@@ -942,20 +1253,23 @@ def waiting(many: Watched, one: Watched | None) -> Answer:
         where = next((place for place in places if place), None)
         warning = re.search(r"(?s)Stalled ranks:(.*?)(\n\n|\Z)", many.output)
         said = f" Horovod says: stalled ranks: {_short(warning[1])}" if warning else ""
-        return WRONG, f"The workers wait forever: {'; '.join(states)}.{said}", where
+        text = f"The workers wait forever: {'; '.join(states)}.{said}"
+        return WRONG, f"{text}{_unequal_steps(many)}", where
     failure = many.failure
     if failure and _alone(failure):
         return (
             WRONG,
-            "A worker waited for another worker that had ended. All have to make the "
-            "same calls, equally often.",
+            "A worker waited for another worker that had ended."
+            f"{_unequal_steps(many)} All have to make the same calls, equally often.",
             failure.get("where"),
         )
+    if _fails_likewise(many, one):
+        said = _words(failure["error"]) if failure else many.output[-300:]
+        return CANT, f"The program fails, on one worker as well: {_short(said)}"
     if failure:
         return (
             WRONG,
-            f"The program fails on {many.workers} {many.word}s: "
-            f"{_short(failure['error'])}",
+            f"The program fails on {many.workers} {many.word}s: {why(many)}",
             failure.get("where"),
         )
     if many.outcome == FAILED:
@@ -963,6 +1277,75 @@ def waiting(many: Watched, one: Watched | None) -> Answer:
     if many.outcome == TIME_UP:
         return CANT, "The time limit ended the program first."
     return RIGHT, "All workers finished."
+
+
+def _unequal_steps(many: Watched) -> str:
+    """Words for how many steps each process trained, where one ended after fewer."""
+    made: dict[int, int] = {}
+    for rank, events in enumerate(many.processes):
+        worker = Worker("", events)
+        updates = [e["update"] for e in events if e["what"] in ("local", "applied")]
+        made[rank] = len(worker.samples("train")) or max(updates, default=0)
+    ended = [
+        rank
+        for rank, events in enumerate(many.processes)
+        if any(event["what"] == "end" for event in events)
+    ]
+    if not any(0 < made[rank] < max(made.values()) for rank in ended):
+        return ""
+    first, *others = (f"rank {rank} made {count}" for rank, count in made.items())
+    return f" Training steps: {', '.join([first, *others])}."
+
+
+def why(many: Watched) -> str:
+    """The first error in words, and its cause, if that is a known one."""
+    text = _short(_words(many.failure["error"]))
+    changed = _tf_config(many)
+    if changed:
+        at = f" ({changed[1]})" if changed[1] else ""
+        return f"{text} {changed[0]}{at}"
+    keras_3 = any(event.get("keras") == 3 for event in many.all("fit"))
+    if many.kind == "TF_CONFIG" and keras_3:
+        return (
+            f"{_short(text, 150)} In Keras 3, `fit` fails with {many.strategy}. Choose "
+            "Keras 2: set TF_USE_LEGACY_KERAS=1 before TensorFlow is imported."
+        )
+    return text
+
+
+def _words(error: str) -> str:
+    """An error without the frames in which TensorFlow shows where a graph was built."""
+    kept: list[str] = []
+    depth: int | None = None  # of the frame whose code may follow
+    for line in error.splitlines():
+        indent = len(line) - len(line.lstrip())
+        if re.match(r'\s*File "[^"]*", line \d+, in ', line):
+            depth = indent
+        elif depth is not None and indent > depth:
+            continue
+        elif line.strip():
+            depth = None
+            kept.append(line)
+    return re.sub(_OF_GRAPHS, "", "\n".join(kept))
+
+
+_OF_GRAPHS = (
+    r"Detected at node .*?\(most recent call last\):|<stack traces unavailable>"
+    r"|\[\[\{\{node .*?\}\}\]\]|\[Op:\w+\]|in user code:"
+)
+
+
+def _fails_likewise(many: Watched, one: Watched | None) -> bool:
+    """Does it fail for a reason that it has on one worker, too?"""
+    if one is None or not many.outcome == one.outcome == FAILED:
+        return False
+    kinds = [
+        (run.failure["error"].split(":")[0], run.failure["where"])
+        if run.failure
+        else None
+        for run in (many, one)
+    ]
+    return kinds[0] == kinds[1]
 
 
 def _last_place(many: Watched, rank: int) -> str | None:
@@ -1035,6 +1418,14 @@ def randomness(many: Watched, one: Watched | None) -> Answer:
             f"TensorFlow's seed is {seeds[0]} on all workers, so dropout and "
             "augmentation draw the same numbers. This does no harm if the data differ."
         )
+    for key, name in (("numpy", "NumPy"), ("python", "Python")):
+        states = {e.get(key) for e in ends}
+        if len(states) == 1 and states != {None}:
+            return CANT, (
+                f"{name}'s generator was seeded, and is in the same state on all "
+                "workers, so what is drawn from it is the same. This does no harm if "
+                "the data differ."
+            )
     return RIGHT, "The workers don't have the same seed."
 
 
@@ -1138,7 +1529,11 @@ def _differ(values) -> bool:
 
 
 def _percent(part: float) -> str:
-    return f"{100 * part:.2g} %"
+    return f"{100 * part:.2g} %" if part < 0.995 else f"{100 * part:.0f} %"
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'s' * (number != 1)}"
 
 
 def _epochs(run: Watched) -> str:

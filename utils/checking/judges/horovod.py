@@ -4,6 +4,7 @@ import functools
 import itertools
 import re
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -277,11 +278,12 @@ def speaks_with_one_voice(worlds: dict[str, Observed]) -> None:
     if not rank_0:
         raise Problem("silent", "No worker showed progress, not even rank 0.", line)
     if others:
-        words = (
-            f'printed "{short(scores[others[0]][0], 60)}"'
-            if scores[others[0]]
-            else f"called fit with verbose={fits[others[0]][0]['verbose']!r}"
-        )
+        score = next(iter(scores[others[0]]), None)
+        if score is None:
+            words = f"called fit with verbose={fits[others[0]][0]['verbose']!r}"
+        else:
+            words = f'printed "{short(score, 60)}"'
+            line = _line_that_printed(world.ranks[others[0]], score, line)
         raise Problem("others-speak", f"Rank {others[0]} {words}.", line)
     _raise_written_twice(world)
     _raise_waits_alone(world)
@@ -363,6 +365,16 @@ def _printed(rank: Rank) -> Iterable[tuple[str, str, str]]:
         parts = [text.encode()[slice(*ends)] for ends in ((0, places[0]), places)]
         parts.append(text.encode()[places[1] :])
         yield tuple(part.decode(errors="replace") for part in parts)
+
+
+def _line_that_printed(rank: Rank, words: str, fit: int | None) -> int | None:
+    """The line that calls fit, where it printed this; after it, an evaluation's line
+    if there was one, else None."""
+    while_training = [t for _, training, _ in _printed(rank) for t in _lines(training)]
+    if words in while_training:
+        return fit
+    evaluated = [event["line"] for event in rank.all("evaluated") if not event["fit"]]
+    return evaluated[-1] if evaluated else None
 
 
 def _progress(rank: Rank) -> list[str]:
@@ -589,7 +601,7 @@ def broadcasts(worlds: dict[str, Observed]) -> None:
     start, updated = world.arrays("start"), world.arrays("updated")
     second, state = world.arrays("second"), [r.array("state") for r in world.ranks]
     sent = [e for e in world.ranks[0].all("enter") if e["op"] == "broadcast"]
-    line = sent[0]["line"] if sent else None
+    line = _line_of_most(sent)
     started_alike = np.array_equal(start[0], start[1])
     if started_alike:
         _from_rank_0(world, start[0], world.arrays("made"), "started")
@@ -627,6 +639,14 @@ def broadcasts(worlds: dict[str, Observed]) -> None:
                 f"those of rank 0 and rank 1 differed by {apart:.1%}.",
                 line,
             )
+
+
+def _line_of_most(sent: list[dict]) -> int | None:
+    """The line whose broadcasts carried most numbers: the weights, not a counter."""
+    numbers: Counter = Counter()
+    for event in sent:
+        numbers[event["line"]] += event["elements"]
+    return numbers.most_common(1)[0][0] if numbers else None
 
 
 def _from_rank_0(

@@ -250,6 +250,7 @@ def verdict(
         for world in worlds.values():
             _raise_tampering(world)
             _raise_keras_3(world)
+            _raise_other_options(world)
         try:
             judge(worlds)
         except Missing:
@@ -264,7 +265,7 @@ def verdict(
         return Verdict(part, name, p.state, expected, p.seen, p.line, p.evidence)
     except Unreadable as error:
         seen = f"What the program reported can't be read: {error}."
-        return Verdict(part, finding(part, TAMPERED), WRONG, expected, seen)
+        return Verdict(part, finding(part, TAMPERED), UNDECIDED, expected, seen)
     return Verdict(part, finding(part, "right"), RIGHT, expected, expected)
 
 
@@ -280,16 +281,11 @@ def _raise_tampering(world: Observed) -> None:
         for event in rank.all("tampered"):
             raise Problem(
                 TAMPERED,
-                f"Rank {rank.number} {event['how']}, so what the check sees may be "
-                "wrong. Programs may use and subclass libraries, but not change or "
-                "trace them.",
+                f"Rank {rank.number} replaced {event['replaced']}, so what the check "
+                "sees may be wrong. Programs may use and subclass libraries, but not "
+                "replace their functions.",
+                state=UNDECIDED,
             )
-    if world.outcome == lab.FORGED:
-        raise Problem(
-            TAMPERED,
-            "The report is not what the check has written: the program, or another "
-            "program that it started, has changed it.",
-        )
 
 
 def _raise_keras_3(world: Observed) -> None:
@@ -309,6 +305,28 @@ def _raise_keras_3(world: Observed) -> None:
                     "horovod.tensorflow.keras."
                 )
             raise Problem("keras-3", seen, line)
+
+
+def _raise_other_options(world: Observed) -> None:
+    """Raise the Problem of a program that refuses the options a check gives it: what
+    it would do with options of its own, nobody has seen."""
+    for rank in world.ranks:
+        for failure in rank.all("failed"):
+            refused = _REFUSED_OPTIONS.search(rank.text("err"))
+            if refused and failure["status"]:
+                raise Problem(
+                    "options",
+                    "The program does not take the options that a check runs it with: "
+                    f"{short(refused[1])}",
+                    state=UNDECIDED,
+                )
+
+
+# As argparse says it, click and typer, and absl.
+_REFUSED_OPTIONS = re.compile(
+    r"(error: (?:unrecognized arguments|argument |the following arguments are required)"
+    r".*|Error: No such option.*|Unknown command line flag.*)"
+)
 
 
 # ------------------------------------------------------------ small things

@@ -33,8 +33,11 @@ CLOSELY = 6  # updates that are looked at one by one; later ones are powers of t
 MOST_SAMPLES = 500_000  # training samples of a process that are told apart
 MOST_BYTES = 30_000_000  # of a report
 MOST_FILES = 200
+MOST_OF_ERROR = 20_000  # characters: TensorFlow's words come after all its frames
 LARGE_ROW = 65_536  # bytes of a sample, of which no more than some are looked at
+MOST_TOTALS = 20  # of the last sums and means before a gradient
 
+HOROVOD_MODULES = ("horovod.tensorflow", "horovod.tensorflow.keras", "horovod.keras")
 BELOW = ("site-packages", "dist-packages", f"{os.sep}lib{os.sep}python", "<frozen")
 
 
@@ -60,7 +63,10 @@ class Reporter:
         facts = {"what": what, "time": time.monotonic(), **facts}
         line = (json.dumps(facts, default=_plain) + "\n").encode()
         with self._lock:
-            if what in ("samples", "file", "metrics") and self._written > MOST_BYTES:
+            if (
+                what in ("samples", "labels", "file", "metrics")
+                and self._written > MOST_BYTES
+            ):
                 return
             self._written += len(line)
             os.write(self._file, line)
@@ -76,14 +82,32 @@ class Reporter:
 
     def where(self) -> str | None:
         """The innermost line of the program that is being executed, as FILE:LINE; of a
-        replica, whose thread has none, the line that started it."""
-        frame = sys._getframe(1)
-        while frame is not None:
-            name = frame.f_code.co_filename
+        replica, whose thread may have none, the line that started it."""
+        for name, line in _stack():
             if name.startswith(self.home) and not any(part in name for part in BELOW):
-                return f"{os.path.relpath(name, self.home)}:{frame.f_lineno}"
-            frame = frame.f_back
+                return f"{os.path.relpath(name, self.home)}:{line}"
         return self.running
+
+
+def _stack():
+    """The files and lines that are being executed, the innermost first."""
+    module = sys.modules.get("tensorflow.python.util.tf_stack")
+    if hasattr(module, "extract_stack"):
+        # It knows which line of the program AutoGraph's translation stands for.
+        for frame in reversed(list(module.extract_stack())):
+            yield frame.filename, frame.lineno
+        return
+    frame = sys._getframe(1)
+    while frame is not None:
+        yield frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back
+
+
+def _as_json(text: str):
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def _plain(value):
@@ -105,6 +129,7 @@ class Auditor(Reporter):
         self._activity: list[str] = []
         self._inside = threading.local()
         self._models: list = []
+        self._losses: list = []
         self._reduced = 0  # numbers given to all-reduce since the last local gradient
         self._files: set[tuple] = set()
         self._collectives = 0  # how many were called from Python, or built into a graph
@@ -116,6 +141,7 @@ class Auditor(Reporter):
         self._pinned = False
         self._strategies: list = []
         self._asked_size: int | None = None
+        self._tf_config = os.environ.get("TF_CONFIG", "")
 
     # ------------------------------------------------------------ arrays in few numbers
 
@@ -176,8 +202,24 @@ class Auditor(Reporter):
             number = self._calls[key] = self._calls.get(key, 0) + 1
         return number <= CLOSELY or number & (number - 1) == 0
 
-    def local(self, target, sources, gradients) -> None:
-        """A tape has computed gradients."""
+    def totals(self, sources) -> list:
+        """What sums and means were made of since the last gradient. Not penalties on
+        weights, which have the shape of one; nor what another graph has, in which no
+        gradient can be asked for."""
+        import tensorflow as tf
+
+        found, self._inside.totals = getattr(self._inside, "totals", []), []
+        shapes = [getattr(v, "shape", None) for v in tf.nest.flatten(sources)]
+        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        return [
+            tensor
+            for tensor in found
+            if tensor.shape not in shapes and getattr(tensor, "graph", None) is graph
+        ]
+
+    def local(self, target, sources, gradients, totals=()) -> None:
+        """A tape has computed gradients. totals: what was summed up for the loss, with
+        the loss's gradient for each, or None."""
         import tensorflow as tf
 
         flat, grads = tf.nest.flatten(sources), tf.nest.flatten(gradients)
@@ -192,9 +234,21 @@ class Auditor(Reporter):
             return
         losses = [t for t in tf.nest.flatten(target) if t is not None]
         loss = tf.add_n([tf.reduce_sum(tf.cast(t, tf.float32)) for t in losses])
+        # How much all of a batch's losses count together: 1 in a mean, and less by a
+        # factor of the number of workers in a mean that is divided by it.
+        counts = [
+            (
+                tf.reduce_sum(tf.cast(_dense(g), tf.float32)),
+                tf.cast(tf.size(t), tf.float32),
+            )
+            for t, g in totals
+            if g is not None
+        ]
+        counts = tf.reshape(tf.convert_to_tensor(counts, tf.float32), (-1, 2))
         where = self.where()
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
 
-        def record(replica, loss, *arrays):
+        def record(replica, loss, counts, *arrays):
             half = len(arrays) // 2
             self.event(
                 "local",
@@ -202,6 +256,8 @@ class Auditor(Reporter):
                 replica=int(replica),
                 update=self._updates.get((group, int(replica)), 0) + 1,
                 loss=float(loss),
+                replicas=replicas,
+                totals=counts.tolist(),
                 sketch=self.sketch(arrays[:half]),
                 weights=self.sketch(arrays[half:]),
                 where=where,
@@ -210,7 +266,7 @@ class Auditor(Reporter):
         self._emit(
             group,
             record,
-            [loss],
+            [loss, counts],
             lambda: [_dense(g) for g, _ in pairs] + [_value(v) for _, v in pairs],
         )
 
@@ -361,6 +417,33 @@ class Auditor(Reporter):
         else:
             tf.numpy_function(look, [replica, *dense], [])
 
+    def labels(self, original):
+        """Of a loss of Keras': augmented images may be the same, and not look so."""
+        import tensorflow as tf
+        from tensorflow.python.eager import record
+
+        def observed(loss, y_true, *args, **kwargs):
+            if record.could_possibly_record() and _is_real(y_true):
+                if not any(known is loss for known in self._losses):
+                    self._losses.append(loss)
+                if self._losses[0] is loss:  # of several outputs, one is enough
+                    self._look_at_labels(tf, y_true)
+            return original(loss, y_true, *args, **kwargs)
+
+        return observed
+
+    def _look_at_labels(self, tf, y_true) -> None:
+        def look(replica, array):
+            if self._samples <= MOST_SAMPLES and array.ndim:
+                digests = _digests([array.reshape(len(array), -1)], len(array))
+                self.event("labels", replica=int(replica), digests=digests)
+
+        replica = _replica(tf)
+        if tf.executing_eagerly():
+            look(int(replica), tf.convert_to_tensor(y_true).numpy())
+        else:
+            tf.numpy_function(look, [replica, tf.convert_to_tensor(y_true)], [])
+
     # ------------------------------------------------------------ Keras
 
     def activity(self, name: str):
@@ -376,6 +459,12 @@ class Auditor(Reporter):
                         samples=len(data) if hasattr(data, "shape") else None,
                         own_step=not _is_keras_own(type(model).train_step),
                         epochs=kwargs.get("epochs", 1),
+                        by_steps=hasattr(data, "shape")
+                        and kwargs.get("batch_size") is None
+                        and kwargs.get("steps_per_epoch") is not None
+                        and len(args) < 3,
+                        keras=3 if _is_of_keras_3(model) else 2,
+                        rate=_rate_now(getattr(model, "optimizer", None)),
                     )
                 self._activity.append(name)
                 try:
@@ -408,10 +497,13 @@ class Auditor(Reporter):
                     made=self._made.get(id(callback)),
                     read={name: before[name] for name in read},
                     decides=_decides(callback),
+                    chooses=bool(getattr(callback, "save_best_only", False)),
+                    only_tells=type(callback).__name__ in ONLY_TELLING,
                     asks=self._collectives > collectives,
                     stops=bool(getattr(model, "stop_training", False)),
                     rates=[rate, _rate_now(getattr(model, "optimizer", None))],
                 )
+            self.event("epoch metrics", epoch=epoch, metrics=_numbers(logs))
 
         return observed
 
@@ -450,14 +542,25 @@ class Auditor(Reporter):
         name = os.path.basename(path)
         if name.startswith(("tmp", "__autograph_generated")) or name.endswith(".lock"):
             return  # names that nobody else has, and what is there to be shared
-        if os.path.isdir(path):  # a file without a name is opened by its folder's
+        # A file without a name is opened by its folder's.
+        if os.path.isdir(path) and how != "board":
             return
         if len(self._files) < MOST_FILES and self.where():
             self._files.add((path, how))
             self.event("file", path=path, how=how, by=self.where())
 
+    def told_otherwise(self, config: bytes | str | None = None) -> None:
+        """The program sets TF_CONFIG, or clears it."""
+        text = os.fsdecode(config) if config is not None else None
+        same = text is not None and _as_json(text) == _as_json(self._tf_config)
+        self.event("TF_CONFIG", same=same, cleared=text is None, where=self.where())
+
     def watch_files(self) -> None:
         def audit(name: str, arguments: tuple) -> None:
+            if name in ("os.putenv", "os.unsetenv"):
+                if os.fsdecode(arguments[0]) == "TF_CONFIG":
+                    self.told_otherwise(*arguments[1:])
+                return
             if name != "open":
                 return
             path, mode, flags = arguments
@@ -478,14 +581,33 @@ class Auditor(Reporter):
 
     def on_tensorflow(self, tf) -> None:
         from tensorflow.python.distribute import distribute_lib
+        from tensorflow.python.eager import record
         from tensorflow.python.eager.polymorphic_function import polymorphic_function
         from tensorflow.python.framework import config
         from tensorflow.python.lib.io import file_io
+        from tensorflow.python.ops import gen_math_ops, gen_summary_ops
+        from tensorflow.python.profiler import profiler_v2
 
         def gradient(original):
             def observed(tape, target, sources, *args, **kwargs):
-                result = original(tape, target, sources, *args, **kwargs)
-                self.local(target, sources, result)
+                totals = self.totals(sources)
+                wanted = [sources, totals]
+                result, asked = original(tape, target, wanted, *args, **kwargs)
+                pairs = list(zip(totals, asked, strict=True))
+                self.local(target, sources, result, pairs)
+                return result
+
+            return observed
+
+        def total(original):
+            def observed(numbers, *args, **kwargs):
+                result = original(numbers, *args, **kwargs)
+                taped = record.could_possibly_record() and isinstance(
+                    numbers, tf.Tensor
+                )
+                if taped and getattr(result, "shape", None) == ():
+                    found = getattr(self._inside, "totals", [])
+                    self._inside.totals = [*found, numbers][-MOST_TOTALS:]
                 return result
 
             return observed
@@ -503,9 +625,13 @@ class Auditor(Reporter):
                 original(strategy, *args, **kwargs)
                 kind = type(strategy).__name__
                 if not kind.startswith("_"):  # TensorFlow makes the default one
-                    count = strategy.num_replicas_in_sync
+                    devices = strategy.extended.worker_devices
                     self.event(
-                        "strategy", kind=kind, replicas=count, where=self.where()
+                        "strategy",
+                        kind=kind,
+                        replicas=strategy.num_replicas_in_sync,
+                        devices=[device.rpartition("device:")[2] for device in devices],
+                        where=self.where(),
                     )
 
             return observed
@@ -525,6 +651,34 @@ class Auditor(Reporter):
 
             return observed
 
+        def board(original):
+            def observed(*args, **kwargs):
+                folder = kwargs.get("logdir", args[1] if len(args) > 1 else None)
+                folder = folder.numpy() if hasattr(folder, "numpy") else folder
+                if isinstance(folder, str | bytes) and folder:
+                    self.file(os.fsdecode(folder), "board")
+                return original(*args, **kwargs)
+
+            return observed
+
+        def profile(original):
+            def observed(logdir, *args, **kwargs):
+                if logdir:
+                    self.file(os.path.join(logdir, "plugins", "profile"), "board")
+                return original(logdir, *args, **kwargs)
+
+            return observed
+
+        def devices(original):
+            def observed(*args, **kwargs):
+                found = original(*args, **kwargs)
+                if self.where():  # else TensorFlow asks for itself
+                    kinds = [device.device_type for device in found]
+                    self.event("devices", count={k: kinds.count(k) for k in kinds})
+                return found
+
+            return observed
+
         def pin(original):
             def observed(*args, **kwargs):
                 self._pinned = True
@@ -533,10 +687,18 @@ class Auditor(Reporter):
             return observed
 
         _replace(tf.GradientTape, "gradient", gradient)
+        _replace(gen_math_ops, "mean", total)
+        _replace(gen_math_ops, "_sum", total)
         _replace(polymorphic_function.Function, "__init__", function)
         _replace(distribute_lib.StrategyBase, "__init__", strategy)
         _replace(distribute_lib.StrategyBase, "run", run)
         _replace(file_io.FileIO, "__init__", write)
+        _replace(gen_summary_ops, "create_summary_file_writer", board)
+        for module in (profiler_v2, tf.profiler.experimental):
+            _replace(module, "start", profile)
+        for module in (tf.config, tf.config.experimental):
+            for name in ("list_physical_devices", "list_logical_devices"):
+                _replace(module, name, devices)
         _replace(tf.train.Checkpoint, "save", self.saves("written"))
         _replace(tf.train.Checkpoint, "write", self.saves("written"))
         for name in ("set_visible_devices",):
@@ -555,6 +717,7 @@ class Auditor(Reporter):
         from tf_keras.src.optimizers.legacy import optimizer_v2 as legacy
 
         self._on_models(keras.Model, callbacks.CallbackList, keras.callbacks.Callback)
+        _replace(keras.losses.Loss, "__call__", self.labels)
         _replace(new._BaseOptimizer, "apply_gradients", self._apply(0))
         _replace(legacy.OptimizerV2, "_distributed_apply", self._apply(1))
 
@@ -570,6 +733,7 @@ class Auditor(Reporter):
         self._on_models(
             keras.Model, callback_list.CallbackList, keras.callbacks.Callback
         )
+        _replace(keras.losses.Loss, "__call__", self.labels)
 
         def reduce(original):
             def observed(optimizer, pairs):
@@ -640,6 +804,24 @@ class Auditor(Reporter):
         for name in list(vars(library)):
             if name.startswith("horovod_") and any(kind in name for kind in kinds):
                 _replace(library, name, collective)
+
+    def on_functions(self, module) -> None:
+        """Of Horovod: who broadcasts no variables has a model without any."""
+        original = module.broadcast_variables
+
+        def broadcast(original):
+            def observed(variables, *args, **kwargs):
+                if not list(variables):
+                    self.event("empty broadcast", where=self.where())
+                return original(variables, *args, **kwargs)
+
+            return observed
+
+        _replace(module, "broadcast_variables", broadcast)
+        for name in HOROVOD_MODULES:  # where it was imported from there already
+            other = sys.modules.get(name)
+            if getattr(other, "broadcast_variables", None) is original:
+                other.broadcast_variables = module.broadcast_variables
 
     # ------------------------------------------------------------ the end
 
@@ -717,8 +899,8 @@ class Auditor(Reporter):
         state = np.random.get_state()
         return {
             "seed": context.global_seed(),
-            "numpy": hashlib.md5(state[1].tobytes()).hexdigest()[:8],
-            "python": hashlib.md5(repr(random.getstate()).encode()).hexdigest()[:8],
+            "numpy": _digest([*state[1], *state[2:]]),
+            "python": _digest(random.getstate()),
         }
 
 
@@ -765,6 +947,10 @@ def _replace(owner, name: str, make) -> None:
 def _is_keras_own(method) -> bool:
     """And not of a class of the program's."""
     return getattr(method, "__module__", "").startswith(("tf_keras.", "keras."))
+
+
+def _is_of_keras_3(model) -> bool:
+    return any(kind.__module__.startswith("keras.src") for kind in type(model).__mro__)
 
 
 def _first(variable):
@@ -849,6 +1035,10 @@ def _apart(variables) -> float:
     )
 
 
+def _digest(state) -> str:
+    return hashlib.md5(repr(state).encode()).hexdigest()[:8]
+
+
 def _numbers(logs: Watched) -> dict[str, float]:
     import numpy as np
 
@@ -874,6 +1064,9 @@ def _digests(arrays, rows: int) -> str:
 
 KNOWN_TO_DECIDE = {"EarlyStopping", "ReduceLROnPlateau"}
 DECIDING = {"stop_training", "learning_rate", "lr"}
+# Keras' own callbacks that print or write what they read, and change nothing.
+ONLY_TELLING = {"History", "ProgbarLogger", "CSVLogger", "TensorBoard"}
+ONLY_TELLING |= {"ModelCheckpoint", "RemoteMonitor"}
 
 
 def _decides(callback) -> bool:
@@ -927,6 +1120,7 @@ def watch(auditor: Auditor) -> None:
         "tf_keras": auditor.on_tf_keras,
         "keras": auditor.on_keras,
         "horovod.tensorflow.mpi_ops": auditor.on_mpi_ops,
+        "horovod.tensorflow.functions": auditor.on_functions,
     }
     for name in list(hooks):
         if name in sys.modules:
@@ -966,7 +1160,7 @@ def work(script: str, arguments: list[str]) -> int:
         if own:
             name = os.path.relpath(own[-1].filename, auditor.home)
             where = f"{name}:{own[-1].lineno}"
-        text = f"{type(error).__name__}: {error}"[:2000]
+        text = f"{type(error).__name__}: {error}"[:MOST_OF_ERROR]
         auditor.event("failed", error=text, where=where)
         status = 1
     if not status:

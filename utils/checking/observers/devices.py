@@ -42,13 +42,11 @@ class DevicesObserver(observe.Reporter):
         """Observe the program that runs in this block."""
         finder = _Watched({KERAS: self._begins, TRAINER: self._hook})
         sys.meta_path.insert(0, finder)
-        # As they are before the program can replace them.
-        report_replaced, report_end = self.report_replaced, self._report_end
         try:
             yield
         finally:
-            report_replaced()
-            report_end()
+            self.report_replaced()
+            self._report_end()
 
     def _begins(self, module) -> None:
         if module is None:  # before it is imported
@@ -58,7 +56,6 @@ class DevicesObserver(observe.Reporter):
         if module is not None:
             self.replace(module.JAXTrainer, "fit", self._fit)
             self.replace(module.JAXTrainer, "make_train_function", self._prepare)
-            self.remember(module.JAXTrainer)
 
     def _fit(self, original):
         import jax
@@ -217,7 +214,6 @@ def main() -> None:
     observer = DevicesObserver(Path(folder), script)
     observer.event("started", pid=os.getpid())
     with observer.at_work():
-        observe.hide()
         failure = worker.run_program(script)
     sys.stdout.flush()
     sys.stderr.flush()

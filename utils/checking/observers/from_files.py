@@ -36,7 +36,7 @@ class FilesObserver(ScaledObserver):
         self.replace(tf.keras.Model, "fit", self._fit)
         self.replace(tf.data.Dataset, "map", self._map)
 
-    def _hook_steps(self, tf) -> None:
+    def _skip_steps(self, tf) -> None:
         import horovod.tensorflow as hvd
 
         def step(model, batch):

@@ -8,7 +8,6 @@ Nothing that is built is executed, and no other worker is waited for.
 """
 
 import functools
-import sys
 import traceback
 from dataclasses import dataclass
 from typing import Any
@@ -140,14 +139,6 @@ class _Noting:
         if not chosen():
             self.note(iterator)
         return result
-
-
-def relied_on() -> tuple:
-    """What a program could replace to make its graphs look right."""
-    from tensorflow.python.eager.polymorphic_function import polymorphic_function
-
-    own_parts = (sys.modules[__name__], Graphs, _Step, _Call, _Noting)
-    return (*own_parts, polymorphic_function.Function)
 
 
 def eagerly() -> None:

@@ -1,9 +1,16 @@
-"""Report what a program does while it trains, from inside, without changing it.
+"""Report what a program does while it trains, from inside.
 
 Each worker of a check (lab.py) runs the learner's file as it is and writes a line
 of JSON for everything that the checks want to know: which device was made visible,
 which collectives were called from which line, what each callback read. Arrays go to
 .npy files beside it. Nothing is decided here; the judges compare the workers.
+
+Most hooks are observations: they note what goes into a function and what comes out of
+it. The others are interventions, and have a part of `Observer` to themselves. Some make
+workers differ, so that a program that forgets to bring them together is found out: they
+start from other weights, go on with another state of the optimizer, and compute other
+metrics. Some let a check take seconds: GPUs are pretended, convolutions have few
+channels, and most steps are skipped.
 
 Functions run eagerly, so that every value can be seen, and the same building of
 graphs is not waited for on every worker. Whether they can be built, one worker tries in
@@ -12,12 +19,10 @@ the end (utils.checking.observers.graphs).
 
 import contextlib
 import functools
-import hashlib
-import hmac
 import itertools
 import json
 import os
-import re
+import shutil
 import signal
 import sys
 import threading
@@ -26,40 +31,31 @@ import types
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from utils.checking.evidence import MOST_ITEMS, MOST_TEXT
 from utils.checking.observers import graphs as observe_graphs
 
-# As they are now: a program that replaces them later doesn't change what is reported.
-_dumps, _write, _clock, _frame = json.dumps, os.write, time.monotonic, sys._getframe
-_audit, _as_array, _joined = sys.audit, np.asarray, np.concatenate
-_SEALS = f"{__name__}.seals"  # what it audits before it writes
+# As they are now: what a program replaces later is neither silenced nor misled by that.
+_dumps, _write, _clock = json.dumps, os.write, time.monotonic
 
 NOISE = 0.05  # of a weight's spread: how far apart the workers start
-APART = 1 / 64  # how far apart their validation metrics are, at least
+METRIC_SHIFT = 1 / 64  # how far apart their validation metrics are, at least
 CHANNELS = 2  # of a convolution, at most
 SMALL = 8  # numbers in a tensor whose values are reported
 UPDATES = 3  # so many are compared: as many as two workers have steps in an epoch
 UNKNOWN = -1  # instead of an image's number
 ALIKE = 5e-4  # how far apart the moments of an image may be found, relative
 
-# Where the code of the checks is: only that may report.
-_CHECKS = f"{Path(__file__).parents[1]}{os.sep}"
-_this_module = sys.modules[__name__]  # which may be hidden later
-_PACKAGE = __package__.rpartition(".")[0]
+# (owner, name) -> the function that has to be there still when a program has ended.
+_relied_on: dict[tuple[Any, str], Callable] = {
+    (json, "dumps"): _dumps,
+    (os, "write"): _write,
+}
 
 _current: "Observer | None" = None
-
-
-def hide() -> None:
-    """Take the checks out of what this process has imported, so that a program has to
-    import them to find the observer; and that is reported."""
-    for name in [n for n in sys.modules if f"{n}.".startswith(f"{_PACKAGE}.")]:
-        del sys.modules[name]
-    parent, _, name = _PACKAGE.rpartition(".")
-    delattr(sys.modules[parent], name)
 
 
 def prepare() -> None:
@@ -75,6 +71,8 @@ def prepare() -> None:
             _wrap(HorovodBasics, name, lambda o, f, n: o.collective(n, f))
     for name in ("rank", "size", "local_rank", "local_size", "cross_rank"):
         _wrap(HorovodBasics, name, lambda o, f, n: o.asked(n, f))
+    for name in ("_process_set_size", "_process_set_rank"):
+        _wrap(HorovodBasics, name, lambda o, f, n: o.remembered(n, f))
 
     import horovod._keras
     import horovod.tensorflow.keras
@@ -98,26 +96,18 @@ def _wrap(owner, name: str, handler) -> None:
     def observed(*args, **kwargs):
         if _current is None:
             return original(*args, **kwargs)
-        # Not only at the end: who silences the reports would be taken for hung.
-        if not _current.building:
-            _report_replaced(_current)
         return handler(_current, original, name)(*args, **kwargs)
 
     observed.__name__ = name
-    # AutoGraph is not to translate it, where a pipeline asks for the rank: what comes
-    # of that is no code of the checks.
+    # Where a pipeline asks for the rank, AutoGraph would translate it.
     observed.autograph_info__ = None
     setattr(owner, name, observed)
-
-
-# Of the next reporter in this process. It is taken from here, so that afterwards no
-# object that a program can reach has it.
-keys: list[bytes] = []
+    _relied_on[owner, name] = observed
 
 
 class Reporter:
-    """Writes what a worker does to `folder/rank.N.jsonl`, and seals it: beside each
-    file of its report lies, in FILE.mac, what only its key can make of the content.
+    """Writes what a worker does to `folder/rank.N.jsonl`; programs with several threads
+    report from each of them.
 
     script: the program whose lines are named.
     """
@@ -127,30 +117,22 @@ class Reporter:
         self._file = os.open(
             folder / f"rank.{rank}.jsonl", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600
         )
-        self._writing = threading.RLock()
-        self._originals: tuple[tuple, ...] = ()
+        self._keeping = threading.Lock()
         self._methods: list[tuple] = []  # as they were before this replaced them
-        self._keeping = False
+        self._relied_on = dict(_relied_on)
 
     def event(self, what: str, **facts) -> None:
         """Report that something happened, with the line of the program, if any."""
-        caller = _frame(1).f_code.co_filename
-        if not caller.startswith(_CHECKS):
-            facts = {"how": f"reported that it had seen `{what}`"}
-            what = "tampered"
         facts = {"what": what, "time": _clock(), "line": self.line(), **facts}
         facts = {
             name: fact[:MOST_TEXT] if isinstance(fact, str) else fact
             for name, fact in facts.items()
         }
-        line = (_dumps(facts, default=_as_json) + "\n").encode()
-        with self._writing:
-            _audit(_SEALS, "jsonl", line)
-            _write(self._file, line)
+        _write(self._file, (_dumps(facts, default=_as_json) + "\n").encode())
 
     def line(self) -> int | None:
         """The innermost line of the program that is being executed."""
-        frame = _frame(1)
+        frame = sys._getframe(1)
         while frame is not None:
             if frame.f_code.co_filename == self.script:
                 return frame.f_lineno
@@ -159,62 +141,28 @@ class Reporter:
 
     def keep(self, name: str, arrays) -> None:
         """Keep arrays, flattened and joined, as `rank.N.name.npy` (float32)."""
-        if not _frame(1).f_code.co_filename.startswith(_CHECKS):
-            self.event("tampered", how=f"kept arrays as {name}")
-            return
-
-        flat = [_as_array(a, np.float32).ravel() for a in arrays]
-        content = _npy(_joined(flat) if flat else np.zeros(0, np.float32))
-        self._keeping = True
-        try:
-            with self._writing:
-                _audit(_SEALS, f"{name}.npy", content)
-                # Who is killed meanwhile leaves the former one.
-                whole = self.folder / f"rank.{self.rank}.{name}.npy"
-                half = whole.with_name(f"half.{whole.name}")  # which the lab ignores
-                half.write_bytes(content)
-                half.replace(whole)
-        finally:
-            self._keeping = False
+        flat = [np.asarray(a, np.float32).ravel() for a in arrays]
+        joined = np.concatenate(flat) if flat else np.zeros(0, np.float32)
+        # If the process is killed here, the former file is still whole.
+        whole = self.folder / f"rank.{self.rank}.{name}.npy"
+        half = whole.with_name(f"half.{whole.name}")  # which nobody reads
+        with self._keeping:
+            np.save(half, joined)
+            half.replace(whole)
 
     def replace(self, owner, name: str, make) -> None:
         """Replace a method by `make(original)`."""
         original = getattr(owner, name)
         self._methods.append((owner, name, original))
-        setattr(owner, name, make(original))
-
-    def remember(self, *owners) -> None:
-        """Note what a program could replace to make its report look right, and
-        report from now on when it traces itself or writes into its report."""
-        classes = type(self).__mro__[:-1]  # down to Reporter, without object
-        inherited = {name for base in classes for name in vars(base)}
-        # What the reporter, or a class, has for itself hides what it inherits.
-        originals = [
-            (owner, name, None, _look_up(owner))
-            for owner in (self, *classes)
-            for name in sorted(inherited - set(vars(owner)))
-        ]
-        for owner in (*owners, *classes, json, _this_module, os):
-            look_up = _look_up(owner)
-            for name, value in list(vars(owner).items()):
-                watched = callable(value) or owner is _this_module
-                if watched and not name.startswith("__"):
-                    originals.append((owner, name, value, look_up))
-        self._originals = tuple(originals)
-        own = {id(owner) for owner in (self, *classes, json, _this_module, os)}
-        self._watch_for_tampering([o for o in originals if id(o[0]) in own])
+        hook = self._relied_on[owner, name] = make(original)
+        setattr(owner, name, hook)
 
     def report_replaced(self) -> None:
-        """Report what the program has replaced of it."""
-        replaced = []
-        for owner, name, value, look_up in self._originals:
-            if look_up(name) is not value:
+        """Report what the program has replaced of that by which it is observed."""
+        for (owner, name), function in self._relied_on.items():
+            if getattr(owner, name, None) is not function:
                 owner_name = getattr(owner, "__name__", type(owner).__name__)
-                replaced.append(f"{owner_name}.{name}")
-                # Or this report, too, would be wrong.
-                delattr(owner, name) if value is None else setattr(owner, name, value)
-        for name in replaced:
-            self.event("tampered", how=f"replaced {name}")
+                self.event("tampered", replaced=f"{owner_name}.{name}")
 
     def wait_for_the_end(self) -> None:
         """Report that the program has ended; never returns.
@@ -225,147 +173,6 @@ class Reporter:
         self.event("ended", cpu=os.times()[:2])
         while True:
             signal.pause()
-
-    def _watch_for_tampering(self, own: list[tuple]) -> None:
-        """Report what Python audits: a hook for that can't be taken away again, nor
-        found by a program that may not look through all objects. So it has the key.
-
-        own: what the reporter itself relies on, which is looked at whenever it writes.
-        See sys.addaudithook and the table of audit events in Python's documentation.
-        """
-        seals, frame = _SEALS, _frame
-        seal = _sealer(self.folder / f"rank.{self.rank}")
-        codes = Reporter.event.__code__, Reporter.keep.__code__
-        folder, event = str(self.folder), self.event
-        originals, reported = self._originals, set()
-
-        def tell(how: str) -> None:
-            if how not in reported:
-                reported.add(how)
-                event("tampered", how=how)
-
-        sealing: list[str] = []
-
-        def restore() -> None:
-            for owner, name, value, look_up in own:
-                if look_up(name) is not value:
-                    if value is None:
-                        delattr(owner, name)
-                    else:
-                        setattr(owner, name, value)
-                    owner_name = getattr(owner, "__name__", type(owner).__name__)
-                    tell(f"replaced {owner_name}.{name}")
-
-        def audit(name: str, arguments: tuple) -> None:
-            if name == seals:
-                if frame(1).f_code not in codes:
-                    tell("sealed a report of its own")
-                    return
-                restore()
-                sealing.append(name)
-                seal(*arguments)
-                sealing.pop()
-            elif name in _TRACING:
-                tell(f"called {name}")
-            elif name == "import" and str(arguments[0]).startswith(_PACKAGE):
-                tell(f"imported {arguments[0]}")
-            elif name in _CODING and str(arguments[1]).startswith(_CHECKS):
-                tell("made code that looks like the observer's")
-            elif name in _WRITING and not self._keeping and not sealing:
-                if name == "open" and not _writes(*arguments[1:3]):
-                    return
-                for file in filter(_is_report, arguments):
-                    with contextlib.suppress(OSError):
-                        if os.path.realpath(os.path.dirname(file) or ".") == folder:
-                            tell(f"wrote {os.path.basename(file)}")
-            if self._originals is not originals:
-                self._originals = originals
-                tell("replaced what the observer knows of the libraries")
-
-        sys.addaudithook(audit)
-
-
-def _look_up(owner):
-    """A function that tells what `owner` itself has under a name; None: nothing.
-
-    It is asked for hundreds of names at each call that is observed. What classes and
-    modules have can't be exchanged as a whole; what an instance has can be.
-    """
-    if isinstance(owner, type | types.ModuleType):
-        return vars(owner).get
-    return lambda name: vars(owner).get(name)
-
-
-def _sealer(path: Path) -> Callable[[str, bytes], None]:
-    """A function that seals what is about to be written: a line of the report, whose
-    name is jsonl, or the content of the file `path.NAME`. It alone has the key."""
-    if not keys:
-        return lambda name, content: None
-    key, digest, sha256 = keys.pop(), hmac.digest, hashlib.sha256
-    os_open, write, close = os.open, os.pwrite, os.close
-    so_far = sha256(Path(f"{path}.jsonl").read_bytes())
-    last = {"jsonl": digest(key, so_far.digest(), "sha256")}
-    folder = os_open(path.parent, os.O_RDONLY)  # whatever lies there later
-
-    def seal(name: str, content: bytes) -> None:
-        if name == "jsonl":
-            so_far.update(content)
-            summary = so_far.digest()
-        else:
-            summary = sha256(name.encode() + content).digest()
-        mac = digest(key, summary, "sha256")
-        # Beside the former one: who is killed now has not written this yet.
-        beside = f"{path.name}.{name}.mac"
-        file = os_open(beside, os.O_CREAT | os.O_WRONLY, 0o600, dir_fd=folder)
-        write(file, last.get(name, mac) + mac, 0)
-        close(file)
-        last[name] = mac
-
-    return seal
-
-
-def _npy(array: np.ndarray) -> bytes:
-    """What NumPy writes to a .npy file for an array of float32 with one axis."""
-    facts = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({len(array)},), }}"
-    header = facts.ljust(117).encode() + b"\n"
-    size = len(header).to_bytes(2, "little")
-    return b"\x93NUMPY\x01\x00" + size + header + array.tobytes()
-
-
-_report_replaced = Reporter.report_replaced
-
-# Audit events, by what a program may do with them to its report.
-_TRACING = frozenset(
-    (
-        "sys.settrace",
-        "sys.setprofile",
-        "sys.monitoring.register_callback",
-        "gc.get_objects",
-        "gc.get_referrers",
-    )
-)
-_CODING = frozenset(("compile", "code.__new__"))
-_WRITING = frozenset(
-    ("open", "os.remove", "os.rename", "os.link", "os.symlink", "os.truncate")
-)
-_REPORT = re.compile(
-    r"rank\.\d+\.(jsonl|out|err|stack|[a-z0-9.]+\.(npy|mac))"
-    r"|outcome\.json|mpirun\.txt"
-)
-
-
-def _is_report(argument) -> bool:
-    """Is it the path of a file that is called as those of a check are?"""
-    return isinstance(argument, str | os.PathLike) and bool(
-        _REPORT.fullmatch(os.path.basename(os.fspath(argument)))
-    )
-
-
-def _writes(mode: str | None, flags: int | None) -> bool:
-    """Is a file opened so as to write to it? What `open` and `os.open` audit."""
-    if mode is not None:
-        return not set(mode).isdisjoint("wax+")
-    return bool((flags or 0) & (os.O_WRONLY | os.O_RDWR | os.O_TRUNC | os.O_CREAT))
 
 
 def _as_json(value):
@@ -389,11 +196,11 @@ class Observer(Reporter):
     """Reports what a worker of a Horovod program does.
 
     local_rank: the one to pretend, gpus: how many GPUs to pretend (see
-    `_pretend_gpus`). count_only: see `_hook_steps`. devices_only: it ends where
+    `_pretend_gpus`). count_only: see `_skip_steps`. devices_only: it ends where
     TensorFlow takes hold of its devices. opposite: see `_opposite`.
     """
 
-    metrics_apart = APART
+    metric_shift = METRIC_SHIFT
     graphs: observe_graphs.Graphs | None = None  # to be built in the end
 
     def __init__(
@@ -406,20 +213,23 @@ class Observer(Reporter):
         count_only: bool = False,
         devices_only: bool = False,
         opposite: bool = False,
+        apart: bool = False,
     ):
         super().__init__(folder, rank, script)
-        self.opposite = opposite
+        self.opposite, self.apart = opposite, apart
         self.local_rank, self.gpus, self.count_only = local_rank, gpus, count_only
         self.devices_only = devices_only
         self._reported: set[tuple] = set()
+        self._answers: dict[tuple, int] = {}  # of Horovod, to who and how many we are
         self._lines: dict[int, int | None] = {}  # id of a callback -> where it was made
         self._forwards = self._gradients = self._updates = 0
         self._begun = False  # has it begun to train?
         self._model = self._optimizer = None
         self._resumed = False  # has anything been computed after the first update?
         self._broadcasts = 0
-        self._handed_out = False  # were weights exchanged before the first batch?
+        self._handed_out = False  # had weights come from elsewhere by the first batch?
         self._trainable: list = []  # all such variables, of whatever model
+        self._first_values: dict[int, object] = {}  # of each, by its handle
         self._made: dict[int, object] | None = None  # see _note_made
         self._known: dict[bool, object] = {}  # moments: for training, for validation
         self._guess = None  # the last for training: a model, images, its answer
@@ -434,15 +244,17 @@ class Observer(Reporter):
 
     def asked(self, name: str, function):
         """Who am I, and how many are we? Each place that asks is reported once."""
+        remembered = self.remembered(name, function)
 
         def ask(*args, **kwargs):
             key = (name, self.line())
             reported = key in self._reported
             self._reported.add(key)
             try:
-                answer = function(*args, **kwargs)
+                answer = remembered(*args, **kwargs)
             except ValueError:
-                self.event("asked", name=name, too_early=True, answer=None)
+                if not self._answers:
+                    self.event("asked", name=name, too_early=True, answer=None)
                 raise
             if name.startswith("local") and self.local_rank is not None:
                 answer = self.local_rank
@@ -451,6 +263,18 @@ class Observer(Reporter):
             if not reported and key[1] is not None:
                 self.event("asked", name=name, too_early=False, answer=answer)
             return answer
+
+        return ask
+
+    def remembered(self, name: str, function):
+        """For graphs that are built in the end, when the program may have shut Horovod
+        down: what it answered before."""
+
+        def ask(*args, **kwargs):
+            key = (name, *args)
+            if not (self.building and key in self._answers):
+                self._answers[key] = function(*args, **kwargs)
+            return self._answers[key]
 
         return ask
 
@@ -476,6 +300,8 @@ class Observer(Reporter):
             result = function(*args, **kwargs)
             results = result if isinstance(result, list | tuple) else [result]
             got = _values(results) if small is not None else None
+            if self.apart:
+                self._share_files()
             self.event("leave", op=kind, got=got)
             return result
 
@@ -483,7 +309,7 @@ class Observer(Reporter):
 
     def _line_of_callback(self) -> int | None:
         """Where the program made the callback that is at work, if one is."""
-        frame = _frame(1)
+        frame = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename != self.script:
             line = self._lines.get(id(frame.f_locals.get("self")))
             if line is not None:
@@ -493,7 +319,7 @@ class Observer(Reporter):
 
     def _horovod_modules(self) -> list[str]:
         """Those of Horovod's modules that the program has names for."""
-        found, frame = set(), _frame(1)
+        found, frame = set(), sys._getframe(1)
         while frame is not None:
             if frame.f_code.co_filename == self.script:
                 for value in (*frame.f_globals.values(), *frame.f_locals.values()):
@@ -523,25 +349,19 @@ class Observer(Reporter):
         _current = self
         self._hook_devices()
         self._hook_training(tf)
-        self._hook_steps(tf)
+        self._skip_steps(tf)
         self._hook_callbacks(tf)
         if self.graphs:
             self.graphs.watch()
-        self._remember(tf)
-        # As they are before the program can replace them.
-        report_replaced, report_end = self.report_replaced, self._report_end
         try:
-            with tf.variable_creator_scope(self._apart):
+            with tf.variable_creator_scope(self._perturb_weights):
                 yield
         finally:
-            report_replaced()
-            report_end()
+            self.report_replaced()
+            self._report_end()
 
     def _hook_devices(self) -> None:
         from tensorflow.python.eager import context
-
-        # As they are before the program can replace them.
-        report_replaced, end = _report_replaced, Reporter.wait_for_the_end
 
         def initialize(original):
             def observed(ctx, *args, **kwargs):
@@ -566,8 +386,8 @@ class Observer(Reporter):
                     ctx._initialize_physical_devices()
                     self.event("devices", **self._devices(ctx))
                     if self.devices_only:
-                        report_replaced(self)
-                        end(self)
+                        self.report_replaced()
+                        self.wait_for_the_end()
                 return original(ctx)
 
             return observed
@@ -582,34 +402,6 @@ class Observer(Reporter):
         self.replace(context.Context, "set_visible_devices", pin)
         self.replace(context.Context, "_initialize_physical_devices", initialize)
         self.replace(context.Context, "ensure_initialized", ensure)
-
-    def _pretend_gpus(self, ctx, chosen: str | None) -> None:
-        """Let TensorFlow believe in GPUs for as long as they are only configured.
-
-        Its own functions list them, make them visible and refuse what comes too late,
-        as on a machine that has them; none of them can compute.
-        """
-        if chosen is None:
-            self._physical = list(range(self.gpus))
-        else:
-            numbers = {str(n): n for n in range(self.gpus)}
-            numbers |= {name_of(n): n for n in range(self.gpus)}
-            words = [word.strip() for word in chosen.split(",")]
-            # As CUDA has it: what comes after a name that no GPU has does not count.
-            known = itertools.takewhile(numbers.__contains__, words)
-            self._physical = [numbers[word] for word in known]
-        from tensorflow.python.eager import context
-
-        self._pretended = [
-            context.PhysicalDevice(f"/physical_device:GPU:{n}", "GPU")
-            for n in range(len(self._physical))
-        ]
-        start = len(ctx._physical_devices)
-        for index, device in enumerate(self._pretended, start):
-            ctx._physical_devices.append(device)
-            ctx._physical_device_to_index[device] = index
-            ctx._visible_device_list.append(device)
-            ctx._memory_growth_map[device] = None
 
     def _devices(self, ctx) -> dict:
         """Numbers of the pretended GPUs that are visible, and that may grow."""
@@ -641,15 +433,6 @@ class Observer(Reporter):
         distributed = functools.partial(self._update, position=1)
         self.replace(legacy.OptimizerV2, "_distributed_apply", distributed)
 
-    def _narrow(self, original):
-        """An intervention: convolutions have few channels, so that the program's own
-        network computes in no time, and its weights can be kept whole."""
-
-        def narrowed(layer, filters, *args, **kwargs):
-            original(layer, min(filters, CHANNELS), *args, **kwargs)
-
-        return narrowed
-
     def _forward(self, original):
         def observed(model, *args, **kwargs):
             inputs = kwargs.get("inputs", args[0] if args else None)
@@ -666,21 +449,6 @@ class Observer(Reporter):
             return result
 
         return observed
-
-    def _opposite(self, images: list[int], result):
-        """In place of what a network answers in validation: on rank 0 always a wrong
-        class, on the others the right one. So the ranks' accuracies lie on either side
-        of a target, whichever way a program computes them."""
-        import numpy as np
-        import tensorflow as tf
-
-        from utils.training import data
-
-        classes = len(data.CLASSES)
-        if UNKNOWN in images or np.shape(result) != (len(images), classes):
-            return result
-        answers = data.load("auto").y_val[images] + (self.rank == 0)
-        return tf.one_hot(answers % classes, classes, dtype=result.dtype)
 
     def _gradient(self, original):
         import tensorflow as tf
@@ -701,7 +469,6 @@ class Observer(Reporter):
     def _report_loss(self, target) -> None:
         """Report the loss whose gradient is taken, beside the mean cross-entropy over
         the batch and the penalty for large weights, where its images are known."""
-        import numpy as np
         import tensorflow as tf
 
         from utils.training import data
@@ -776,67 +543,6 @@ class Observer(Reporter):
         sizes = [os.fstat(number).st_size for number in (1, 2)]
         self.event("output", sizes=sizes)
 
-    def _hook_steps(self, tf) -> None:
-        """Compute Keras' first training and validation steps, and count the others.
-
-        Where all are only counted, not even an update is computed.
-        """
-        known: dict = {}
-
-        def forward_only(model, batch):
-            """The metrics of a batch, without an update; for both kinds of steps."""
-            x, y, weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
-            with self.inside("forward"):
-                guess = model(x, training=True)
-                model.compute_loss(x, y, guess, weight)
-                return model.compute_metrics(x, y, guess, weight)
-
-        def step(original, training: bool, computed: int):
-            """computed: how many steps are, before the others are only counted."""
-            done: Counter = Counter()
-
-            def counted(model, batch):
-                key = id(model), training
-                done[key] += 1
-                if done[key] <= computed:
-                    known[key] = original(model, batch)  # which reports itself
-                    return known[key]
-                if self.count_only and id(model) not in known:
-                    known[id(model)] = forward_only(model, batch)
-                x, _, _ = tf.keras.utils.unpack_x_y_sample_weight(batch)
-                self._after_forward(model, training, x)
-                return known[id(model) if self.count_only else key]
-
-            return counted
-
-        # With more than one, a rank that others leave alone after the first one waits
-        # where it would wait in a whole training.
-        trained, validated = (0, 0) if self.count_only else (UPDATES, 1)
-        for name, training, computed in (
-            ("train_step", True, trained),
-            ("test_step", False, validated),
-        ):
-            make = functools.partial(step, training=training, computed=computed)
-            self.replace(tf.keras.Model, name, make)
-
-    def _apart(self, next_creator, **kwargs):
-        """Let each rank but the first start from other weights, whatever the seed."""
-        import numpy as np
-
-        variable = next_creator(**kwargs)
-        if variable.trainable and variable.shape.rank:  # optimizers have single numbers
-            self._trainable.append(variable)
-        if self.rank and variable.trainable and variable.dtype.is_floating:
-            shape = tuple(variable.shape)
-            if None not in shape:
-                value = variable.numpy()
-                noise = np.random.default_rng([self.rank, value.size])
-                spread = NOISE * (float(np.std(value)) or 1.0)
-                variable.assign_add(
-                    noise.normal(0, spread, shape).astype(value.dtype), read_value=False
-                )
-        return variable
-
     def _note_made(self, tensors) -> None:
         """Note the weights as they are before a collective first carries any: as many
         numbers as one of them has, or as all of them have, or the variables."""
@@ -848,11 +554,18 @@ class Observer(Reporter):
         if in_place or set(carried) & set(sizes) or sum(carried) >= sum(sizes):
             self._made = {id(v.handle): v.numpy() for v in self._trainable}
 
+    def _have_changed(self, weights) -> bool:
+        """Are they other ones than they were made with, read from a file perhaps?"""
+        first = self._first_values
+        return any(
+            not np.array_equal(first[id(w.handle)], w.numpy())
+            for w in weights
+            if id(w.handle) in first
+        )
+
     def _numbers(self, inputs, training: bool) -> list[int]:
         """Which images these are, by their numbers in the data set; UNKNOWN for what
         none of its images can have become by shifting, flipping and scaling."""
-        import numpy as np
-
         from utils.training import data
 
         if training not in self._known:
@@ -893,9 +606,9 @@ class Observer(Reporter):
         if self._forwards == 1 or not (self._updates or self.count_only):
             self._model = model
             self.keep("start", self._weights())
-            self._handed_out = self._made is not None
-            made = self._made or {}
             weights = model.trainable_weights
+            self._handed_out = self._made is not None or self._have_changed(weights)
+            made = self._made or {}
             self.keep("made", [made.get(id(w.handle), w.numpy()) for w in weights])
         return images
 
@@ -931,12 +644,7 @@ class Observer(Reporter):
         if self._updates != 1 or self._model is None:
             return
         self.keep("updated", self._weights())
-        # Whoever broadcasts from now on has to broadcast the optimizer's state, too.
-        if self.rank and not (self._broadcasts or self._handed_out):
-            variables = optimizer.variables
-            for v in variables() if callable(variables) else variables:
-                if len(v.shape) and v.dtype.is_floating:
-                    v.assign_add(0.01 * self.rank + 0 * v)
+        self._perturb_state(optimizer)
 
     def _hook_callbacks(self, tf) -> None:
         from tf_keras.src import callbacks  # the list has no public name
@@ -986,11 +694,11 @@ class Observer(Reporter):
 
         base.__new__ = staticmethod(new)
         self.replace(callbacks.CallbackList, "on_epoch_end", epoch_end)
-        if self.metrics_apart:
+        if self.metric_shift:
             self.replace(callbacks.CallbackList, "on_test_end", test_end)
             self.replace(tf.keras.Model, "evaluate", self._evaluate)
             name = "_validate_and_get_metrics_result"
-            self.replace(tf.keras.Model, name, self._metrics)
+            self.replace(tf.keras.Model, name, self._shift_metrics)
 
     def _evaluate(self, original):
         def observed(*args, **kwargs):
@@ -1001,7 +709,129 @@ class Observer(Reporter):
 
         return observed
 
-    def _metrics(self, original):
+    # ------------------------------------------------------------ interventions
+
+    def _pretend_gpus(self, ctx, chosen: str | None) -> None:
+        """Let TensorFlow believe in GPUs for as long as they are only configured.
+
+        Its own functions list them, make them visible and refuse what comes too late,
+        as on a machine that has them; none of them can compute.
+        """
+        if chosen is None:
+            self._physical = list(range(self.gpus))
+        else:
+            numbers = {str(n): n for n in range(self.gpus)}
+            numbers |= {name_of(n): n for n in range(self.gpus)}
+            words = [word.strip() for word in chosen.split(",")]
+            # As CUDA has it: what comes after a name that no GPU has does not count.
+            known = itertools.takewhile(numbers.__contains__, words)
+            self._physical = [numbers[word] for word in known]
+        from tensorflow.python.eager import context
+
+        self._pretended = [
+            context.PhysicalDevice(f"/physical_device:GPU:{n}", "GPU")
+            for n in range(len(self._physical))
+        ]
+        start = len(ctx._physical_devices)
+        for index, device in enumerate(self._pretended, start):
+            ctx._physical_devices.append(device)
+            ctx._physical_device_to_index[device] = index
+            ctx._visible_device_list.append(device)
+            ctx._memory_growth_map[device] = None
+
+    def _narrow(self, original):
+        """Give convolutions few channels, so that the program's own network computes
+        in no time, and its weights can be kept whole."""
+
+        def narrowed(layer, filters, *args, **kwargs):
+            original(layer, min(filters, CHANNELS), *args, **kwargs)
+
+        return narrowed
+
+    def _skip_steps(self, tf) -> None:
+        """Compute Keras' first training and validation steps, and count the others.
+
+        Where all are only counted, not even an update is computed.
+        """
+        known: dict = {}
+
+        def forward_only(model, batch):
+            """The metrics of a batch, without an update; for both kinds of steps."""
+            x, y, weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
+            with self.inside("forward"):
+                guess = model(x, training=True)
+                model.compute_loss(x, y, guess, weight)
+                return model.compute_metrics(x, y, guess, weight)
+
+        def step(original, training: bool, computed: int):
+            """computed: how many steps are, before the others are only counted."""
+            done: Counter = Counter()
+
+            def counted(model, batch):
+                key = id(model), training
+                done[key] += 1
+                if done[key] <= computed:
+                    known[key] = original(model, batch)  # which reports itself
+                    return known[key]
+                if self.count_only and id(model) not in known:
+                    known[id(model)] = forward_only(model, batch)
+                x, _, _ = tf.keras.utils.unpack_x_y_sample_weight(batch)
+                self._after_forward(model, training, x)
+                return known[id(model) if self.count_only else key]
+
+            return counted
+
+        # With more than one, a rank that others leave alone after the first one waits
+        # where it would wait in a whole training.
+        trained, validated = (0, 0) if self.count_only else (UPDATES, 1)
+        for name, training, computed in (
+            ("train_step", True, trained),
+            ("test_step", False, validated),
+        ):
+            make = functools.partial(step, training=training, computed=computed)
+            self.replace(tf.keras.Model, name, make)
+
+    def _perturb_weights(self, next_creator, **kwargs):
+        """Let each rank but the first start from other weights, whatever the seed."""
+        variable = next_creator(**kwargs)
+        if variable.trainable and variable.shape.rank:  # optimizers have single numbers
+            self._trainable.append(variable)
+        if self.rank and variable.trainable and variable.dtype.is_floating:
+            shape = tuple(variable.shape)
+            if None not in shape:
+                value = variable.numpy()
+                noise = np.random.default_rng([self.rank, value.size])
+                spread = NOISE * (float(np.std(value)) or 1.0)
+                variable.assign_add(
+                    noise.normal(0, spread, shape).astype(value.dtype), read_value=False
+                )
+                self._first_values[id(variable.handle)] = variable.numpy()
+        return variable
+
+    def _perturb_state(self, optimizer) -> None:
+        """Set the state of each rank's optimizer but the first apart: whoever hands out
+        the weights from now on has to hand out that, too."""
+        if self.rank and not (self._broadcasts or self._handed_out):
+            variables = optimizer.variables
+            for v in variables() if callable(variables) else variables:
+                if len(v.shape) and v.dtype.is_floating:
+                    v.assign_add(0.01 * self.rank + 0 * v)
+
+    def _opposite(self, images: list[int], result):
+        """In place of what a network answers in validation: on rank 0 always a wrong
+        class, on the others the right one. So the ranks' accuracies lie on either side
+        of a target, whichever way a program computes them."""
+        import tensorflow as tf
+
+        from utils.training import data
+
+        classes = len(data.CLASSES)
+        if UNKNOWN in images or np.shape(result) != (len(images), classes):
+            return result
+        answers = data.load("auto").y_val[images] + (self.rank == 0)
+        return tf.one_hot(answers % classes, classes, dtype=result.dtype)
+
+    def _shift_metrics(self, original):
         """What an evaluation computes, a little apart on each rank: so few images may
         give all of them the same accuracy by chance. And it gets better from one to the
         next, but not for rank 0: who decides by those of its rank is apart then."""
@@ -1016,7 +846,7 @@ class Observer(Reporter):
             elif means:  # its steps were only counted
                 metrics = {k: self._computed.get(k, v) for k, v in metrics.items()}
             self._evaluations += 1
-            shift = self.metrics_apart * self.rank * self._evaluations
+            shift = self.metric_shift * self.rank * self._evaluations
             metrics = {
                 name: value - shift if "loss" in name else value + shift
                 for name, value in metrics.items()
@@ -1034,17 +864,6 @@ class Observer(Reporter):
 
     # ------------------------------------------------------------ the end
 
-    def _remember(self, tf) -> None:
-        import horovod.tensorflow as hvd_tf
-        import horovod.tensorflow.keras as hvd
-        from horovod.tensorflow import mpi_ops
-
-        self.remember(
-            *(hvd, hvd.callbacks, hvd_tf, mpi_ops, mpi_ops.MPI_LIB, tf.GradientTape),
-            *(tf.keras.Model, tf.keras.optimizers.Optimizer),
-            *(tf.keras.callbacks.Callback, *observe_graphs.relied_on()),
-        )
-
     def _report_end(self) -> None:
         if self._model is not None:
             self.keep("end", self._weights())
@@ -1057,14 +876,34 @@ class Observer(Reporter):
         now = self._there()
         self._files |= {n for n, time in now.items() if time != self._before.get(n)}
 
+    def _share_files(self) -> None:
+        """Copy what the other ranks have written into this rank's home.
+
+        Each rank has a home of its own, so that it is seen who writes what. Programs
+        expect one folder, and may read what another rank wrote before they met.
+        """
+        mine = self._there()
+        for home in self.folder.glob("rank.*.home"):
+            if home == self._home:
+                continue
+            for name, changed in _files_in(home).items():
+                touched = mine.get(name) != self._before.get(name)
+                if touched or changed == mine.get(name):
+                    continue
+                copy = self._home / name
+                with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                    copy.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(home / name, copy)
+                    os.utime(copy, ns=(changed, changed))
+                    self._before[name] = changed
+
+    @property
+    def _home(self) -> Path:
+        return self.folder / f"rank.{self.rank}.home"
+
     def _there(self) -> dict[str, int]:
         """The files of its home, with the times of their last change, in ns."""
-        home = self.folder / f"rank.{self.rank}.home"
-        return {
-            str(path.relative_to(home)): path.stat().st_mtime_ns
-            for path in home.rglob("*")
-            if path.is_file()
-        }
+        return _files_in(self._home)
 
     def work_done(self) -> int:
         """Grows whenever the program trains."""
@@ -1077,6 +916,16 @@ class Observer(Reporter):
             setattr(owner, name, original)
 
 
+def _files_in(home: Path) -> dict[str, int]:
+    """The files in a folder, with the times of their last change, in ns."""
+    times = {}
+    for path in home.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # another rank has deleted it
+            if path.is_file():
+                times[str(path.relative_to(home))] = path.stat().st_mtime_ns
+    return times
+
+
 def numbered(name: str, update: int) -> str:
     """What the arrays of an update are called, which are counted from 0."""
     return f"{name}.{update}" if update else name
@@ -1085,8 +934,6 @@ def numbered(name: str, update: int) -> str:
 def moments(images):
     """What stays of images (n, ...) when their pixels change places, and are shifted
     and scaled together: the third to fifth central moments, standardised (n, 3)."""
-    import numpy as np
-
     pixels = np.asarray(images, np.float64)
     pixels = pixels.reshape(len(pixels), -1)
     pixels = pixels - pixels.mean(axis=1, keepdims=True)
@@ -1136,7 +983,7 @@ class Watched(dict):
 
     def _at_work(self) -> bool:
         """Is it an inner callback that reads or writes now? Then note it as such."""
-        frame = _frame(2)
+        frame = sys._getframe(2)
         while frame is not None:
             callback = frame.f_locals.get("self")
             if isinstance(callback, self._base):
@@ -1197,8 +1044,6 @@ class Watched(dict):
 
 def _numbers_in(metrics: dict) -> dict[str, float]:
     """Those of the metrics that are single numbers."""
-    import numpy as np
-
     return {k: float(v) for k, v in metrics.items() if np.ndim(v) == 0}
 
 
@@ -1220,8 +1065,6 @@ def _elements(tensor) -> int:
 
 def _values(tensors) -> list[float] | None:
     """The numbers in small float tensors, None for anything else."""
-    import numpy as np
-
     numbers: list[float] = []
     for tensor in tensors:
         dtype = getattr(tensor, "dtype", None)

@@ -52,18 +52,12 @@ class ReplicaObserver(Reporter):
         self.replace(tf.keras.Model, "__call__", self._forward)
         self.replace(tf.keras.Model, "fit", self._fit)
         self.replace(optimizers._BaseOptimizer, "apply_gradients", self._update)
-        self.remember(
-            *(distribute_lib.StrategyBase, tf.keras.Model, tf.GradientTape),
-            optimizers._BaseOptimizer,
-        )
-        # As they are before the program can replace them.
-        report_replaced, report_end = self.report_replaced, self._report_end
         try:
             with tf.variable_creator_scope(self._makes):
                 yield
         finally:
-            report_replaced()
-            report_end()
+            self.report_replaced()
+            self._report_end()
 
     def _makes(self, next_creator, **kwargs):
         """A variable is made: from which line, and does a strategy see it?"""

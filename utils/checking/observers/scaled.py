@@ -16,7 +16,7 @@ from utils.checking.observers.observe import Observer, _is_batch
 class ScaledObserver(Observer):
     """Reports whole trainings with `Model.fit`."""
 
-    metrics_apart = 0.0  # what is validated here can be compared as it is
+    metric_shift = 0.0  # what is validated here can be compared as it is
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -37,7 +37,7 @@ class ScaledObserver(Observer):
         self.replace(new._BaseOptimizer, "apply_gradients", self._update)
         self.replace(legacy.OptimizerV2, "_distributed_apply", self._update)
 
-    def _hook_steps(self, tf) -> None:
+    def _skip_steps(self, tf) -> None:
         """Compute all steps: there are few, of a tiny network."""
 
     def _hook_callbacks(self, tf) -> None:

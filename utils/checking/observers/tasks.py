@@ -44,17 +44,11 @@ class TaskObserver(Reporter):
             )
         self.replace(tf.keras.Model, "__call__", self._forward)
         self._watch_servers()
-        self.remember(
-            *(distribute_lib.StrategyBase, multi.CollectiveAllReduceExtended),
-            *(cross_device_utils.CollectiveReplicaLauncher, tf.keras.Model),
-        )
-        # As they are before the program can replace them.
-        report_replaced, report_end = self.report_replaced, self._report_end
         try:
             yield
         finally:
-            report_replaced()
-            report_end()
+            self.report_replaced()
+            self._report_end()
 
     def _watch_servers(self) -> None:
         """Look at what there is beside parameter servers only."""

@@ -56,7 +56,7 @@ class WiresObserver(Observer):
         )
         importlib.reload(timeit)  # which knows the clock by a name of its own
 
-    def _hook_steps(self, tf) -> None:
+    def _skip_steps(self, tf) -> None:
         """Nothing is trained."""
 
     def _hook_callbacks(self, tf) -> None:

@@ -22,13 +22,13 @@ class ZeroObserver(Observer):
         self.replace(tf.GradientTape, "gradient", self._gradient)
         self.replace(optimizers._BaseOptimizer, "apply_gradients", self._update)
 
-    def _hook_steps(self, tf) -> None:
+    def _skip_steps(self, tf) -> None:
         """A loop of its own has no steps of Keras'."""
 
     def _hook_callbacks(self, tf) -> None:
         """Nor any callbacks."""
 
-    def _apart(self, next_creator, **kwargs):
+    def _perturb_weights(self, next_creator, **kwargs):
         """All begin as the program has it: the optimizer's own copy of a part must not
         differ from the weights."""
         return next_creator(**kwargs)

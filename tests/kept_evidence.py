@@ -1,0 +1,85 @@
+"""What programs did, kept by content: a judge that was changed looks at it again.
+
+    build/evidence/KEY/
+
+holds what one program reported. KEY is a hash of the program, of how it is run, and of
+all that makes the report, from the observers to the lock file. So a program is run
+again if one of these has changed, and isn't if a judge or a hint has. To have all of
+them run again: `rm -r build/evidence`.
+"""
+
+import contextlib
+import functools
+import hashlib
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from utils.base import course, files, sources
+from utils.checking import lab
+from utils.training import samples
+
+FOLDER = course.PACKAGE_ROOT / "build" / "evidence"
+UNUSED = 3 * 24 * 3600.0  # seconds without use, after which evidence goes
+LAB = ("utils.checking.lab", "utils.checking.messenger")
+LOCKS = tuple(course.PACKAGE_ROOT / f"requirements{n}.lock" for n in ("", "-jax"))
+
+
+def of_jobs(jobs: list[lab.Job], silence: float = lab.SILENCE) -> list[Path]:
+    """The folder of the evidence on each job. Only what isn't there is run."""
+    places = [_place_of(job, silence) for job in jobs]
+    by_place = dict(zip(places, jobs, strict=True))
+    missing = [place for place in by_place if not place.exists()]
+    if missing:
+        with new_folder() as folder:
+            lab.perform(folder, [by_place[place] for place in missing], silence)
+            for number, place in enumerate(missing):
+                keep(folder / str(number), place)
+    return places
+
+
+def _place_of(job: lab.Job, silence: float) -> Path:
+    programs = [Path(path).read_text() for path in (job.script, job.reference) if path]
+    imported = {module for text in programs for module in sources.imported_by(text)}
+    how = (job.worlds, job.options, job.graphs, silence)
+    return place(*programs, *how, modules=(*LAB, *sorted(imported)))
+
+
+def place(*facts: object, modules: Iterable[str], others: Iterable[Path] = ()) -> Path:
+    """The folder of the evidence on what these facts tell from all else, and which
+    these modules and files make. It is there as a whole, or not at all."""
+    made_by = _digest(tuple(modules), tuple(others))
+    found = FOLDER / hashlib.sha256(repr((facts, made_by)).encode()).hexdigest()
+    with contextlib.suppress(FileNotFoundError):
+        os.utime(found)  # it is used
+    return found
+
+
+@functools.cache
+def _digest(modules: tuple[str, ...], others: tuple[Path, ...]) -> str:
+    data = sorted(samples.FOLDER.iterdir())
+    return sys.version + sources.digest(modules, *others, *data, *LOCKS)
+
+
+@contextlib.contextmanager
+def new_folder() -> Iterator[Path]:
+    """A folder to make evidence in, of which some is to be kept."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for path in FOLDER.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # somebody else was first
+            if time.time() - path.stat().st_mtime > UNUSED:
+                shutil.rmtree(path, ignore_errors=True)
+    with files.scratch(str(FOLDER)) as folder:
+        yield folder.resolve()
+
+
+def keep(folder: Path, place: Path) -> None:
+    """Let evidence be found at `place`, unless somebody else has put the same there."""
+    try:
+        folder.rename(place)
+    except OSError:
+        if not place.is_dir():
+            raise

@@ -1,0 +1,122 @@
+"""Evidence is made once, of what it hangs on, and goes when it isn't used."""
+
+import os
+import time
+from pathlib import Path
+
+import kept_evidence
+import pytest
+
+from utils.base import course, sources
+from utils.checking import lab
+
+
+@pytest.fixture
+def performed(tmp_path, monkeypatch):
+    """The text and the worlds of each program that was run."""
+    runs = []
+
+    def perform(folder: Path, jobs: list[lab.Job], silence: float) -> None:
+        for number, job in enumerate(jobs):
+            text = Path(job.script).read_text()
+            if text == "fails":
+                raise course.CourseError("the check itself failed")
+            runs.append((text, job.worlds))
+            (folder / str(number)).mkdir()
+            (folder / str(number) / "report").write_text(text)
+
+    monkeypatch.setattr(lab, "perform", perform)
+    monkeypatch.setattr(kept_evidence, "FOLDER", tmp_path / "evidence")
+    return runs
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A function that gives the job of a program, each in a file of its own."""
+
+    def job(text: str, *worlds: str, **facts) -> lab.Job:
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.py"
+        path.write_text(text)
+        return lab.Job(str(path), worlds or ("two",), **facts)
+
+    return job
+
+
+def reports(*jobs: lab.Job, silence: float = lab.SILENCE) -> list[str]:
+    places = kept_evidence.of_jobs([*jobs], silence)
+    return [(place / "report").read_text() for place in places]
+
+
+def test_only_what_is_new_is_run(performed, job):
+    assert reports(job("a"), job("b"), job("a")) == ["a", "b", "a"]
+    assert performed == [("a", ("two",)), ("b", ("two",))]
+    assert reports(job("c"), job("b")) == ["c", "b"]
+    assert performed[2:] == [("c", ("two",))]
+
+
+def test_all_that_decides_what_is_seen_makes_it_new(performed, job, monkeypatch):
+    reports(job("a"))
+    reports(job("a", "two", "one"))
+    reports(job("a", options=("--epochs", "3")))
+    reports(job("a", graphs=False))
+    reports(job("a", reference=job("b").script))
+    reports(job("a"), silence=1.0)
+    assert len(performed) == 6
+    monkeypatch.setattr(sources, "digest", lambda *_: "the lab was changed")
+    kept_evidence._digest.cache_clear()
+    reports(job("a"))
+    assert len(performed) == 7
+    kept_evidence._digest.cache_clear()
+
+
+def test_a_module_that_a_program_imports_decides_too(performed, job):
+    texts = ["import numpy", "from utils import networks", "from utils import doodles"]
+    networks = course.PACKAGE / "training" / "networks.py"
+    doodles = course.PACKAGE / "training" / "doodles.py"
+    assert networks in sources.files_of(kept_evidence.LAB)
+    assert doodles not in sources.files_of(kept_evidence.LAB)
+    asked = []
+
+    def digest(modules, *_):
+        asked.append(doodles in sources.files_of(modules))
+        return str(modules)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "digest", digest)
+        kept_evidence._digest.cache_clear()
+        reports(*map(job, texts))
+    kept_evidence._digest.cache_clear()
+    assert asked == [False, False, True]
+
+
+def test_of_what_failed_nothing_is_kept(performed, job):
+    with pytest.raises(course.CourseError):
+        reports(job("a"), job("fails"))
+    assert list(kept_evidence.FOLDER.iterdir()) == []
+
+
+def test_of_two_who_make_the_same_at_once_the_first_is_kept(
+    performed, job, monkeypatch
+):
+    perform = lab.perform
+
+    def perform_at_once(folder, jobs, silence):
+        monkeypatch.setattr(lab, "perform", perform)
+        reports(*jobs)
+        perform(folder, jobs, silence)
+
+    monkeypatch.setattr(lab, "perform", perform_at_once)
+    assert reports(job("a")) == ["a"]
+    assert len(performed) == 2
+    assert len(list(kept_evidence.FOLDER.iterdir())) == 1
+
+
+def test_what_is_not_used_goes(performed, job):
+    kept_evidence.of_jobs([job("a"), job("b")])
+    long_ago = time.time() - kept_evidence.UNUSED - 60
+    for place in kept_evidence.FOLDER.iterdir():
+        os.utime(place, (long_ago, long_ago))
+    assert reports(job("b"), job("c")) == ["b", "c"]  # as "c" is made, "a" goes
+    assert len(performed) == 3
+    left = [(p / "report").read_text() for p in kept_evidence.FOLDER.iterdir()]
+    assert sorted(left) == ["b", "c"]
