@@ -445,8 +445,8 @@ def test_a_style_sheet_is_not_output():
     assert audit(notebook) == []
 
 
-@pytest.mark.parametrize(("rows", "words"), [(39, ""), (41, "shows 42 lines")])
-def test_a_row_of_a_table_is_a_line(rows, words):
+@pytest.mark.parametrize(("rows", "words"), [(49, ""), (50, "shows 51 rows")])
+def test_the_rows_of_a_table_are_counted(rows, words):
     notebook = a_copy()
     page = {"text/html": pandas.DataFrame({"images/s": range(rows)})._repr_html_()}
     cell(notebook, "run").outputs = [new_output("display_data", page)]

@@ -42,6 +42,7 @@ MIN_CLAIM_WORDS = 4
 MIN_ANSWER_WORDS = 25
 MAX_CELLS = 85
 MAX_OUTPUT_LINES = 40
+MAX_OUTPUT_ROWS = 50  # of tables: the course has 33 lessons
 MAX_STDERR_LINES = 5
 MAX_SOURCE_KB = 60
 MAX_KEPT_KB = 1_000
@@ -185,12 +186,16 @@ def _claims_have_margins(notebook: NotebookNode, least: float) -> Iterator[str]:
 
 def outputs_are_short(notebook: NotebookNode) -> Iterator[str]:
     for place, cell in cells_of(notebook, "code"):
-        # A row of a table takes many lines of HTML.
-        lines = sum(
-            text.count("<tr") or len(text.splitlines()) for text in _texts(cell)
-        )
+        rows = lines = 0
+        for text in _texts(cell):
+            if "<tr" in text:  # a row may take many lines of HTML
+                rows += text.count("<tr")
+            else:
+                lines += len(text.splitlines())
         if lines > MAX_OUTPUT_LINES:
             yield f"{place} shows {lines} lines: show at most {MAX_OUTPUT_LINES}"
+        if rows > MAX_OUTPUT_ROWS:
+            yield f"{place} shows {rows} rows: show at most {MAX_OUTPUT_ROWS}"
 
 
 def stderr_is_short(notebook: NotebookNode) -> Iterator[str]:
