@@ -11,6 +11,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -29,7 +30,7 @@ SETTLE_SECONDS = 10.0  # for what belonged to a killed command to go
 MARK = "COURSE_KILLS"  # the variable by which all that a round starts is known
 
 TRAINS = course.PACKAGE_ROOT / "solutions" / "fashion_mnist_solution.py"
-FEW = ("--train-images", "640", "--data", "sample", "--epochs", "1000")
+FEW = ("--train-images", "640", "--epochs", "1000")
 COMMANDS = {
     "run": ("run", "-np", "2", "program.py", "--", "escape"),
     "check": ("check", "--script", str(TRAINS)),
@@ -83,13 +84,13 @@ def kill(command: subprocess.Popen, mark: str, rng: random.Random) -> str:
 
 
 @pytest.fixture
-def temporary(tmp_path, monkeypatch):
-    """A folder of its own for temporary files, also those of this process."""
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    monkeypatch.setenv("TMPDIR", str(folder))
-    monkeypatch.setattr("tempfile.tempdir", None)
-    return folder
+def temporary(monkeypatch):
+    """A folder of its own for temporary files, also those of this process. Its name is
+    short, since that of a socket may have 107 characters."""
+    with tempfile.TemporaryDirectory(prefix="kills-") as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.setattr("tempfile.tempdir", None)
+        yield Path(folder)
 
 
 @pytest.mark.slow
