@@ -20,7 +20,7 @@ import pytest
 from filelock import FileLock, Timeout
 from processes import empty_course, program
 
-from utils.base import course, files, supervise
+from utils.base import files, supervise
 
 ROUNDS = int(os.environ.get("KILLS", 6))
 SEED = int(os.environ.get("KILLS_SEED", time.time()))
