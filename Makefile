@@ -58,7 +58,7 @@ bench: setup ## measure how fast training is here (hours; with nothing else runn
 gpu: setup jax xprof ## where there are GPUs: tests, notebooks, speeds, and a report to send
 	@$(BIN)/python tests/gpu_report.py
 
-soak: setup ## kill runs at random for half an hour; is anything left?
+soak: setup ## kill runs, checks and audits at random for half an hour; is anything left?
 	@KILLS=200 $(BIN)/pytest -s tests/test_kills.py
 
 wheel: setup ## keep the Horovod that was built, for other machines: wheels/

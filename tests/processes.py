@@ -3,6 +3,7 @@ in this one."""
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -11,6 +12,9 @@ from pathlib import Path
 from socketserver import BaseServer
 
 import psutil
+
+from utils.base import course
+from utils.lessons import markup
 
 # Each worker greets, meets the others once, and then does what the test asks for.
 PROGRAM = """\
@@ -65,6 +69,17 @@ def empty_course(folder: Path):
         (folder / name).mkdir()
     with working_in(folder):
         yield folder
+
+
+def ship_the_exercise(folder: Path, steps: int = 0) -> Path:
+    """Make `folder` a course with one exercise, up to a step. Returns the program."""
+    for name in ("notebooks", "exercises", "solutions"):
+        (folder / name).mkdir()
+    root, solution = course.PACKAGE_ROOT, "solutions/fashion_mnist_solution.py"
+    shutil.copy(root / "exercises/hints.md", folder / "exercises")
+    shutil.copy(root / solution, folder / "solutions")
+    text = markup.render((root / solution).read_text(), steps)
+    return program(folder / "exercises", text, "fashion_mnist.py")
 
 
 def descendants_of_runs_in(folder: Path) -> list[psutil.Process]:

@@ -4,13 +4,13 @@ import contextlib
 import functools
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from processes import ship_the_exercise
 
 from utils.base import course
 from utils.checking import checks, exercises
@@ -24,12 +24,7 @@ SOURCE = (course.PACKAGE_ROOT / "solutions/fashion_mnist_solution.py").read_text
 @pytest.fixture
 def copy(tmp_path, monkeypatch):
     """A course of its own, with the exercise as shipped."""
-    for folder in ("notebooks", "exercises", "solutions"):
-        (tmp_path / folder).mkdir()
-    root = course.PACKAGE_ROOT
-    shutil.copy(root / "exercises/hints.md", tmp_path / "exercises")
-    shutil.copy(root / "solutions/fashion_mnist_solution.py", tmp_path / "solutions")
-    (tmp_path / "exercises/fashion_mnist.py").write_text(markup.render(SOURCE, 0))
+    ship_the_exercise(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -1,7 +1,6 @@
 """`course check --watch`: a verdict on each save, from a lab that stays."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from processes import wait_for
+from processes import ship_the_exercise, wait_for
 
 from utils.base import course
 from utils.checking import exercises, on_save
@@ -25,13 +24,7 @@ WRAPPED = "optimizer = hvd.DistributedOptimizer("
 @pytest.fixture
 def program(tmp_path, monkeypatch):
     """The exercise of a course of its own, as shipped."""
-    for folder in ("notebooks", "exercises", "solutions"):
-        (tmp_path / folder).mkdir()
-    root = course.PACKAGE_ROOT
-    shutil.copy(root / "exercises/hints.md", tmp_path / "exercises")
-    shutil.copy(root / "solutions/fashion_mnist_solution.py", tmp_path / "solutions")
-    path = tmp_path / "exercises/fashion_mnist.py"
-    path.write_text(markup.render(SOURCE, 0))
+    path = ship_the_exercise(tmp_path)
     monkeypatch.chdir(tmp_path)
     return path
 
