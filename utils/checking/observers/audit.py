@@ -19,6 +19,7 @@ import importlib.abc
 import importlib.machinery
 import json
 import os
+import random
 import runpy
 import signal
 import sys
@@ -811,7 +812,8 @@ class Auditor(Reporter):
 
         def broadcast(original):
             def observed(variables, *args, **kwargs):
-                if not list(variables):
+                variables = list(variables)  # of which there may be one pass only
+                if not variables:
                     self.event("empty broadcast", where=self.where())
                 return original(variables, *args, **kwargs)
 
@@ -891,8 +893,6 @@ class Auditor(Reporter):
         }
 
     def _randomness(self, tf) -> dict:
-        import random
-
         import numpy as np
         from tensorflow.python.eager import context
 
@@ -1141,6 +1141,9 @@ def work(script: str, arguments: list[str]) -> int:
     auditor = Auditor(folder, rank, script)
     auditor.event("started", pid=os.getpid())
     watch(auditor)
+    # Keras draws the first weights from this. So rank 0 begins as a worker does that is
+    # alone, and their losses can be compared; unless the program chooses a seed itself.
+    random.seed(rank)
     sys.argv = [script, *arguments]
     sys.path[0] = str(Path(script).resolve().parent)
     status = 0
