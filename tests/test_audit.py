@@ -556,21 +556,19 @@ def test_a_generator_that_all_have_seeded_is_told(first, second, verdict):
     assert answer("random", [the_end(**first)], [the_end(**second)])[0] == verdict
 
 
+def a_reader(callback: str, made: str | None, read: dict, **how: bool) -> dict:
+    """A callback that decides by the metrics that it reads."""
+    facts = {"what": "metrics", "epoch": 0, "callback": callback, "made": made}
+    return {**facts, "read": read, "decides": True, **how}
+
+
 @pytest.mark.parametrize(
     ("second", "asks", "verdict"),
     [(0.5, False, "right"), (0.6, False, "wrong"), (0.6, True, "right")],
 )
 def test_who_asks_the_others_may_read_what_is_its_own(second, asks, verdict):
     def reads(value: float) -> dict:
-        return {
-            "what": "metrics",
-            "epoch": 0,
-            "callback": "Stop",
-            "made": None,
-            "read": {"loss": value},
-            "decides": True,
-            "asks": asks,
-        }
+        return a_reader("Stop", None, {"loss": value}, asks=asks)
 
     assert answer("metrics", [reads(0.5)], [reads(second)])[0] == verdict
 
@@ -770,17 +768,8 @@ def test_a_broadcast_of_nothing_is_named(broadcasts, named):
 
 
 def keeps_the_best(value: float) -> dict:
-    return {
-        "what": "metrics",
-        "epoch": 0,
-        "callback": "ModelCheckpoint",
-        "made": PLACE,
-        "read": {"val_loss": value},
-        "decides": True,
-        "chooses": True,
-        "only_tells": True,
-        "asks": False,
-    }
+    read, how = {"val_loss": value}, {"chooses": True, "only_tells": True}
+    return a_reader("ModelCheckpoint", PLACE, read, asks=False, **how)
 
 
 @pytest.mark.parametrize(

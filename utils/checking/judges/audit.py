@@ -1187,20 +1187,14 @@ def written(many: Watched, one: Watched | None) -> Answer:
         return RIGHT, "No file was seen to be written."
     for path, ranks in sorted(writers.items()):
         event = next(iter(ranks.values()))
-        if len(ranks) > 1 and event["how"] == "written":
-            return (
-                WRONG,
-                f"Ranks {_listed(map(str, sorted(ranks)))} all write the file "
-                f"{Path(path).name}.",
-                event["by"],
-            )
-        if len(ranks) > 1 and event["how"] == "board":
-            return (
-                WRONG,
-                f"Ranks {_listed(map(str, sorted(ranks)))} all write TensorBoard's logs"
-                f" into the folder {_folder(path)}, which it takes for one run.",
-                event["by"],
-            )
+        what = {
+            "written": f"the file {Path(path).name}.",
+            "board": f"TensorBoard's logs into the folder {_folder(path)}, which it "
+            "takes for one run.",
+        }.get(event["how"])
+        if len(ranks) > 1 and what:
+            who = _listed(map(str, sorted(ranks)))
+            return WRONG, f"Ranks {who} all write {what}", event["by"]
     for path, ranks in sorted(writers.items()):
         if len(ranks) > 1:
             return CANT, (

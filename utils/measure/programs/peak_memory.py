@@ -21,7 +21,7 @@ os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2, as in the course's other pro
 
 import tensorflow as tf
 
-from utils.training import networks
+from utils.training import devices, networks
 
 
 def peak() -> int:
@@ -42,8 +42,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=1, help="k of WRN-16-k")
     parser.add_argument("--steps", type=int, default=2, help="with each batch size")
     args = parser.parse_args()
-    for gpu in tf.config.list_physical_devices("GPU"):
-        tf.config.experimental.set_memory_growth(gpu, True)
+    devices.grow_memory()
 
     model = networks.wide_resnet(args.width)
     optimizer = tf.keras.optimizers.SGD(0.01, momentum=0.9)

@@ -16,6 +16,7 @@ os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2, as in the course's other pro
 import tensorflow as tf
 
 from utils.measure.programs.peak_memory import peak
+from utils.training import devices
 
 WIDTH, LAYERS = 128, 8  # of a block
 
@@ -46,8 +47,7 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=16, help="of eight layers each")
     parser.add_argument("--images", type=int, default=8_192, help="in the batch")
     args = parser.parse_args()
-    for gpu in tf.config.list_physical_devices("GPU"):
-        tf.config.experimental.set_memory_growth(gpu, True)
+    devices.grow_memory()
 
     images = tf.random.normal((args.images, WIDTH))
     shape, spread = (LAYERS, WIDTH, WIDTH), WIDTH**-0.5
