@@ -18,7 +18,8 @@ from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 from nbformat import NotebookNode
 
 import reference
-from utils.base import course, profiles
+from distcheck import errors, files
+from utils.base import profiles
 from utils.lessons import notebook_rules, notebooks, outline
 
 HERE = Path(__file__).resolve().parent
@@ -210,7 +211,7 @@ def plain_where_there_is_no_page(pages: Path) -> None:
 def build(folder: Path, profile: str, numbers: Sequence[str] = ()) -> Path:
     """Build the site in `folder`; return the folder with its pages.
 
-    Raises CourseError when anything is wrong with it; Sphinx has then said what.
+    Raises UserError when anything is wrong with it; Sphinx has then said what.
     """
     shutil.rmtree(folder, ignore_errors=True)
     pages, html = folder / "pages", folder / "html"
@@ -220,7 +221,7 @@ def build(folder: Path, profile: str, numbers: Sequence[str] = ()) -> Path:
     command += ["--fail-on-warning", "--keep-going", "--quiet", str(pages), str(html)]
     status = subprocess.run(command, timeout=TIME_LIMIT).returncode
     if status:
-        raise course.CourseError(f"Sphinx failed with status {status}.")
+        raise errors.UserError(f"Sphinx failed with status {status}.")
     return html
 
 
@@ -232,9 +233,9 @@ def main() -> None:
     options = parser.parse_args()
     try:
         html = build(options.out, options.profile, options.numbers)
-    except course.CourseError as error:
+    except errors.UserError as error:
         sys.exit(f"The site could not be built: {error}")
-    print(f"The site is in {course.shown(html)}: open its index.html.")
+    print(f"The site is in {files.shown(html)}: open its index.html.")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import browser
 from browser import Browser, wait_for
-from utils.base import course, files, supervise
+from distcheck import files, supervise
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -182,14 +182,14 @@ def main() -> None:
     if browser.found() is None:
         sys.exit("There is no Chromium here: `make browser` adds it to a Debian.")
     if not (HTML / "index.html").exists():
-        sys.exit(f"There are no pages in {course.shown(HTML)} yet: type `make site`.")
+        sys.exit(f"There are no pages in {files.shown(HTML)} yet: type `make site`.")
     with files.scratch() as scratch:
         grades = graded(scratch)
         with browser.started() as chromium:
             pages(chromium)
             training(chromium)
             gradebook(chromium, grades)
-    print(f"They are in {course.shown(PICTURES)} and {course.shown(HANDBOOK)}.")
+    print(f"They are in {files.shown(PICTURES)} and {files.shown(HANDBOOK)}.")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
 
 import tensorflow as tf
 
-from utils import CourseError, logs, replica_devices, tasks
+from utils import UserError, logs, replica_devices, tasks
 from utils.training import samples
 
 STEPS, BATCH = 10, 60
@@ -199,7 +199,7 @@ def must_have_learnt(model) -> None:
     """Its weights on all images, without a strategy, are better than no training."""
     loss = loss_of(model)
     if not loss < UNTRAINED - 0.1:
-        raise CourseError(f"it did not learn: its loss is {loss:.3f}.")
+        raise UserError(f"it did not learn: its loss is {loss:.3f}.")
 
 
 def try_out(name: str, ways: list[str]) -> dict:

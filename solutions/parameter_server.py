@@ -16,7 +16,7 @@ os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
 
 import tensorflow as tf
 
-from utils import CourseError, data, logs, networks, tasks, watch
+from utils import UserError, data, logs, networks, tasks, watch
 
 parser = argparse.ArgumentParser(
     description="Train on Fashion-MNIST with ParameterServerStrategy.",
@@ -40,7 +40,7 @@ MOST_EPOCHS = 1000  # that are waited for a worker
 
 task = tasks.enter()
 if not {"chief", "worker", "ps"} <= set(task.cluster):
-    raise CourseError(
+    raise UserError(
         "this program needs a chief, workers and servers: "
         "course run --tasks chief=1,worker=2,ps=1 PROGRAM"
     )

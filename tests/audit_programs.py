@@ -11,7 +11,7 @@ from unittest import mock
 
 import tomli
 
-from utils.base import supervise
+from distcheck import supervise
 from utils.checking import audit, lab
 
 FOLDER = Path(__file__).parent / "audited"

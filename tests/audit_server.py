@@ -21,7 +21,7 @@ import traceback
 
 import numpy as np
 
-from utils.base import supervise
+from distcheck import supervise
 from utils.checking.observers import audit
 
 

@@ -10,7 +10,8 @@ import re
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from utils.base import course, files, programs
+from distcheck import errors, files
+from utils.base import course, texts
 
 FILE = course.PACKAGE_ROOT / "environment.yml"
 REQUIREMENTS = course.PACKAGE_ROOT / "requirements.txt"
@@ -27,7 +28,7 @@ LEFT_OUT = ("horovod", "pip", "uv")
 def packages() -> str:
     """The lines of environment.yml that name the packages and their versions.
 
-    Raises CourseError if requirements.txt names a package that the lock lacks.
+    Raises UserError if requirements.txt names a package that the lock lacks.
     """
     locked = re.findall(r"^(\S.*) \\$", LOCK.read_text("utf-8"), re.MULTILINE)
     pins = [(canonicalize_name(Requirement(pin).name), pin) for pin in locked]
@@ -40,7 +41,7 @@ def packages() -> str:
             continue
         found = [pin for package, pin in pins if package == name]
         if not found:
-            raise course.CourseError(
+            raise errors.UserError(
                 f"{LOCK.name} has no version of {name}, which {REQUIREMENTS.name} "
                 "asks for: type `make lock`."
             )
@@ -50,7 +51,7 @@ def packages() -> str:
 
 def main() -> None:
     old = FILE.read_text("utf-8")
-    text = programs.between(FILE.name, old, BEGIN, END, packages())
+    text = texts.between(FILE.name, old, BEGIN, END, packages())
     files.write_whole(FILE, text)
 
 

@@ -11,8 +11,8 @@ import pytest
 from ci_sample import ONE_IN
 from machines import Machine
 
-from utils.base import machine
-from utils.base.course import CourseError
+from distcheck import machine
+from distcheck.errors import UserError
 from utils.checking import gpu
 from utils.grading import sandbox
 
@@ -68,7 +68,7 @@ def bubblewrap():
     """Skips what grades for real where that can't be done in a sandbox."""
     try:
         sandbox.check()
-    except CourseError as error:
+    except UserError as error:
         pytest.skip(str(error))
 
 

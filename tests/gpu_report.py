@@ -11,8 +11,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils.base import course, machine, supervise
-from utils.base.show import Table
+from distcheck import files, machine, supervise
+from distcheck.show import Table
+from utils.base import course
 
 COURSE = (sys.executable, "-m", "utils.cli")
 
@@ -91,7 +92,7 @@ def main() -> int:
         rows.append((part.what, *run(part, folder), f"`{part.name}.txt`"))
         print(f"    ended {rows[-1][1]}, after {rows[-1][2]} minutes", flush=True)
         (folder / "REPORT.md").write_text(report(rows), encoding="utf-8")
-    print(f"The report is in {course.shown(folder)}.")
+    print(f"The report is in {files.shown(folder)}.")
     return int(any(ended != "well" for _, ended, *_ in rows))
 
 

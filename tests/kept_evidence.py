@@ -18,7 +18,8 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from utils.base import course, files, sources
+from distcheck import files
+from utils.base import course, sources
 from utils.checking import lab
 from utils.training import samples
 

@@ -14,7 +14,8 @@ import re
 
 from nbformat import NotebookNode
 
-from utils.base import course, files
+from distcheck import files
+from utils.base import course
 from utils.lessons import markup, notebook_rules, notebooks, outline, reference
 
 WORDS_A_MINUTE = 180

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
-from utils.running import launchers
+from distcheck import mpi
 
 
 class Store(ThreadingHTTPServer):
@@ -36,7 +36,7 @@ class Store(ThreadingHTTPServer):
             f'#!/bin/sh\nexport {keys} {where} {plain}\nexec {command} "$@"\n'
         )
         (folder / "aws").chmod(0o755)
-        return f"{folder}{os.pathsep}{launchers.clean_environment()['PATH']}"
+        return f"{folder}{os.pathsep}{mpi.clean_environment()['PATH']}"
 
 
 class Requests(BaseHTTPRequestHandler):

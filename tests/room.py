@@ -23,8 +23,9 @@ from pathlib import Path
 
 import psutil
 
-from utils.base import course, files, programs, supervise
-from utils.base.show import Page, Table
+from distcheck import errors, files, supervise
+from distcheck.show import Page, Table
+from utils.base import course, texts
 from utils.lessons import outline
 from utils.measure import records
 
@@ -97,7 +98,7 @@ def peak(process: psutil.Process) -> Iterator[Peak]:
 def lab() -> Iterator[psutil.Process]:
     """JupyterLab's server in this block, once it says that it is there.
 
-    Raises CourseError if it doesn't start.
+    Raises UserError if it doesn't start.
     """
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"]
     command += [
@@ -107,7 +108,7 @@ def lab() -> Iterator[psutil.Process]:
     ]
     with supervise.owned(command, TIME_LIMIT, **supervise.READ_LINES) as server:
         if not any("127.0.0.1:" in line for line in server.stdout):
-            raise course.CourseError("JupyterLab didn't start: is it installed?")
+            raise errors.UserError("JupyterLab didn't start: is it installed?")
         yield psutil.Process(server.pid)
 
 
@@ -133,14 +134,14 @@ class Kernel:
     def execute(self, code: str) -> float:
         """Execute a cell; returns how many seconds it took.
 
-        Raises CourseError where it fails.
+        Raises UserError where it fails.
         """
         began = time.monotonic()
         reply = self.client.execute_interactive(
             code, timeout=TIME_LIMIT, output_hook=lambda message: None
         )
         if reply["content"]["status"] != "ok":
-            raise course.CourseError(f"the kernel said: {reply['content']['evalue']}")
+            raise errors.UserError(f"the kernel said: {reply['content']['evalue']}")
         return time.monotonic() - began
 
     def prepare(self) -> float:
@@ -163,7 +164,7 @@ def of_kernel() -> tuple[float, float, float]:
     """A notebook's kernel, and what a run of two workers adds to it, in MB; its
     seconds.
 
-    Raises CourseError where a cell fails.
+    Raises UserError where a cell fails.
     """
     with Kernel() as kernel:
         with peak(kernel.process) as prepared:
@@ -208,7 +209,7 @@ def of_class() -> dict:
 def of_lesson() -> float:
     """The seconds of processor time that executing LESSON takes, with `ci`.
 
-    Raises CourseError where it fails.
+    Raises UserError where it fails.
     """
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-m", "utils.cli", "notebooks", LESSON]
@@ -216,7 +217,7 @@ def of_lesson() -> float:
     with supervise.owned(command, TIME_LIMIT, **supervise.READ_LINES) as executing:
         said = executing.stdout.read()
         if executing.wait():
-            raise course.CourseError(f"notebook {LESSON} failed:\n{said[-2000:]}")
+            raise errors.UserError(f"notebook {LESSON} failed:\n{said[-2000:]}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -293,7 +294,7 @@ def markdown() -> str:
 
 def with_record(page: str) -> str:
     """The text of PAGE with the recorded table between its two marks."""
-    return programs.between(PAGE.name, page, BEGIN, END, markdown())
+    return texts.between(PAGE.name, page, BEGIN, END, markdown())
 
 
 def main() -> None:

@@ -27,8 +27,8 @@ import rich.console
 import typer.testing
 from ci_sample import drawn
 
+from distcheck import errors
 from utils import cli
-from utils.base import course
 from utils.checking import audit
 from utils.checking.judges import audit as judge
 
@@ -71,8 +71,8 @@ SEEN = {
 MODULES = (
     "utils.checking.observers.audit",
     "utils.checking.messenger",
-    "utils.running.launchers",
-    "utils.running.tasks",
+    "distcheck.mpi",
+    "distcheck.tasks",
 )
 FILES = tuple(
     map(Path, (audit.__file__, audit_programs.__file__, audit_server.__file__))
@@ -210,7 +210,7 @@ def test_what_is_seen_until_the_time_is_up_is_judged(watch):
         assert found.ok, found
         assert "The time limit ended the program" in found.notes[0]
     else:  # on a very busy machine
-        with pytest.raises(course.CourseError, match="when its time was over"):
+        with pytest.raises(errors.UserError, match="when its time was over"):
             audit.report(PROGRAM, [run], 0.0)
 
 
@@ -223,7 +223,7 @@ def _is_of(process: psutil.Process, name: str) -> bool:
 
 def test_a_program_that_fails_before_it_trains_can_not_be_judged(watch):
     text = audit_programs.edited("by_hand", [["rng.normal(size=(80, 4))", "(1 / 0)"]])
-    with pytest.raises(course.CourseError, match=r"ZeroDivisionError.*program\.py:1\d"):
+    with pytest.raises(errors.UserError, match=r"ZeroDivisionError.*program\.py:1\d"):
         audit.report(PROGRAM, [watch(text, 2)], 0.0)
 
 
@@ -241,12 +241,12 @@ def test_a_program_that_fails_before_it_trains_can_not_be_judged(watch):
 def test_what_is_not_distributed_is_refused(tmp_path, text, says):
     path = tmp_path / PROGRAM
     path.write_text(text)
-    with pytest.raises(course.CourseError, match=says):
+    with pytest.raises(errors.UserError, match=says):
         audit.audit(path)
 
 
 def test_one_worker_is_refused(tmp_path):
-    with pytest.raises(course.CourseError, match="2 or more"):
+    with pytest.raises(errors.UserError, match="2 or more"):
         audit.audit(tmp_path / PROGRAM, workers=1)
 
 
@@ -689,7 +689,7 @@ def test_a_program_that_overwrites_tf_config_and_fails_is_told_so():
     changed = {"what": "TF_CONFIG", "where": PLACE, "same": False, "cleared": False}
     failed = {"what": "failed", "error": "UnknownError: no server", "where": "p.py:9"}
     run = of_reports([changed, failed], kind=audit.TASKS)
-    with pytest.raises(course.CourseError, match=r"overwrites TF_CONFIG.*program.py:7"):
+    with pytest.raises(errors.UserError, match=r"overwrites TF_CONFIG.*program.py:7"):
         audit.report(PROGRAM, [run], 0.0)
 
 
@@ -977,4 +977,4 @@ def test_the_command_refuses_with_status_2(tmp_path, monkeypatch):
     (tmp_path / PROGRAM).write_text("print(1)")
     runner = typer.testing.CliRunner()
     result = runner.invoke(cli.app, ["audit", str(tmp_path / PROGRAM)])
-    assert isinstance(result.exception, course.CourseError)
+    assert isinstance(result.exception, errors.UserError)

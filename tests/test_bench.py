@@ -10,13 +10,13 @@ import sys
 
 import pytest
 
+from distcheck import errors, machine, mpi, supervise
 from utils import figures
-from utils.base import course, machine, supervise
 from utils.measure import bench, cost_model, records, table
 from utils.measure.bench import Plan
 from utils.measure.programs import pipelines, products
 from utils.measure.table import Row, Section
-from utils.running import launch, launchers
+from utils.running import launch
 from utils.running.result import Run, RunFailed
 from utils.training import data, samples
 
@@ -127,18 +127,18 @@ def test_records_are_written_between_the_marks(tmp_path, monkeypatch):
     assert "`course bench launch`" in new
     assert "stale" not in new
     assert bench.with_records(new) == new
-    with pytest.raises(course.CourseError, match=r"BENCHMARKS\.md lacks the line"):
+    with pytest.raises(errors.UserError, match=r"BENCHMARKS\.md lacks the line"):
         bench.with_records("no marks")
 
 
 def test_a_record_that_is_none_is_refused(tmp_path):
-    with pytest.raises(course.CourseError, match=r"there is no record .*gone\.json"):
+    with pytest.raises(errors.UserError, match=r"there is no record .*gone\.json"):
         records.load("gone", tmp_path)
     (tmp_path / "half.json").write_text('{"machine": "x"')
-    with pytest.raises(course.CourseError, match=r"half\.json is not a record"):
+    with pytest.raises(errors.UserError, match=r"half\.json is not a record"):
         records.load("half", tmp_path)
     (tmp_path / "other.json").write_text('{"notes": [], "color": 1}')
-    with pytest.raises(course.CourseError, match=r"other\.json is not a record"):
+    with pytest.raises(errors.UserError, match=r"other\.json is not a record"):
         records.load("other", tmp_path)
 
 
@@ -147,9 +147,9 @@ def test_the_sections_stand_in_one_order_everywhere():
 
 
 def test_unknown_sections_and_rounds_are_refused(tmp_path):
-    with pytest.raises(course.CourseError, match=r"no section speed: choose from lau"):
+    with pytest.raises(errors.UserError, match=r"no section speed: choose from lau"):
         bench.bench(["speed"], out=tmp_path / "out")
-    with pytest.raises(course.CourseError, match="rounds is 0"):
+    with pytest.raises(errors.UserError, match="rounds is 0"):
         bench.bench(["launch"], rounds=0, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -208,9 +208,7 @@ def test_what_cannot_be_measured_is_an_error(tmp_path):
     def refuses(program, workers):
         return [*program, "--cases", "sideways:4x1"]
 
-    with pytest.raises(
-        course.CourseError, match=r"nothing was measured(.|\n)*sideways"
-    ):
+    with pytest.raises(errors.UserError, match=r"nothing was measured(.|\n)*sideways"):
         bench._timed("--data", "sample", workers=1, through=refuses)
 
 
@@ -218,7 +216,7 @@ def test_a_command_that_ends_before_it_has_said_something_is_an_error():
     options = {"stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", "print('one')"], **options) as process:
         bench._wait_for(process, "one")
-        with pytest.raises(course.CourseError, match="without 'two'"):
+        with pytest.raises(errors.UserError, match="without 'two'"):
             bench._wait_for(process, "two")
 
 
@@ -248,7 +246,7 @@ def test_a_program_that_never_gets_there_gives_no_time():
     import pandas
 
     history = pandas.DataFrame({"val_accuracy": [0.86, 0.84]})
-    with pytest.raises(course.CourseError, match=r"not get above 0\.85 .* 2 epochs"):
+    with pytest.raises(errors.UserError, match=r"not get above 0\.85 .* 2 epochs"):
         bench._reached(history, "it")
     bench._reached(pandas.DataFrame({"val_accuracy": [0.8, 0.86, 0.87]}), "it")
 
@@ -298,7 +296,7 @@ def test_a_recipe_that_fails_has_no_time(race):
 def test_plain_ways_to_start_are_plain():
     program = ["python", "x.py"]
     assert bench._own_mpirun(program, 3) == ["mpirun", "-np", "3", *program]
-    line = launchers.mpirun_line(2, program, 1, {"HOROVOD_CYCLE_TIME": "5"})
+    line = mpi.mpirun_line(2, program, 1, {"HOROVOD_CYCLE_TIME": "5"})
     assert " ".join(line).endswith("-x HOROVOD_CYCLE_TIME=5 python x.py")
 
 
@@ -345,7 +343,7 @@ def test_gpus_are_measured_by_precision_and_by_number(gpus, more, started, prete
 
 def test_without_a_gpu_there_is_nothing_to_measure(pretend, tmp_path):
     pretend(gpus=0)
-    with pytest.raises(course.CourseError, match="there is no GPU here"):
+    with pytest.raises(errors.UserError, match="there is no GPU here"):
         bench.bench(["gpu"], out=tmp_path)
 
 

@@ -23,7 +23,7 @@ from test_data import (
     take,
 )
 
-from utils.base.course import CourseError
+from distcheck.errors import UserError
 from utils.training import data, fetch, samples
 
 NAME = fetch.CIFAR10_FILE[0]
@@ -154,7 +154,7 @@ class Evil:
 def test_a_pickle_that_would_run_code_is_refused(tmp_path, monkeypatch, capfd):
     publish(tmp_path / "evil", monkeypatch, packed({"test_batch": Evil()}))
     monkeypatch.setenv("COURSE_DATA", str(tmp_path / "evil"))
-    with pytest.raises(CourseError, match=r"asks for \w+\.system, which no data set"):
+    with pytest.raises(UserError, match=r"asks for \w+\.system, which no data set"):
         fetch.cifar10()
     assert "run by a data set" not in capfd.readouterr().out
 
@@ -174,7 +174,7 @@ def test_course_data_is_the_folder_or_the_one_above(
 
 def test_course_data_without_it_is_an_error(tmp_path, monkeypatch, place):
     monkeypatch.setenv("COURSE_DATA", str(tmp_path / "nowhere"))
-    with pytest.raises(CourseError, match=rf"does not hold CIFAR-10:\n  {NAME} is mis"):
+    with pytest.raises(UserError, match=rf"does not hold CIFAR-10:\n  {NAME} is mis"):
         data.load_cifar10("auto")
     assert place.asked == []
 
@@ -213,13 +213,13 @@ def test_the_whole_of_it_goes_before_a_sample(sample, folder):
 )
 def test_a_wrong_sample_is_refused(sample, images, change, complaint):
     np.savez(sample, **images | change)
-    with pytest.raises(CourseError, match=complaint):
+    with pytest.raises(UserError, match=complaint):
         data.load_cifar10()
 
 
 def test_a_sample_cut_short_is_refused(sample):
     cut_short(sample)
-    with pytest.raises(CourseError, match="is no sample of CIFAR-10"):
+    with pytest.raises(UserError, match="is no sample of CIFAR-10"):
         data.load_cifar10()
 
 
@@ -245,7 +245,7 @@ def test_part_of_it_is_balanced(sample):
     part = data.load_cifar10(train_images=57)
     assert (len(part.x_train), len(part.x_val), len(part.x_test)) == (57, 500, 12)
     assert set(np.bincount(part.y_train)) == {5, 6}
-    with pytest.raises(CourseError, match="train_images is 0"):
+    with pytest.raises(UserError, match="train_images is 0"):
         data.load_cifar10(train_images=0)
 
 

@@ -6,7 +6,7 @@ import pytest
 from ci_sample import drawn
 from processes import empty_course
 
-from utils.base import course, show
+from distcheck import errors, show
 from utils.checking import clinic
 from utils.lessons import work
 from utils.running import stacks
@@ -152,15 +152,15 @@ def test_what_is_shown_has_two_looks_the_limits_files_and_history(folder, monkey
 
 
 def test_what_there_is_not_is_refused(folder):
-    with pytest.raises(course.CourseError, match="there is no case 99"):
+    with pytest.raises(errors.UserError, match="there is no case 99"):
         clinic.admit(99)
-    with pytest.raises(course.CourseError, match="no disease 'flu'"):
+    with pytest.raises(errors.UserError, match="no disease 'flu'"):
         clinic.diagnose(1, "flu")
 
 
 def test_a_slip_in_the_learner_s_program_is_named_as_theirs(folder):
     clinic.case(6).program.write_text("x = (\n")
-    with pytest.raises(course.CourseError, match=r"exercises/clinic_06\.py .* line 1"):
+    with pytest.raises(errors.UserError, match=r"exercises/clinic_06\.py .* line 1"):
         clinic.cure(6)
 
 

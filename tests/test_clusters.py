@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from distcheck import mpi
 from utils.base import course
 from utils.cluster import elastic, handed_in, namespaces, recorded, slurm, tried
 from utils.measure import cost_model
@@ -94,7 +95,7 @@ def test_commands_for_hosts_start_workers(words, tmp_path):
     done = subprocess.run(
         [*line, sys.executable, "here.py"],
         cwd=tmp_path,
-        env=launchers.clean_environment(),
+        env=mpi.clean_environment(),
         capture_output=True,
         text=True,
         timeout=120,

@@ -6,8 +6,8 @@ import matplotlib.figure
 import numpy as np
 import pytest
 
+from distcheck.errors import UserError
 from utils import figures
-from utils.base.course import CourseError
 from utils.measure import cost_model
 from utils.measure.cost_model import CostModel, Network, Point, fit, wide_resnet
 from utils.training import networks
@@ -72,12 +72,12 @@ def test_no_number_comes_out_negative():
     ids=["none", "one size", "nobody talks", "one width"],
 )
 def test_points_that_leave_something_open_are_refused(points):
-    with pytest.raises(CourseError, match="two batch sizes, two widths"):
+    with pytest.raises(UserError, match="two batch sizes, two widths"):
         fit(points)
 
 
 def test_a_step_that_took_no_time_is_refused():
-    with pytest.raises(CourseError, match="0 s can't be"):
+    with pytest.raises(UserError, match="0 s can't be"):
         fit([Point(1, 64, wide_resnet(1), 0)])
 
 
@@ -137,7 +137,7 @@ def test_amdahls_share_is_found_and_bounds_the_speed_up():
     assert cost_model.fit_amdahl([1, 2], [1, 2.3]) == 0
     assert cost_model.amdahl(10**9, 0.1) == pytest.approx(10)
     assert cost_model.gustafson(100, 0.1) == pytest.approx(90.1)
-    with pytest.raises(CourseError, match="two workers or more"):
+    with pytest.raises(UserError, match="two workers or more"):
         cost_model.fit_amdahl([1], [1])
 
 

@@ -22,8 +22,8 @@ import numpy as np
 import pytest
 from processes import serving
 
-from utils.base import files
-from utils.base.course import CourseError
+from distcheck import files
+from distcheck.errors import UserError
 from utils.training import data, fetch, samples
 
 REAL_DATA = os.environ.get("COURSE_DATA")
@@ -245,7 +245,7 @@ def test_a_wrong_file_in_course_data_is_refused_by_name(
 ):
     damage(published / "train-images-idx3-ubyte.gz")
     monkeypatch.setenv("COURSE_DATA", str(published))
-    with pytest.raises(CourseError) as error:
+    with pytest.raises(UserError) as error:
         data.load(choice)
     message = str(error.value)
     assert f"train-images-idx3-ubyte.gz {DAMAGES[damage]}\n" in message
@@ -257,7 +257,7 @@ def test_a_wrong_file_in_course_data_is_refused_by_name(
 
 def test_course_data_that_is_not_there_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setenv("COURSE_DATA", str(tmp_path / "nowhere"))
-    with pytest.raises(CourseError, match=r"nowhere(.|\n)*t10k-labels.*is missing"):
+    with pytest.raises(UserError, match=r"nowhere(.|\n)*t10k-labels.*is missing"):
         data.load()
 
 
@@ -294,7 +294,7 @@ def test_a_wrong_file_from_a_place_is_not_kept_and_the_next_place_is_asked(
     for path in published.iterdir():
         (good / path.name).write_bytes(path.read_bytes())
     damage(published / "t10k-images-idx3-ubyte.gz")
-    with pytest.raises(CourseError, match="t10k-images"):
+    with pytest.raises(UserError, match="t10k-images"):
         data.load("real")
     assert "t10k-images-idx3-ubyte.gz" not in files_in(cached())
 
@@ -368,7 +368,7 @@ def test_without_a_network_there_is_a_sample_and_it_is_announced(dead_server, ca
 
 def test_real_without_a_network_says_what_each_place_answered(dead_server):
     with pytest.raises(
-        CourseError, match=r"//127\S+/train-images\S+ did not come: .*refused"
+        UserError, match=r"//127\S+/train-images\S+ did not come: .*refused"
     ):
         data.load("real")
 
@@ -400,7 +400,7 @@ def test_a_server_that_never_answers_is_given_up(server, monkeypatch):
     monkeypatch.setattr(fetch, "ANSWER_WITHIN", 0.2)
     the_end = threading.Event()
     server.before = lambda name: the_end.wait(60)
-    with pytest.raises(CourseError, match=r"no answer within 0\.2 s"):
+    with pytest.raises(UserError, match=r"no answer within 0\.2 s"):
         data.load("real")
     the_end.set()
 
@@ -416,18 +416,18 @@ def test_a_sample_is_announced_even_when_asked_for(published, monkeypatch, capfd
 def test_a_cache_that_can_not_be_written_is_named(published, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("COURSE_CACHE", str(tmp_path / "file"))
-    with pytest.raises(CourseError, match=r"file.*Set COURSE_CACHE"):
+    with pytest.raises(UserError, match=r"file.*Set COURSE_CACHE"):
         data.load("auto")
 
 
 def test_a_mirror_must_be_an_address(published, monkeypatch):
     monkeypatch.setenv("COURSE_MIRROR", "/some/folder")
-    with pytest.raises(CourseError, match="COURSE_MIRROR is '/some/folder'"):
+    with pytest.raises(UserError, match="COURSE_MIRROR is '/some/folder'"):
         data.load("auto")
 
 
 def test_another_choice_is_refused():
-    with pytest.raises(CourseError, match="'fake': choose one of auto, real, sample"):
+    with pytest.raises(UserError, match="'fake': choose one of auto, real, sample"):
         data.load("fake")
 
 
@@ -470,7 +470,7 @@ def test_more_than_there_is_takes_all_once_with_a_notice(dead_server, capfd):
 @pytest.mark.parametrize("count", [0, -1])
 def test_an_impossible_number_of_images_is_refused(published, monkeypatch, count):
     monkeypatch.setenv("COURSE_DATA", str(published))
-    with pytest.raises(CourseError, match=rf"train_images is {count}: .* 1 to 300"):
+    with pytest.raises(UserError, match=rf"train_images is {count}: .* 1 to 300"):
         data.load(train_images=count)
 
 
@@ -631,7 +631,7 @@ def test_each_epoch_has_an_order_of_its_own_and_its_rest_a_length():
 )
 def test_a_rest_that_makes_no_sense_is_refused(wrong, complaint):
     right = {"batch_size": 8, "seed": 1, "epoch": 0}
-    with pytest.raises(CourseError, match=complaint):
+    with pytest.raises(UserError, match=complaint):
         data.rest_of_epoch(dataset_of(numbered(103)), **right | wrong)
 
 
@@ -779,11 +779,11 @@ def test_keras_goes_on_with_the_stream_from_epoch_to_epoch():
 @pytest.mark.parametrize("size", [0, -1, 61])
 def test_an_impossible_batch_size_is_refused(size):
     dataset = dataset_of(numbered(60))
-    with pytest.raises(CourseError, match=rf"batch size is {size}: .* 1 to the 60"):
+    with pytest.raises(UserError, match=rf"batch size is {size}: .* 1 to the 60"):
         data.training_batches(dataset, size)
     if size < 1:
         for pipeline in (data.validation_batches, data.test_batches):
-            with pytest.raises(CourseError, match=f"batch size is {size}"):
+            with pytest.raises(UserError, match=f"batch size is {size}"):
                 pipeline(dataset, size)
 
 
@@ -815,7 +815,7 @@ def test_no_seed_leaves_random_numbers_alone():
 
 
 def test_a_negative_seed_is_refused():
-    with pytest.raises(CourseError, match="seed is -1"):
+    with pytest.raises(UserError, match="seed is -1"):
         data.training_batches(dataset_of(numbered(20)), 2, seed=-1)
 
 

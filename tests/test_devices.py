@@ -9,7 +9,7 @@ import sys
 import pytest
 from machines import Machine
 
-from utils.base import machine
+from distcheck import machine
 from utils.training import devices
 
 pytestmark = pytest.mark.slow
@@ -18,13 +18,13 @@ pytestmark = pytest.mark.slow
 CODE = """
 import json, sys
 import tensorflow as tf
-from utils.base.course import CourseError
+from distcheck.errors import UserError
 from utils.training.devices import replica_devices
 
 def tried(*asked):
     try:
         return replica_devices(*asked)
-    except CourseError as error:
+    except UserError as error:
         return str(error)
 
 found = {"none": tried(0), "default": tried(), "three": tried(3)}

@@ -14,12 +14,12 @@ import pytest
 from machines import PROBED
 from rich.console import Console
 
+from distcheck import errors, mpi
 from utils import figures
 from utils.base import course, profiles
 from utils.checking import doctor
 from utils.checking.doctor import LIMITED, MISSING, OK, Line, Report
 from utils.lessons import outline
-from utils.running import launchers
 from utils.training import fetch
 
 pytestmark = pytest.mark.timeout(300)
@@ -71,8 +71,8 @@ def test_what_is_tried_is_what_runs_use(monkeypatch):
     monkeypatch.setattr(doctor, "_facts_from", facts_from)
     assert doctor._probe() == {"tensorflow": "of the course"}
     ((command, environment),) = calls
-    assert command[0] == launchers.mpirun()
-    assert environment == launchers.clean_environment()
+    assert command[0] == mpi.mpirun()
+    assert environment == mpi.clean_environment()
     assert not {"TF_CONFIG", "COURSE_TASK"} & set(environment)
 
 
@@ -115,7 +115,7 @@ def test_a_broken_package_is_reported_with_its_reason_and_a_fix(tmp_path):
 
 def test_an_unknown_profile_is_wrong_usage(monkeypatch):
     monkeypatch.setenv("COURSE_PROFILE", "laptop")
-    with pytest.raises(course.CourseError, match="ci, cpu or gpu"):
+    with pytest.raises(errors.UserError, match="ci, cpu or gpu"):
         doctor.doctor()
 
 

@@ -21,7 +21,7 @@ from test_data import (
     take,
 )
 
-from utils.base.course import CourseError
+from distcheck.errors import UserError
 from utils.training import data, doodles, fetch, samples
 
 PAIR = ("ice cream", "sun")
@@ -218,7 +218,7 @@ def test_any_published_class_may_be_named_but_the_sample_has_ten(place):
     dataset = doodles.load("real", 20, ("cat", "The Eiffel Tower"))
     assert dataset.classes == ("cat", "The Eiffel Tower")
     assert len(dataset.x_test) == 200
-    with pytest.raises(CourseError, match="sample has no 'sun', only apple, "):
+    with pytest.raises(UserError, match="sample has no 'sun', only apple, "):
         doodles.load("sample", 20, ("fish", "sun"))
 
 
@@ -260,10 +260,10 @@ def course_data(tmp_path, monkeypatch):
 def test_course_data_may_hold_them(course_data, place):
     assert doodles.load("auto", 20, PAIR).name.startswith("Quick, Draw!")
     (course_data / "sun.ndjson").unlink()
-    with pytest.raises(CourseError, match=r"Quick, Draw!:\n  sun.ndjson is missing"):
+    with pytest.raises(UserError, match=r"Quick, Draw!:\n  sun.ndjson is missing"):
         doodles.load("auto", 20, PAIR)
     (course_data / "sun.ndjson").write_bytes(b"\n".join(lines("sun", 50)))
-    with pytest.raises(CourseError, match=r"sun.ndjson has too few recognized"):
+    with pytest.raises(UserError, match=r"sun.ndjson has too few recognized"):
         doodles.load("auto", 20, PAIR)
     assert place.asked == []
 
@@ -273,7 +273,7 @@ def test_course_data_without_a_folder_of_them_has_none(course_data, place, capfd
     assert doodles.load("auto", 20, IN_SAMPLE).name.startswith("a sample of Quick")
     notice = capfd.readouterr().err.splitlines()[-1]
     assert "not all that there are, which COURSE_DATA does not hold" in notice
-    with pytest.raises(CourseError, match="has no folder doodles"):
+    with pytest.raises(UserError, match="has no folder doodles"):
         doodles.load("real", 20, PAIR)
     assert place.asked == []
 
@@ -306,7 +306,7 @@ def test_without_a_network_there_is_a_sample_and_it_is_announced(
     ],
 )
 def test_what_can_not_be_is_refused(arguments, complaint):
-    with pytest.raises(CourseError, match=complaint):
+    with pytest.raises(UserError, match=complaint):
         doodles.load(*arguments)
 
 

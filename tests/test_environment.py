@@ -99,7 +99,7 @@ def assert_names_the_commands(message):
 @pytest.mark.parametrize("user", ["me", "nobody"])
 def test_each_launch_adds_up_over_its_processes(launch, user, setup, tmp_path):
     shutil.copy(setup.install.FIRST_SUM, tmp_path / "program.py")
-    owner = [sys.executable, "-m", "utils.base.supervise", "--time-limit", "240", "--"]
+    owner = [sys.executable, "-m", "distcheck.supervise", "--time-limit", "240", "--"]
     if user == "nobody":
         if os.geteuid() != 0 or not shutil.which("setpriv"):
             pytest.skip("only root can become somebody else, with setpriv")

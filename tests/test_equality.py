@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from distcheck import errors
 from utils.base import course
 from utils.measure import equality
 from utils.measure.equality import Case
@@ -101,10 +102,10 @@ def arrays(start=0.0, end=1.0):
 
 def test_what_did_not_start_equal_or_did_not_move_is_not_compared():
     case = Case("mirrored")
-    with pytest.raises(course.CourseError, match="did not start from"):
+    with pytest.raises(errors.UserError, match="did not start from"):
         equality._row(case, [arrays(start=1e-9)], arrays())
     for nowhere in (0.0, 1e-4, np.nan):
-        with pytest.raises(course.CourseError, match="moved no weight"):
+        with pytest.raises(errors.UserError, match="moved no weight"):
             equality._row(case, [arrays(end=nowhere)], arrays(end=nowhere))
 
 

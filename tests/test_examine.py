@@ -25,7 +25,8 @@ from check_tables import TABLES
 from ci_sample import drawn
 from test_evidence import OUTCOME
 
-from utils.base import course, files
+from distcheck import files
+from utils.base import course
 from utils.checking import exercises, lab
 from utils.grading import examine, sandbox
 from utils.grading.gradebook import CRASHED, GRADER_ERROR, HUNG, OK

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from utils.base.course import CourseError
+from distcheck.errors import UserError
 from utils.figures import feeding
 from utils.measure import step_profile
 from utils.running import beside
@@ -38,14 +38,14 @@ def test_shards_hold_the_images_in_order(tmp_path):
 
 @pytest.mark.parametrize("sizes", [[], [7, 0], [3, 3], [8, -1]])
 def test_sizes_that_do_not_fit_are_refused(tmp_path, sizes):
-    with pytest.raises(CourseError, match="can't hold 7"):
+    with pytest.raises(UserError, match="can't hold 7"):
         shards.write(tmp_path / "new", IMAGES, LABELS, sizes)
     assert not (tmp_path / "new").exists()
 
 
 def test_even_shards_differ_by_one_at_most():
     assert shards.even(7, 3) == [3, 2, 2]
-    with pytest.raises(CourseError, match="from 1 to 7"):
+    with pytest.raises(UserError, match="from 1 to 7"):
         shards.even(7, 8)
 
 
@@ -60,7 +60,7 @@ def test_shards_that_are_there_are_kept_and_other_folders_refused(tmp_path):
     assert len([*first.parent.iterdir()]) == 2
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.txt").write_text("mine")
-    with pytest.raises(CourseError, match="something else"):
+    with pytest.raises(UserError, match="something else"):
         shards.write_missing(tmp_path / "other", dataset, 2)
 
 
@@ -152,7 +152,7 @@ def test_tensorboard_tells_who_waits(tmp_path, capfd, waits):
 )
 def test_what_is_no_profile_of_steps_is_refused(tmp_path, seen, said):
     folder = write_profile(tmp_path / "one", seen) if seen else tmp_path
-    with pytest.raises(CourseError, match=said):
+    with pytest.raises(UserError, match=said):
         step_profile.read(folder)
 
 

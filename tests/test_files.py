@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from utils.base import files, supervise
-from utils.base.files import scratch, whole, write_whole
+from distcheck import files, supervise
+from distcheck.files import scratch, whole, write_whole
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_a_place_that_can_not_be_written_to_is_an_error_and_nothing_is_left(tmp_
 def test_a_full_disk_leaves_what_was_there(path):
     code = """
 import pathlib, resource, signal, sys
-from utils.base import files
+from distcheck import files
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 files.write_whole(pathlib.Path(sys.argv[1]), 2000 * "x")
@@ -91,7 +91,7 @@ files.write_whole(pathlib.Path(sys.argv[1]), 2000 * "x")
 def test_several_may_write_at_once_and_one_of_them_is_the_last(path):
     code = """
 import pathlib, sys
-from utils.base import files
+from distcheck import files
 for _ in range(200):
     files.write_whole(pathlib.Path(sys.argv[1]), 9999 * sys.argv[2])
 """
@@ -160,7 +160,7 @@ def swept(tmp_path, monkeypatch):
 def test_the_scratch_folder_of_a_killed_process_is_swept(swept):
     code = """
 import sys, time
-from utils.base import files
+from distcheck import files
 with files.scratch(sys.argv[1]) as folder:
     print(folder, flush=True)
     time.sleep(100)

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 
+from distcheck import errors
 from utils import figures
 from utils.base import course
 from utils.measure import four_ways
@@ -143,7 +144,7 @@ def test_what_was_recorded_has_losses_and_weights():
 
 
 def test_without_a_file_it_says_what_to_run_first(tmp_path):
-    with pytest.raises(course.CourseError, match="Run the program"):
+    with pytest.raises(errors.UserError, match="Run the program"):
         four_ways.read(tmp_path / "missing.npz")
 
 
@@ -171,7 +172,7 @@ def test_a_program_beside_is_run_and_its_line_is_shown(pretended, capfd):
     ],
 )
 def test_what_goes_wrong_beside_is_told(pretended, words, told):
-    with pytest.raises(course.CourseError, match=told):
+    with pytest.raises(errors.UserError, match=told):
         beside.run(*words, time_limit=1)
 
 

@@ -7,8 +7,8 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from distcheck import errors
 from utils import figures
-from utils.base import course
 from utils.measure import global_batch, optimizers, records
 from utils.measure.global_batch import Attempt
 from utils.training import data, networks, samples
@@ -45,7 +45,7 @@ def test_the_shards_together_are_every_image_once(dataset, size):
     [(2, 2, "no rank 2"), (-1, 2, "no rank -1"), (10, 11, "too few for 11 workers")],
 )
 def test_a_shard_that_there_is_not_is_refused(dataset, rank, size, message):
-    with pytest.raises(course.CourseError, match=message):
+    with pytest.raises(errors.UserError, match=message):
         data.validation_shard(dataset, 3, rank, size)
 
 
@@ -312,7 +312,7 @@ def test_a_network_of_ones_own_is_tested_as_it_was_kept(dataset, tmp_path):
 
 def test_what_is_no_network_for_these_images_is_refused(dataset, tmp_path):
     def refusal():
-        with pytest.raises(course.CourseError) as refused:
+        with pytest.raises(errors.UserError) as refused:
             global_batch.score(tmp_path, dataset, width=None)
         return str(refused.value)
 
@@ -398,10 +398,10 @@ def test_several_seeds_are_drawn():
 def test_what_holds_no_weights_of_the_network_is_refused(checkpoint, dataset, tmp_path):
     import tensorflow as tf
 
-    with pytest.raises(course.CourseError, match="does it save there"):
+    with pytest.raises(errors.UserError, match="does it save there"):
         global_batch.score(tmp_path, dataset)
-    with pytest.raises(course.CourseError, match="holds no weights of WRN-16-2"):
+    with pytest.raises(errors.UserError, match="holds no weights of WRN-16-2"):
         global_batch.score(checkpoint[1], dataset, width=2)
     tf.train.Checkpoint(number=tf.Variable(1.0)).save(str(tmp_path / "another"))
-    with pytest.raises(course.CourseError, match="holds no weights of WRN-16-1"):
+    with pytest.raises(errors.UserError, match="holds no weights of WRN-16-1"):
         global_batch.score(tmp_path, dataset)

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from utils.base import course, files
-from utils.base.course import CourseError
+from distcheck import files
+from distcheck.errors import UserError
+from utils.base import course
 from utils.grading import grade as module
 from utils.grading import gradebook
 from utils.grading.examined import Examined
@@ -208,9 +209,9 @@ def test_a_class_that_is_at_step_3_is_graded_and_compared_there(
 
 
 def test_a_step_that_there_is_not_can_not_be_graded_up_to(handed_in, out, examination):
-    with pytest.raises(CourseError, match="no `7`: fashion_mnist has steps 1, 2"):
+    with pytest.raises(UserError, match="no `7`: fashion_mnist has steps 1, 2"):
         grade(handed_in, out, examine=examination, until="7")
-    with pytest.raises(CourseError, match="no `3`: mirrored has tasks A, B"):
+    with pytest.raises(UserError, match="no `3`: mirrored has tasks A, B"):
         grade(handed_in, out, "mirrored", examine=examination, until="3")
     assert not out.exists()
 
@@ -231,6 +232,7 @@ def test_only_what_changed_is_run_again(handed_in, out, examination, monkeypatch
 
 def test_the_version_is_that_of_all_that_decides(tmp_path, monkeypatch):
     package = shutil.copytree(course.PACKAGE, tmp_path / "utils")
+    shutil.copytree(course.PACKAGE_ROOT / "distcheck", tmp_path / "distcheck")
     monkeypatch.setattr(course, "PACKAGE_ROOT", tmp_path)
     versions = [module._checker_version()]
     for path in (
@@ -545,7 +547,7 @@ def test_an_anonymous_grading_names_nobody(handed_in, out, examination):
 def test_names_and_ids_do_not_mix(handed_in, out, examination):
     grade(handed_in, out, examine=examination)
     before = results(out)
-    with pytest.raises(CourseError, match="another grading"):
+    with pytest.raises(UserError, match="another grading"):
         grade(handed_in, out, anonymous=True, examine=examination)
     assert results(out) == before
 
@@ -568,7 +570,7 @@ def test_results_do_not_go_into_the_submissions(
 ):
     (tmp_path / "link").symlink_to(handed_in)
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(CourseError, match="one in the other"):
+    with pytest.raises(UserError, match="one in the other"):
         grade(handed_in, tmp_path / where, examine=examination)
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -576,10 +578,10 @@ def test_results_do_not_go_into_the_submissions(
 def test_a_folder_of_something_else_is_left_alone(handed_in, out, examination):
     out.mkdir()
     (out / "thesis.txt").write_text("years of work")
-    with pytest.raises(CourseError, match="no grading; none of them was touched"):
+    with pytest.raises(UserError, match="no grading; none of them was touched"):
         grade(handed_in, out, examine=examination)
     assert [path.name for path in out.iterdir()] == ["thesis.txt"]
-    with pytest.raises(CourseError, match="is a file"):
+    with pytest.raises(UserError, match="is a file"):
         grade(handed_in, out / "thesis.txt", examine=examination)
     assert examination.programs == []
 
@@ -596,15 +598,15 @@ def test_an_exercise_that_cannot_be_graded_is_an_error(handed_in, out, monkeypat
     def never(program):
         raise AssertionError
 
-    with pytest.raises(CourseError, match="ring_allreduce"):
+    with pytest.raises(UserError, match="ring_allreduce"):
         grade(handed_in, out, exercise="ring_allreduce", examine=never)
-    with pytest.raises(CourseError, match="there is no exercise"):
+    with pytest.raises(UserError, match="there is no exercise"):
         grade(handed_in, out, exercise="../../x", examine=never)
     exercise = outline.exercise("fashion_mnist")
     short = replace(exercise, parts={n: exercise.parts[n] for n in (1, 2)})
     monkeypatch.setattr(outline, "exercise", lambda name: short)
     with pytest.raises(
-        CourseError, match="1, 2 for fashion_mnist, whose parts are 1, 2, 3"
+        UserError, match="1, 2 for fashion_mnist, whose parts are 1, 2, 3"
     ):
         grade(handed_in, out, examine=never)
     assert not out.exists()

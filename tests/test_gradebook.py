@@ -7,7 +7,7 @@ import unicodedata
 
 import pytest
 
-from utils.base.course import CourseError
+from distcheck.errors import UserError
 from utils.grading import gradebook
 from utils.grading.gradebook import STATUSES, Grade
 from utils.lessons.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG, Verdict
@@ -155,7 +155,7 @@ def test_ids_are_drawn_once_and_kept(tmp_path):
 def test_a_table_of_ids_that_is_none_is_an_error(tmp_path, text):
     path = tmp_path / "learners.csv"
     path.write_text(text)
-    with pytest.raises(CourseError, match=r"learners\.csv"):
+    with pytest.raises(UserError, match=r"learners\.csv"):
         gradebook.ids(["a"], path)
     assert path.read_text() == text
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from distcheck import errors
 from utils import cli
 from utils.base import course
 from utils.grading import hand_out
@@ -181,14 +182,14 @@ def test_a_learner_checks_and_gets_hints_there(first_part, tmp_path):
     [("44", "there is no lesson 44"), ("01", "no answers"), ("22", "show them all")],
 )
 def test_what_can_not_be_handed_out_is_refused(tmp_path, until, message):
-    with pytest.raises(course.CourseError, match=message):
+    with pytest.raises(errors.UserError, match=message):
         hand_out.hand_out(tmp_path / "new", until)
     assert not (tmp_path / "new").exists()
 
 
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path):
     (tmp_path / "mine").write_text("mine")
-    with pytest.raises(course.CourseError, match="is there already"):
+    with pytest.raises(errors.UserError, match="is there already"):
         hand_out.hand_out(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
@@ -226,7 +227,7 @@ def test_wheels_are_handed_out_where_they_are_asked_for(wheels, tmp_path):
 def test_wheels_that_nobody_has_built_are_missed(wheels, tmp_path):
     for name in wheels:
         (hand_out.WHEELS / name).unlink()
-    with pytest.raises(course.CourseError, match="`make wheel` makes one"):
+    with pytest.raises(errors.UserError, match="`make wheel` makes one"):
         hand_out.hand_out(tmp_path / "class", wheels=True)
     assert not (tmp_path / "class").exists()
 

@@ -9,6 +9,7 @@ import psutil
 import pytest
 import room
 
+from distcheck import errors
 from utils.base import course
 from utils.grading import hand_out
 from utils.lessons import handbook, outline
@@ -58,7 +59,7 @@ def test_what_a_learner_costs_is_what_was_measured():
 def test_a_kernel_says_what_failed_and_ends():
     with room.Kernel() as kernel:
         assert kernel.execute("1 + 1") > 0
-        with pytest.raises(course.CourseError, match="no such thing"):
+        with pytest.raises(errors.UserError, match="no such thing"):
             kernel.execute("raise ValueError('no such thing')")
     assert not psutil.pid_exists(kernel.process.pid)
 
@@ -134,7 +135,7 @@ def test_a_lesson_that_is_none_is_named(tmp_path, monkeypatch):
         '[[timetables]]\ntitle = "T"\nminutes = 9\nbefore = ""\ndays = [["98"]]\n'
     )
     monkeypatch.setattr(handbook, "FOLDER", tmp_path)
-    with pytest.raises(course.CourseError, match="no lesson 98"):
+    with pytest.raises(errors.UserError, match="no lesson 98"):
         handbook.timetables()
 
 

@@ -23,6 +23,7 @@ import pytest
 import yaml
 from processes import wait_for
 
+from distcheck import errors
 from utils.base import course
 from utils.lessons import hosted, notebook_rules, notebooks
 
@@ -76,7 +77,7 @@ def test_links_between_copies_lead_to_copies(copies):
 
 @pytest.mark.parametrize("name", ["", "course", "https://github.com/a/b", "a/b c"])
 def test_what_is_no_repository_is_refused(tmp_path, name):
-    with pytest.raises(course.CourseError, match="OWNER/NAME"):
+    with pytest.raises(errors.UserError, match="OWNER/NAME"):
         hosted.write(tmp_path, name)
     assert list(tmp_path.iterdir()) == []
 
@@ -88,14 +89,14 @@ def test_the_notebooks_themselves_are_not_overwritten(tmp_path, monkeypatch):
     shutil.copy(ROOT / "notebooks" / source.name, source)
     before = source.read_bytes()
     monkeypatch.chdir(source.parent)
-    with pytest.raises(course.CourseError, match="Name another folder"):
+    with pytest.raises(errors.UserError, match="Name another folder"):
         hosted.write("../notebooks", REPOSITORY)
     assert source.read_bytes() == before
 
 
 def test_a_folder_that_can_t_be_made_is_refused(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(course.CourseError, match="can't be made"):
+    with pytest.raises(errors.UserError, match="can't be made"):
         hosted.write(tmp_path / "file" / "copies", REPOSITORY)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import kept_evidence
 import pytest
 
+from distcheck import errors
 from utils.base import course, sources
 from utils.checking import lab
 
@@ -20,7 +21,7 @@ def performed(tmp_path, monkeypatch):
         for number, job in enumerate(jobs):
             text = Path(job.script).read_text()
             if text == "fails":
-                raise course.CourseError("the check itself failed")
+                raise errors.UserError("the check itself failed")
             runs.append((text, job.worlds))
             (folder / str(number)).mkdir()
             (folder / str(number) / "report").write_text(text)
@@ -90,7 +91,7 @@ def test_a_module_that_a_program_imports_decides_too(performed, job):
 
 
 def test_of_what_failed_nothing_is_kept(performed, job):
-    with pytest.raises(course.CourseError):
+    with pytest.raises(errors.UserError):
         reports(job("a"), job("fails"))
     assert list(kept_evidence.FOLDER.iterdir()) == []
 

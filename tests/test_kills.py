@@ -20,7 +20,7 @@ import pytest
 from filelock import FileLock, Timeout
 from processes import program, ship_the_exercise, working_in
 
-from utils.base import files, supervise
+from distcheck import files, supervise
 
 ROUNDS = int(os.environ.get("KILLS", 6))
 SEED = int(os.environ.get("KILLS_SEED", time.time()))

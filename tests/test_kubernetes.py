@@ -16,9 +16,10 @@ import jsonschema
 import pytest
 import yaml
 
-from utils.base import course, machine
+from distcheck import machine, mpi, tasks
+from utils.base import course
 from utils.cluster import handed_in, namespaces, tried
-from utils.running import launch, launchers, tasks
+from utils.running import launch
 
 CLUSTER = course.PACKAGE_ROOT / "solutions" / "cluster"
 SCHEMA = json.loads(
@@ -84,7 +85,7 @@ def test_each_slot_has_a_core_and_its_memory():
     limits = container("Worker")["resources"]["limits"]
     slots = SPEC["slotsPerWorker"]
     passed = dict(word.split("=") for word in after("-x"))
-    assert {passed[name] for name in launchers.thread_variables(1)} == {"1"}
+    assert {passed[name] for name in mpi.thread_variables(1)} == {"1"}
     assert int(limits["cpu"]) == slots * int(passed["OMP_NUM_THREADS"])
     amount, unit = re.fullmatch(r"(\d+)(\w+)", limits["memory"]).groups()
     assert int(amount) * UNITS[unit] >= slots * launch.MEMORY_PER_WORKER
@@ -126,7 +127,7 @@ def test_only_what_the_set_up_reads_has_it_done_again():
     # As the stages of the set-up and the package of the course have it.
     assert before == {
         *("Makefile", "pyproject.toml", "requirements.lock"),
-        *("utils/__init__.py", "utils/setup"),
+        *("distcheck/__init__.py", "utils/__init__.py", "utils/setup"),
     }
     assert all((course.PACKAGE_ROOT / name).exists() for name in before)
     assert copies[-1] == ["."]

@@ -21,7 +21,7 @@ from processes import (
     wait_until_none_is_left,
 )
 
-from utils.base import course, files, supervise
+from distcheck import errors, files, supervise
 from utils.running import follow, launch, watch
 from utils.running.follow import Followed
 from utils.running.result import Run, RunFailed
@@ -143,7 +143,7 @@ KNOWS_EPOCHS = "import sys; '--epochs', '--train-images'; print(sys.argv[1:])"
 )
 def test_a_word_that_nobody_knows_is_refused(folder, text, word, answer):
     program(folder, text, "program.py")
-    with pytest.raises(course.CourseError, match=answer):
+    with pytest.raises(errors.UserError, match=answer):
         launch.run("program.py", workers=1, **{word: 3})
     assert not (folder / "logs").exists()
 
@@ -157,7 +157,7 @@ def test_at_most_ten_lines_are_shown_and_all_are_kept(folder, capsys):
 
 
 def test_notices_of_workers_are_repeated_once(folder, capsys):
-    text = "from utils import course; course.notice('sampled')\n"
+    text = "from distcheck import errors; errors.notice('sampled')\n"
     program(folder, text + "def init(): 0\ninit()\n", "n.py")
     run = launch.run("n.py", workers=2)
     assert run.notices == ["sampled"]
@@ -293,16 +293,16 @@ def displayed(client, request):
 
 @pytest.mark.parametrize("workers", [0, -1, 1.5, "two"])
 def test_a_number_of_workers_that_makes_no_sense_is_refused(folder, workers):
-    with pytest.raises(course.CourseError, match="workers must be 1 or more"):
+    with pytest.raises(errors.UserError, match="workers must be 1 or more"):
         launch.run("program.py", workers=workers)
     assert not (folder / "logs").exists()
 
 
 def test_a_missing_or_unparsable_program_is_refused(folder):
-    with pytest.raises(course.CourseError, match=r"there is no program missing\.py"):
+    with pytest.raises(errors.UserError, match=r"there is no program missing\.py"):
         launch.run("missing.py")
     program(folder, "import a\nif True print()\n", "broken.py")
-    with pytest.raises(course.CourseError, match=r"broken.py is not valid .* line 2"):
+    with pytest.raises(errors.UserError, match=r"broken.py is not valid .* line 2"):
         launch.run("broken.py")
     assert not (folder / "logs").exists()
 
@@ -331,18 +331,18 @@ def test_variables_reach_the_workers_and_are_shown(folder):
 
 @pytest.mark.parametrize("option", ["timeline", "elastic"])
 def test_tasks_have_nothing_of_horovod_s(folder, option):
-    with pytest.raises(course.CourseError, match="are Horovod's: not with tasks"):
+    with pytest.raises(errors.UserError, match="are Horovod's: not with tasks"):
         launch.run("program.py", tasks={"worker": 1}, **{option: True})
 
 
 def test_elastic_training_begins_with_two(folder):
-    with pytest.raises(course.CourseError, match="begins with 2 workers or more"):
+    with pytest.raises(errors.UserError, match="begins with 2 workers or more"):
         launch.run("program.py", workers=1, elastic=True)
 
 
 def test_workers_that_memory_cannot_hold_are_refused(folder, pretend):
     pretend(cores=64, memory=16e9)
-    with pytest.raises(course.CourseError, match="64 workers need about 45 GB of mem"):
+    with pytest.raises(errors.UserError, match="64 workers need about 45 GB of mem"):
         launch.run("program.py", workers=64)
 
 
@@ -356,9 +356,9 @@ def test_two_processes_never_write_the_same_file(folder):
 
 def test_a_recorded_worker_that_did_not_train_is_named(folder):
     run = launch.run("program.py", workers=1)
-    with pytest.raises(course.CourseError, match="rank 0 recorded nothing"):
+    with pytest.raises(errors.UserError, match="rank 0 recorded nothing"):
         run.recording(0)
-    with pytest.raises(course.CourseError, match=r"wrote no history.csv"):
+    with pytest.raises(errors.UserError, match=r"wrote no history.csv"):
         _ = run.history
 
 
@@ -393,7 +393,7 @@ def test_the_supervisor_passes_the_commands_own_status_on():
     for code, status in [(0, 0), (7, 7)]:
         command = [sys.executable, "-c", f"raise SystemExit({code})"]
         done = subprocess.Popen(
-            [sys.executable, "-m", "utils.base.supervise", "--", *command],
+            [sys.executable, "-m", "distcheck.supervise", "--", *command],
             stdin=subprocess.PIPE,
         )
         assert done.wait(20) == status

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from test_data import alone  # noqa: F401
 
-from utils.base import course, files
-from utils.base.course import CourseError
+from distcheck import files
+from distcheck.errors import UserError
+from utils.base import course
 from utils.training import doodles, leaderboard
 from utils.training.leaderboard import score
 
@@ -112,7 +113,7 @@ def test_nobody_yet():
 )
 def test_what_can_not_be_a_score_is_refused(dataset, change):
     arguments = {"devices": 1, "images": 640, "seconds": 1.0, "name": "x"} | change
-    with pytest.raises(CourseError, match="this can't be a score"):
+    with pytest.raises(UserError, match="this can't be a score"):
         score(Knows(dataset, 0), dataset, **arguments)
     assert leaderboard.read().empty
 
@@ -128,14 +129,14 @@ def test_a_file_that_is_no_leaderboard_is_named(broken):
     enter()
     with leaderboard.path().open("a") as file:
         file.write(broken)
-    with pytest.raises(CourseError, match=r"logs/leaderboard.csv is no leaderboard"):
+    with pytest.raises(UserError, match=r"logs/leaderboard.csv is no leaderboard"):
         leaderboard.ranked()
 
 
 def test_a_file_without_the_columns_is_named():
     leaderboard.path().parent.mkdir()
     leaderboard.path().write_text("who,what\n")
-    with pytest.raises(CourseError, match=r"is no leaderboard.*accuracy"):
+    with pytest.raises(UserError, match=r"is no leaderboard.*accuracy"):
         leaderboard.read()
 
 

@@ -15,14 +15,15 @@ import pytest
 from machines import PROBED, PROBED_GPU
 from processes import empty_course
 
+from distcheck import errors, machine, mpi, tasks
 from utils import figures
-from utils.base import course, machine, profiles
+from utils.base import course, profiles
 from utils.checking import doctor
 from utils.checking.doctor import LIMITED, OK
 from utils.cluster import namespaces
 from utils.lessons import markup
 from utils.measure import equality, scaling
-from utils.running import launch, launchers, tasks
+from utils.running import launch, launchers
 from utils.training import leaderboard
 
 NOTEBOOKS = sorted((course.PACKAGE_ROOT / "notebooks").glob("*.ipynb"))
@@ -78,7 +79,7 @@ def test_the_workers_of_a_lesson_can_be_chosen(monkeypatch, capsys):
 )
 def test_what_can_not_be_pretended_is_refused(text, monkeypatch):
     monkeypatch.setenv(machine.PRETEND, f"gpus=0 {text}")
-    with pytest.raises(course.CourseError, match=f"COURSE_PRETEND has '{text}'"):
+    with pytest.raises(errors.UserError, match=f"COURSE_PRETEND has '{text}'"):
         profiles.in_force()
 
 
@@ -414,7 +415,7 @@ def test_workers_share_the_machine_out(counts, started):
             assert 1 <= threads
             assert threads * workers <= max(cores, workers)
             names = {name for name in variables if "THREADS" in name}
-            assert names == set(launchers.thread_variables(1))
+            assert names == set(mpi.thread_variables(1))
             assert {variables[name] for name in names} == {str(threads)}
 
 
@@ -495,7 +496,7 @@ def test_measured_teams_have_the_same_share(pretend, started, monkeypatch):
     launch_run = launch.run
     monkeypatch.setattr(launch, "run", run)
     scaling.measure("program.py", iter([1, 2, 4]), 64)
-    with contextlib.suppress(course.CourseError):  # nothing was trained
+    with contextlib.suppress(errors.UserError):  # nothing was trained
         scaling.limit("program.py", 4, 64)
     assert len(given) == 4
     threads = {re.search("OMP_NUM_THREADS=(.)", one.command)[1] for one in given}
@@ -504,7 +505,7 @@ def test_measured_teams_have_the_same_share(pretend, started, monkeypatch):
 
 @pytest.mark.parametrize("workers", [0, "2", 1.5])
 def test_no_number_of_workers_to_compare_with_is_refused(workers, started):
-    with pytest.raises(course.CourseError, match="compared_with is a number"):
+    with pytest.raises(errors.UserError, match="compared_with is a number"):
         started(workers=1, compared_with=workers)
 
 

@@ -6,7 +6,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output, writes_json
 from rich.console import Console
 
-from utils.base.course import CourseError
+from distcheck.errors import UserError
 from utils.lessons import claims, margins, notebook_rules, notebooks
 
 
@@ -99,7 +99,7 @@ def test_after_an_interruption_it_goes_on_where_it_was(executing, tiny_course):
 
 
 def test_without_runs_it_reads_the_executed_copies(tiny_course):
-    with pytest.raises(CourseError, match="course margins --runs 5"):
+    with pytest.raises(UserError, match="course margins --runs 5"):
         margins.margins()
     folder = tiny_course / "executed"
     plain = [output(claims.Claim("It is so", true)) for true in (True, False)]

@@ -12,8 +12,9 @@ import psutil
 import pytest
 from processes import empty_course, program, wait_for
 
+from distcheck import errors, supervise
 from utils import figures
-from utils.base import course, supervise
+from utils.base import course
 from utils.cluster import elastic, namespaces
 from utils.measure import bench, cost_model, network_speed
 from utils.running.result import RunFailed
@@ -142,7 +143,7 @@ def test_mpi_notices_if_it_asks_often_enough(lan):
 
 
 def test_a_training_that_is_over_before_is_no_cut(lan):
-    with pytest.raises(course.CourseError, match="nobody was cut off"):
+    with pytest.raises(errors.UserError, match="nobody was cut off"):
         namespaces.cut_off(lan, lan.run, "talk.py", quiet=True, time_limit=60)
 
 
@@ -150,25 +151,25 @@ def test_a_failing_program_is_a_failing_run(lan, folder):
     program(folder, "raise ValueError('no such garment')", "fails.py")
     with pytest.raises(RunFailed, match="ValueError: no such garment"):
         lan.run("fails.py", quiet=True, time_limit=60)
-    with pytest.raises(course.CourseError, match="there is no program"):
+    with pytest.raises(errors.UserError, match="there is no program"):
         lan.run("missing.py")
 
 
 def test_what_can_not_be_is_refused(lan):
     for wrong in (0, -3, "fast"):
-        with pytest.raises(course.CourseError, match="choose a number above 0"):
+        with pytest.raises(errors.UserError, match="choose a number above 0"):
             lan.shape(wrong)
-    with pytest.raises(course.CourseError, match="a number from 1"):
+    with pytest.raises(errors.UserError, match="a number from 1"):
         namespaces.hosts(0).__enter__()
-    with pytest.raises(course.CourseError, match="agent is 'rsh'"):
+    with pytest.raises(errors.UserError, match="agent is 'rsh'"):
         namespaces.hosts(2, agent="rsh").__enter__()
-    with pytest.raises(course.CourseError, match=r"on host 2, `false`.*status 1"):
+    with pytest.raises(errors.UserError, match=r"on host 2, `false`.*status 1"):
         lan.do(2, "false")
 
 
 @pytest.mark.skipif(namespaces.has_latency(), reason="this kernel has netem")
 def test_without_netem_a_delay_is_refused(lan):
-    with pytest.raises(course.CourseError, match="no netem"):
+    with pytest.raises(errors.UserError, match="no netem"):
         lan.shape(100, ms=5)
 
 
@@ -263,7 +264,7 @@ def test_where_namespaces_are_forbidden_that_is_said(folder):
     if "Read-only" in answer.stderr:
         pytest.skip("this container lets nobody forbid namespaces")
     assert answer.stdout.startswith("this system does not permit them (")
-    assert "CourseError: no hosts of their own here: this system" in answer.stderr
+    assert "UserError: no hosts of their own here: this system" in answer.stderr
     assert answer.returncode == 1
 
 

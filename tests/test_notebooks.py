@@ -21,6 +21,7 @@ from nbformat.v4 import (
 )
 from processes import wait_for
 
+from distcheck import errors
 from utils.base import course, profiles, sources
 from utils.lessons import notebook_rules, notebooks, outline, work
 from utils.lessons.notebooks import prove
@@ -449,12 +450,12 @@ def test_notebooks_are_found_in_order_and_by_number(tiny_course):
         write(tiny_course, name, "1")
     assert [path.stem for path in notebooks.discover()] == ["02_two", "10_ten"]
     assert [path.stem for path in notebooks.discover(["2"])] == ["02_two"]
-    with pytest.raises(course.CourseError, match=r"no notebook 77: choose from 02, 10"):
+    with pytest.raises(errors.UserError, match=r"no notebook 77: choose from 02, 10"):
         notebooks.discover(["77", "10"])
 
 
 def test_a_course_without_notebooks_is_an_error(tiny_course):
-    with pytest.raises(course.CourseError, match="no notebooks in"):
+    with pytest.raises(errors.UserError, match="no notebooks in"):
         notebooks.discover()
 
 

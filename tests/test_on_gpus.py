@@ -9,7 +9,7 @@ import sys
 import pytest
 from processes import empty_course
 
-from utils.base import machine
+from distcheck import machine
 from utils.checking import doctor
 from utils.checking.doctor import MISSING
 from utils.measure import equality

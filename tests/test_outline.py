@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from distcheck import errors
 from utils import Routes
 from utils.base import course
 from utils.checking import doctor, exercises, lab
@@ -130,7 +131,7 @@ def test_a_part_is_known_as_it_is_typed(name, given, part):
     ],
 )
 def test_a_part_that_is_none_is_named_with_those_that_are(name, given, has):
-    with pytest.raises(course.CourseError, match=f"no `{given}`: {has}"):
+    with pytest.raises(errors.UserError, match=f"no `{given}`: {has}"):
         outline.exercise(name).part(given)
 
 
@@ -156,10 +157,10 @@ def test_all_exercises_with_hints_are_there():
 def test_nonsense_is_an_error_that_names_the_file(tmp_path, old, new):
     path = tmp_path / "outline.toml"
     path.write_text(outline.FILE.read_text().replace(old, new))
-    with pytest.raises(course.CourseError, match=r"outline\.toml"):
+    with pytest.raises(errors.UserError, match=r"outline\.toml"):
         outline.read(path)
 
 
 def test_an_exercise_that_is_none_is_named_with_those_that_are():
-    with pytest.raises(course.CourseError, match="fashion_mnist, scaled"):
+    with pytest.raises(errors.UserError, match="fashion_mnist, scaled"):
         outline.exercise("fashion")

@@ -5,8 +5,9 @@ import stat
 
 import pytest
 
-from utils.base import machine, profiles
-from utils.base.course import CourseError
+from distcheck import machine
+from distcheck.errors import UserError
+from utils.base import profiles
 
 NO_GPU = not machine.gpus()
 
@@ -71,7 +72,7 @@ def test_the_choice_goes_before_ci(monkeypatch):
 
 def test_an_unknown_profile_is_refused_with_the_three_names(monkeypatch):
     monkeypatch.setenv("COURSE_PROFILE", "laptop")
-    with pytest.raises(CourseError, match=r"'laptop'.* ci, cpu or gpu"):
+    with pytest.raises(UserError, match=r"'laptop'.* ci, cpu or gpu"):
         profiles.settings()
 
 

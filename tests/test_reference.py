@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from utils.base import course
+from distcheck import errors
 from utils.lessons import notebook_rules, notebooks, reference
 
 LESSONS = notebooks.discover()
@@ -126,6 +126,6 @@ def test_a_lesson_is_recorded_and_the_others_are_kept(tmp_path, monkeypatch):
     assert "profile cpu" in now.machine
 
     findings = ("cell 3 raised KeyError",)
-    with pytest.raises(course.CourseError, match="15_some: cell 3 raised KeyError"):
+    with pytest.raises(errors.UserError, match="15_some: cell 3 raised KeyError"):
         reference.record(["15"])
     assert reference.read() == now

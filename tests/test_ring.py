@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from distcheck import mpi
 from utils.base import course
 from utils.figures import diagrams
 from utils.lessons import notebook_rules
-from utils.running import launchers
 
 NOTEBOOK = course.PACKAGE_ROOT / "notebooks" / "02_share_the_gradients.ipynb"
 PROGRAM = course.PACKAGE_ROOT / "exercises" / "ring_allreduce.py"
@@ -123,11 +123,11 @@ def test_the_learners_check_tells_unwritten_from_right(notebook, capsys):
 def mpirun(workers, program, *options):
     """Run `program` on real workers; return the exit status and all of the output."""
     line = [sys.executable, str(program), *map(str, options)]
-    line = launchers.mpirun_line(workers, line, threads=1)
+    line = mpi.mpirun_line(workers, line, threads=1)
     beside_python = str(Path(sys.executable).parent)
     with subprocess.Popen(
         [
-            *(sys.executable, "-m", "utils.base.supervise"),
+            *(sys.executable, "-m", "distcheck.supervise"),
             *("--time-limit", str(SECONDS), "--"),
             *line,
         ],

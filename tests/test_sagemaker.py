@@ -18,9 +18,9 @@ import object_store
 import pytest
 from processes import serving
 
-from utils.base import course, supervise
+from distcheck import mpi, supervise
+from utils.base import course
 from utils.cluster import sagemaker
-from utils.running import launchers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -76,7 +76,7 @@ def container(place, hosts=("algo-1",), **changed):
         "SM_CURRENT_HOST": hosts[0],
         "SM_NUM_GPUS": "0",
         "SM_NUM_CPUS": "2",
-        **launchers.thread_variables(1),
+        **mpi.thread_variables(1),
     } | changed
     return {name: value for name, value in variables.items() if value is not None}
 
@@ -94,7 +94,7 @@ def start(place, *words, workers=None, **more):
         exported = [word for name in variables for word in ("-x", name)]
         command = [*shlex.split(mpirun), *exported, *command, "-m", "mpi4py"]
     command += [str(TRAIN), *map(str, words)]
-    environment = launchers.clean_environment() | variables
+    environment = mpi.clean_environment() | variables
     with (
         (place / "said.txt").open("w+") as file,
         supervise.owned(
@@ -377,7 +377,7 @@ def take_down(store, *words):
         "others/survive/data",
     ]
     store.objects = dict.fromkeys([*kept, "ours/survive/output/model"], b"1234")
-    environment = launchers.clean_environment() | {"PATH": store.path(aws())}
+    environment = mpi.clean_environment() | {"PATH": store.path(aws())}
     how = {"capture_output": True, "text": True, "timeout": 300, "check": True}
     done = subprocess.run([TAKE_DOWN, *words], env=environment, **how)
     return done.stdout, sorted(store.objects) == sorted(kept)

@@ -17,7 +17,8 @@ import psutil
 import pytest
 from processes import descendants_of_runs_in, wait_for
 
-from utils.base import course, files, supervise
+from distcheck import errors, files, supervise
+from utils.base import course
 from utils.grading import sandbox
 from utils.grading.sandbox import Limits
 
@@ -396,7 +397,7 @@ def test_it_sees_what_it_is_shown_and_can_not_change_it(folder):
     assert output == "data" * len(places)
     assert [path.name for path in shown.iterdir()] == ["data"]
     assert [path.name for path in within.iterdir()] == ["data"]
-    with pytest.raises(course.CourseError, match="no-such-file"):
+    with pytest.raises(errors.UserError, match="no-such-file"):
         run(folder, ["true"], readable=[folder / "no-such-file"])
 
 
@@ -454,7 +455,7 @@ def test_it_ends_with_its_supervisor(folder):
     thread.start()
     wait_for((folder / "up").exists)
     for child in psutil.Process().children():
-        if "utils.base.supervise" in child.cmdline():
+        if "distcheck.supervise" in child.cmdline():
             child.kill()
     thread.join(60)
     assert not thread.is_alive()
@@ -478,7 +479,7 @@ def test_it_ends_with_its_caller(folder):
 def test_without_bubblewrap_nothing_runs_and_what_to_do_is_said(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     for attempt in (lambda: sandbox.run(["touch", "ran"], tmp_path), check_afresh):
-        with pytest.raises(course.CourseError, match="apt install bubblewrap"):
+        with pytest.raises(errors.UserError, match="apt install bubblewrap"):
             attempt()
     assert not (tmp_path / "ran").exists()
 
@@ -488,7 +489,7 @@ def test_a_bubblewrap_that_may_not_is_reported(tmp_path, monkeypatch):
     refusing.write_text("#!/bin/sh\necho bwrap: No permissions >&2\nexit 1\n")
     refusing.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    with pytest.raises(course.CourseError, match="here: bwrap: No permissions"):
+    with pytest.raises(errors.UserError, match="here: bwrap: No permissions"):
         check_afresh()
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from utils.base import course
+from distcheck import errors
 from utils.figures import speed as scaling_plots
 from utils.measure import cost_model, records, scaling
 from utils.measure.cost_model import Point, wide_resnet
@@ -16,7 +16,7 @@ def test_a_table_compares_with_one_worker_and_with_the_limit():
     assert list(table["speed-up"]) == [1, 1.8, 3]
     assert list(table["efficiency"]) == ["100%", "90%", "75%"]
     assert list(table["of the limit"]) == ["", "", "80%"]
-    with pytest.raises(course.CourseError, match="against one worker"):
+    with pytest.raises(errors.UserError, match="against one worker"):
         scaling.table({2: 180.0})
 
 
@@ -66,7 +66,7 @@ def test_of_a_step_the_slowest_worker_counts(tmp_path):
     assert (first.seconds, second.seconds) == (0.2, 0.3)
     assert first == Point(2, 16, wide_resnet(2), 0.2, True)
     empty = Run("timed_steps.py", 2, "mpirun", tmp_path / "nowhere")
-    with pytest.raises(course.CourseError, match="measured no step"):
+    with pytest.raises(errors.UserError, match="measured no step"):
         scaling.points(empty)
 
 
@@ -80,7 +80,7 @@ def test_what_autotune_tried_is_read(tmp_path):
     assert list(tries["fusion"]) == [4, 32]
     assert list(tries["score"]) == [12.5, 8.25]
     log.write_text(head)
-    with pytest.raises(course.CourseError, match="holds no try"):
+    with pytest.raises(errors.UserError, match="holds no try"):
         scaling.tuned(log)
 
 

@@ -15,9 +15,10 @@ import browser
 import build
 import reference
 import utils
+from distcheck import errors
 from screenshots import STILL
 from utils import cli
-from utils.base import course, profiles
+from utils.base import profiles
 from utils.lessons import notebooks, outline
 
 pytestmark = pytest.mark.slow
@@ -211,7 +212,7 @@ def test_the_reference_has_all_names_that_learners_import():
     headings = re.findall(r"^### (\w+)$", text, re.M)
     assert sorted(headings) == dir(utils)
     assert "script: str | os.PathLike,\n    *arguments: object," in text
-    assert "Raises CourseError" in text
+    assert "Raises UserError" in text
 
 
 # -------------------------------------------------------------- how a lesson came about
@@ -294,7 +295,7 @@ def test_what_is_wrong_with_a_page_fails_the_build(tmp_path, monkeypatch, capfd)
         (pages / "conf.py").touch()
         (pages / "index.rst").write_text("Title\n=====\n\n:doc:`nowhere`\n")
 
-    with pytest.raises(course.CourseError, match="Sphinx failed"):
+    with pytest.raises(errors.UserError, match="Sphinx failed"):
         build.build(tmp_path, "ci")
     assert "nowhere" in capfd.readouterr().err
 

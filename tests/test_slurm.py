@@ -18,6 +18,7 @@ import psutil
 import pytest
 from processes import wait_for
 
+from distcheck import errors
 from utils.base import course
 from utils.cluster import slurm, tried
 
@@ -122,7 +123,7 @@ def time_is_nearly_up(two_nodes, job):
 def needs_pmix(two_nodes):
     try:
         two_nodes.command("srun", "--mpi=pmix", "true")
-    except course.CourseError as error:
+    except errors.UserError as error:
         pytest.skip(f"this Slurm starts nothing with PMIx: {error}")
 
 
@@ -171,7 +172,7 @@ def test_srun_refuses_to_start_tasks_that_do_not_find_each_other(two_nodes, plac
 
 def test_a_job_that_asks_for_too_much_is_not_waited_for(two_nodes, place):
     job = submit(two_nodes, MPIRUN, nodes=3)
-    with pytest.raises(course.CourseError, match="will never start"):
+    with pytest.raises(errors.UserError, match="will never start"):
         two_nodes.wait(job)
 
 
@@ -282,7 +283,7 @@ def test_a_script_that_a_learner_wrote_is_submitted_and_judged(place):
 
 def test_where_slurm_is_missing_it_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name, path=None: None)
-    with pytest.raises(course.CourseError, match=r"not installed.*apt install slurm"):
+    with pytest.raises(errors.UserError, match=r"not installed.*apt install slurm"):
         with slurm.cluster():
             pass
 
@@ -294,7 +295,7 @@ def test_a_cluster_that_does_not_start_says_why(monkeypatch):
     wrong = slurm.CONFIGURATION.replace("SelectType=", "NoSuchOption=")
     monkeypatch.setattr(slurm, "CONFIGURATION", wrong)
     monkeypatch.setattr(slurm, "START_SECONDS", 1.0)
-    with pytest.raises(course.CourseError, match="NoSuchOption"):
+    with pytest.raises(errors.UserError, match="NoSuchOption"):
         with slurm.cluster():
             pass
     assert set(Path(os.environ.get("TMPDIR", "/tmp")).glob("slurm-*")) <= before

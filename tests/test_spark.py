@@ -7,7 +7,7 @@ import sys
 import psutil
 import pytest
 
-from utils.base import course
+from distcheck import errors
 from utils.cluster import spark
 
 pytestmark = pytest.mark.timeout(400)
@@ -41,7 +41,7 @@ def test_java_tells_its_version(tmp_path, monkeypatch, words, status, version):
 @needs_spark
 def test_without_java_the_remedy_is_told(tmp_path, monkeypatch):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(course.CourseError, match="apt install openjdk-17"):
+    with pytest.raises(errors.UserError, match="apt install openjdk-17"):
         spark.train(tmp_path / "kept", 2, 60)
     java_that_says(tmp_path, 'java version "11.0.27"')
     assert "needs Java" in spark.problem()
@@ -49,7 +49,7 @@ def test_without_java_the_remedy_is_told(tmp_path, monkeypatch):
 
 def test_without_spark_the_remedy_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(course.CourseError, match="`make spark`"):
+    with pytest.raises(errors.UserError, match="`make spark`"):
         spark.train(tmp_path / "kept", 2, 60)
 
 
@@ -146,12 +146,12 @@ Exit code: 1
 @pytest.mark.slow
 def test_a_function_that_fails_shows_its_error_and_none_of_java_s_words():
     program = (
-        "from utils import CourseError, spark\n"
+        "from utils import UserError, spark\n"
         "def fails(word):\n"
         "    raise ValueError(word)\n"
         "try:\n"
         "    spark.send(fails, 'no such garment')\n"
-        "except CourseError as error:\n"
+        "except UserError as error:\n"
         "    print(error)\n"
     )
     done = python(program)
@@ -178,6 +178,6 @@ def test_spark_has_a_core_for_each_worker(java_log, tmp_path, monkeypatch):
 @needs_spark
 @pytest.mark.slow
 def test_the_time_limit_ends_spark_and_all_that_it_started(tmp_path):
-    with pytest.raises(course.CourseError, match="its time limit of 6 s"):
+    with pytest.raises(errors.UserError, match="its time limit of 6 s"):
         spark.train(tmp_path / "kept", 2, 6, data="sample")
     assert not processes_of(tmp_path)

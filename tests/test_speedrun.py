@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from distcheck import errors
 from utils import cli
-from utils.base import course
 from utils.measure import bench, global_batch, records, speedrun, table
 from utils.measure.bench import Plan
 from utils.measure.global_batch import Attempt
@@ -93,7 +93,7 @@ def test_what_was_printed_or_kept_before_is_no_network(
 
 def test_a_sample_of_the_test_images_is_not_enough(program, monkeypatch, capsys):
     def no_download(choice="auto", train_images=None):
-        raise course.CourseError(f"no {choice} data here")
+        raise errors.UserError(f"no {choice} data here")
 
     monkeypatch.setattr(data, "load", no_download)
     assert status(program, monkeypatch=monkeypatch) == 2
@@ -147,7 +147,7 @@ def test_what_is_left_out_is_compared_with_the_whole(attempts):
 def test_a_record_that_missed_the_goal_is_none(attempts, monkeypatch):
     monkeypatch.setattr(speedrun, "GOAL", 0.95)
     monkeypatch.setattr(global_batch, "GOAL", 0.95)
-    with pytest.raises(course.CourseError, match=r"seed 1 it reached 90\.10%, not 95%"):
+    with pytest.raises(errors.UserError, match=r"seed 1 it reached 90\.10%, not 95%"):
         speedrun.of_bench(Plan(rounds=3), lambda text: None)
 
 

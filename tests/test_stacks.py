@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from processes import assert_none_is_left, empty_course
 
-from utils.base import course
+from distcheck import errors
 from utils.running import fingerprint, launch, stacks, watch
 from utils.running.stacks import Frame, Stack
 
@@ -59,9 +59,9 @@ def test_all_workers_say_where_they_are_and_go_on(folder):
     assert len(lines) == 2
     for rank, line in enumerate(lines):
         assert line.startswith(f"{rank} | still.py, line 6 | waits")
-    with pytest.raises(course.CourseError, match="no worker of this run is alive"):
+    with pytest.raises(errors.UserError, match="no worker of this run is alive"):
         stacks.of_run(run.folder)
-    with pytest.raises(course.CourseError, match="no run is on now"):
+    with pytest.raises(errors.UserError, match="no run is on now"):
         stacks.newest()
 
 
@@ -90,7 +90,7 @@ def test_asking_again_and_again_harms_nobody(folder):
     answers = []
 
     def attend(run):
-        with contextlib.suppress(course.CourseError):  # not there yet, or not any more
+        with contextlib.suppress(errors.UserError):  # not there yet, or not any more
             for _ in range(5):
                 answers.append(stacks.of_run(run.folder))
 
@@ -185,9 +185,9 @@ def test_who_is_behind_is_not_called_the_same(tmp_path):
 
 
 def test_a_run_without_fingerprints_is_told(folder):
-    with pytest.raises(course.CourseError, match="has no fingerprints"):
+    with pytest.raises(errors.UserError, match="has no fingerprints"):
         fingerprint.of_run(folder)
-    with pytest.raises(course.CourseError, match="no run has fingerprints"):
+    with pytest.raises(errors.UserError, match="no run has fingerprints"):
         fingerprint.newest()
 
 
@@ -201,7 +201,7 @@ def test_a_stranger_with_the_number_of_a_worker_is_left_alone(folder):
     with stranger:
         facts = json.dumps({"pid": stranger.pid})
         (run / "workers" / "0.json").write_text(facts)
-        with pytest.raises(course.CourseError, match="no worker of this run is alive"):
+        with pytest.raises(errors.UserError, match="no worker of this run is alive"):
             stacks.of_run(run)
         stranger.communicate(b"\n")
     assert stranger.returncode == 0

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from check_tables import TABLES
 
-from utils.base import course, programs
+from distcheck import errors, programs
+from utils.base import course
 from utils.lessons import hints, markup, parts, progress, work
 
 SOURCE = """\
@@ -256,7 +257,7 @@ def test_generate_repairs_solutions_and_a_missing_exercise(copy):
 def test_a_learners_work_is_never_overwritten(copy):
     exercise = copy / "exercises" / "fashion_mnist.py"
     exercise.write_text(exercise.read_text() + "# mine\n")
-    with pytest.raises(course.CourseError, match="holds work of yours"):
+    with pytest.raises(errors.UserError, match="holds work of yours"):
         work.generate()
     assert exercise.read_text().endswith("# mine\n")
 
@@ -271,7 +272,7 @@ def test_an_exercise_that_is_one_of_the_renderings_may_be_replaced(copy):
     source = copy / "solutions" / "fashion_mnist_solution.py"
     solved = markup.render(source.read_text(), 4)
     exercise.write_text(solved.replace(f"solutions/{source.name}", "exercises/x.py"))
-    with pytest.raises(course.CourseError):
+    with pytest.raises(errors.UserError):
         work.generate()
     name = "exercises/fashion_mnist.py"
     exercise.write_text(solved.replace(f"solutions/{source.name}", name))
@@ -302,7 +303,7 @@ def test_the_program_after_each_step_is_written_where_it_is_asked_for(copy):
     assert len(work.write_steps(copy / "solutions")) == sum(PARTS.values())
     assert work.generate(check=True) == []
     with pytest.raises(
-        course.CourseError, match=r"no doodles\.py with steps or tasks; it has \w"
+        errors.UserError, match=r"no doodles\.py with steps or tasks; it has \w"
     ):
         work.write_steps(folder, "doodles")
 
@@ -324,7 +325,7 @@ def test_the_programs_after_the_steps_overwrite_nothing(copy, in_the_way):
     else:
         path.write_bytes(b"# mine\n" if in_the_way == "text" else b"\xff\0")
     before = unchanging(path)
-    with pytest.raises(course.CourseError, match=r"out/survive_after_task_C\.py would"):
+    with pytest.raises(errors.UserError, match=r"out/survive_after_task_C\.py would"):
         work.write_steps("out")
     assert unchanging(path) == before
     assert list(path.parent.iterdir()) == [path]
@@ -333,7 +334,7 @@ def test_the_programs_after_the_steps_overwrite_nothing(copy, in_the_way):
 def test_a_folder_that_cannot_be_made_is_named(copy):
     (copy / "file").write_text("mine")
     for folder in ("file", "file/below"):
-        with pytest.raises(course.CourseError, match=f"folder {folder} can't be made"):
+        with pytest.raises(errors.UserError, match=f"folder {folder} can't be made"):
             work.write_steps(folder)
     assert (copy / "file").read_text() == "mine"
 
@@ -371,7 +372,7 @@ def test_programs_that_cannot_be_read_are_named(copy, content, message):
     path.unlink()
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(course.CourseError, match=message) as error:
+    with pytest.raises(errors.UserError, match=message) as error:
         work.need_steps(1)
     assert "fashion_mnist.py" in str(error.value)
 
@@ -400,12 +401,12 @@ def test_the_same_fault_in_another_step_has_another_hint():
 def test_a_broken_hints_file_is_named(copy):
     path = copy / "exercises" / "hints.md"
     path.write_text(path.read_text().replace("### Place", "### Palce", 1))
-    with pytest.raises(course.CourseError, match="Step 1"):
+    with pytest.raises(errors.UserError, match="Step 1"):
         hints.of()
 
 
 def test_there_are_no_hints_for_a_program_without_steps(copy):
-    with pytest.raises(course.CourseError, match="for fashion_mnist, scaled, survive"):
+    with pytest.raises(errors.UserError, match="for fashion_mnist, scaled, survive"):
         progress.hint("A", "doodles")
 
 
@@ -422,9 +423,7 @@ def test_hints_go_one_deeper_each_time(copy):
 
 
 def test_hint_and_diff_for_notebooks(copy):
-    with pytest.raises(
-        course.CourseError, match="no hint 4 for step 2 of fashion_mnist"
-    ):
+    with pytest.raises(errors.UserError, match="no hint 4 for step 2 of fashion_mnist"):
         progress.hint(2, level=4)
     changes = work.what_changed(3)
     assert "DistributedOptimizer" in changes._repr_html_()
@@ -438,7 +437,7 @@ def test_an_excerpt_is_the_part_between_two_lines(copy):
     assert text.startswith("def cbr(x, filters):")
     assert text.endswith("return layers.ReLU()(x)")
     assert repr(work.excerpt("if is_root:", None)).splitlines()[-1].startswith("    ")
-    with pytest.raises(course.CourseError, match="no part from `def nothing`"):
+    with pytest.raises(errors.UserError, match="no part from `def nothing`"):
         work.excerpt("def nothing", "def conv_block")
 
 
@@ -451,10 +450,10 @@ def test_the_difference_from_ones_own_program(copy):
     exercise.write_text(text)
     assert work.yours_and_ours(3) == ""
     assert "+callbacks.append(hvd.callbacks.Broad" in work.yours_and_ours(4)
-    with pytest.raises(course.CourseError, match="there is no `7`"):
+    with pytest.raises(errors.UserError, match="there is no `7`"):
         work.yours_and_ours(7)
     (copy / "other.py").write_text("x = 1\n")
-    with pytest.raises(course.CourseError, match=r"no other\.py with steps or tasks"):
+    with pytest.raises(errors.UserError, match=r"no other\.py with steps or tasks"):
         work.yours_and_ours(1, copy / "other.py")
 
 

@@ -7,6 +7,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from rich.console import Console
 
+from distcheck import errors
 from utils.base import course
 from utils.figures import diagrams
 from utils.lessons import markup, notebook_rules
@@ -108,7 +109,7 @@ def test_one_process_that_fails_makes_a_no():
 
 
 def test_an_unknown_strategy_is_refused():
-    with pytest.raises(course.CourseError, match="no strategy 'mirrord': choose from"):
+    with pytest.raises(errors.UserError, match="no strategy 'mirrord': choose from"):
         strategies.try_out("mirrord")
 
 
@@ -152,7 +153,7 @@ def test_the_programs_that_are_named_are_counted():
     table = strategies.changes("servers", "mirrored")
     assert [row[0] for row in table.rows] == ["servers", "mirrored"]
     assert table.rows[1][1:] == tuple(map(str, strategies.lines_changed(source)))
-    with pytest.raises(course.CourseError, match=r"no serverz\.py with steps"):
+    with pytest.raises(errors.UserError, match=r"no serverz\.py with steps"):
         strategies.changes("serverz")
 
 
@@ -179,7 +180,7 @@ def test_a_choice_is_judged_and_only_then_explained():
     wrong = strategies.judged([*right[1:], ""])
     assert not any("right: " in row[2] for row in wrong.rows)
     assert wrong.rows[-1][1:] == ("", "not chosen yet")
-    with pytest.raises(course.CourseError, match="there are 6 situations, not 1"):
+    with pytest.raises(errors.UserError, match="there are 6 situations, not 1"):
         strategies.judged(["tpu"])
 
 

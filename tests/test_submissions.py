@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from utils.base import files
-from utils.base.course import CourseError
+from distcheck import files
+from distcheck.errors import UserError
 from utils.grading import submissions
 from utils.grading.submissions import (
     HANDED_IN,
@@ -420,9 +420,9 @@ def test_a_problem_never_names_the_learner(tmp_path):
 
 
 def test_no_folder_and_an_empty_one_are_errors(tmp_path):
-    with pytest.raises(CourseError, match=r"no folder .*nowhere"):
+    with pytest.raises(UserError, match=r"no folder .*nowhere"):
         collect(tmp_path / "nowhere")
-    with pytest.raises(CourseError, match="no submissions"):
+    with pytest.raises(UserError, match="no submissions"):
         collect(tmp_path)
 
 

@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 from processes import assert_none_is_left, empty_course, wait_until_none_is_left
 
+from distcheck import errors
 from utils.base import course
 from utils.cluster import elastic
 from utils.running import launch, launchers
@@ -146,7 +147,7 @@ def as_the_exercise(checkpoint, folder):
     try:
         return bool(names["restore_newest"]())
     except SystemExit as error:
-        raise course.CourseError(str(error)) from None
+        raise errors.UserError(str(error)) from None
 
 
 @pytest.fixture(params=[survival.restore_newest, as_the_exercise])
@@ -251,7 +252,7 @@ def test_one_that_lacks_something_is_refused(trained, tmp_path, capsys):
 def test_where_none_is_whole_nothing_is_begun_on_top_of_them(trained):
     for path in trained.folder.glob("*.index"):
         cut(path, 0.5)
-    with pytest.raises(course.CourseError, match=r"[Nn]one of (the )?3 checkpoints"):
+    with pytest.raises(errors.UserError, match=r"[Nn]one of (the )?3 checkpoints"):
         trained.taken_up()
 
 
@@ -377,14 +378,14 @@ def test_the_host_of_rank_0_goes_and_the_one_that_is_gone_comes(tmp_path):
 
 
 def test_an_incident_that_comes_too_late_is_told(folder):
-    with pytest.raises(course.CourseError, match="was over before"):
+    with pytest.raises(errors.UserError, match="was over before"):
         tell(elastic.leaves(after=10_000), epochs=1)
 
 
 def test_an_incident_that_can_t_be_is_refused():
-    with pytest.raises(course.CourseError, match="there is no host 'moon'"):
+    with pytest.raises(errors.UserError, match="there is no host 'moon'"):
         elastic.dies(after=1, host="moon")
-    with pytest.raises(course.CourseError, match="after is 'later'"):
+    with pytest.raises(errors.UserError, match="after is 'later'"):
         elastic.comes(after="later")
 
 
@@ -431,5 +432,5 @@ def test_what_is_wrong_with_one_is_said(tmp_path, monkeypatch, text, says):
 
 
 def test_a_script_of_one_s_own_lists_the_hosts_of_a_run(folder):
-    with pytest.raises(course.CourseError, match="no file"):
+    with pytest.raises(errors.UserError, match="no file"):
         launch.run("tiny.py", elastic=True, discovery="missing", **OPTIONS)

@@ -18,8 +18,8 @@ from processes import (
     wait_until_none_is_left,
 )
 
-from utils.base import course, machine, supervise
-from utils.running import launch, tasks, watch
+from distcheck import errors, machine, supervise, tasks
+from utils.running import launch, watch
 from utils.running.result import RunFailed
 
 # Each task greets, and then does what the test asks for.
@@ -252,13 +252,13 @@ def test_a_tolerated_task_may_fail_but_not_all_of_them(folder):
     ],
 )
 def test_a_cluster_that_makes_no_sense_is_refused(folder, counts, message):
-    with pytest.raises(course.CourseError, match=message):
+    with pytest.raises(errors.UserError, match=message):
         launch.run("program.py", tasks=counts)
     assert not (folder / "logs").exists()
 
 
 def test_only_tasks_that_there_are_can_be_tolerated(folder):
-    with pytest.raises(course.CourseError, match="tolerate is 'workers'"):
+    with pytest.raises(errors.UserError, match="tolerate is 'workers'"):
         launch.run("program.py", tasks={"worker": 2}, tolerate="workers")
 
 
@@ -325,7 +325,7 @@ def config(cluster=TWO, kind="worker", index=0, **more):
 )
 def test_a_malformed_tf_config_is_explained(text, message):
     text = text if isinstance(text, str) else json.dumps(text)
-    with pytest.raises(course.CourseError, match=message) as error:
+    with pytest.raises(errors.UserError, match=message) as error:
         tasks.this_task({"TF_CONFIG": text})
     # The example that the message gives is right.
     example = str(error.value).partition("A right one: ")[2]
@@ -354,12 +354,12 @@ def test_an_address_that_is_taken_is_named(monkeypatch):
         port = other.getsockname()[1]
         cluster = {"worker": [f"127.0.0.1:{port}"]}
         monkeypatch.setenv("TF_CONFIG", json.dumps(config(cluster)))
-        with pytest.raises(course.CourseError, match=f"127.0.0.1:{port}: Address alr"):
+        with pytest.raises(errors.UserError, match=f"127.0.0.1:{port}: Address alr"):
             tasks.enter()
     assert tasks.enter().address == f"127.0.0.1:{port}"
     elsewhere = config({"worker": ["192.0.2.1:5001"]})
     monkeypatch.setenv("TF_CONFIG", json.dumps(elsewhere))
-    with pytest.raises(course.CourseError, match="can't listen at its address 192"):
+    with pytest.raises(errors.UserError, match="can't listen at its address 192"):
         tasks.enter()
 
 

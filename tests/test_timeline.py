@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from utils.base import course
+from distcheck import errors
 from utils.figures import speed as scaling_plots
 from utils.measure import timeline
 from utils.running import launch
@@ -104,7 +104,7 @@ def test_who_came_last_is_known_where_the_cache_is_off(files):
 @pytest.mark.slow
 def test_with_the_cache_nobody_knows_who_came_last(files):
     text = "HOROVOD_CACHE_CAPACITY"
-    with pytest.raises(course.CourseError, match=text):
+    with pytest.raises(errors.UserError, match=text):
         timeline.read(files["default"]).last()
 
 
@@ -127,7 +127,7 @@ def test_a_real_file_may_lack_its_bracket_but_no_half_event(files, tmp_path):
     assert timeline.read(open_end).gradients == SIZES
     cut = tmp_path / "cut.json"
     cut.write_text(text[: text.rindex("ts")])
-    with pytest.raises(course.CourseError, match="cut off in the middle of an event"):
+    with pytest.raises(errors.UserError, match="cut off in the middle of an event"):
         timeline.read(cut)
 
 
@@ -273,7 +273,7 @@ def test_what_is_no_timeline_is_refused(tmp_path, content, what):
     path = tmp_path / "timeline.json"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(course.CourseError, match=what):
+    with pytest.raises(errors.UserError, match=what):
         timeline.read(path)
 
 
@@ -309,7 +309,7 @@ def test_a_gradient_that_was_lost_in_the_last_step_is_one_still(tmp_path):
 
 def test_a_timeline_without_two_steps_says_so(tmp_path):
     trace = timeline.read(by_hand(tmp_path, *step_of(0, 0)))
-    with pytest.raises(course.CourseError, match="no two steps"):
+    with pytest.raises(errors.UserError, match="no two steps"):
         _ = trace.steps
 
 
@@ -319,5 +319,5 @@ def test_metrics_of_a_single_step_are_no_gradients(tmp_path):
     for number in range(4):
         events += alone(3, 20_000 + 2_000 * number)
     trace = timeline.read(by_hand(tmp_path, named(3, "metric"), *events))
-    with pytest.raises(course.CourseError, match="no two steps"):
+    with pytest.raises(errors.UserError, match="no two steps"):
         _ = trace.gradients

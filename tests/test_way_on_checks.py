@@ -3,7 +3,7 @@
 import pytest
 from check_tables import *  # noqa: F403
 
-from utils.base import course
+from distcheck import errors
 from utils.checking import checks, lab
 from utils.running import beside
 
@@ -28,5 +28,5 @@ def test_without_jax_a_check_says_what_to_do_and_finds_nothing_right(
     without_jax(monkeypatch)
     program = tmp_path / "way_on.py"
     program.write_text("print('Hello')\n")
-    with pytest.raises(course.CourseError, match="`make jax`"):
+    with pytest.raises(errors.UserError, match="`make jax`"):
         checks.report_on("A", "way_on", program)

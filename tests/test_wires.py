@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from utils.base.course import CourseError
+from distcheck.errors import UserError
 from utils.checking import exercises, lab
 from utils.checking.judges import judge
 from utils.checking.judges import wires as judged
@@ -31,7 +31,7 @@ def test_a_table_is_what_rank_0_printed():
 
 
 def test_what_has_no_row_is_refused():
-    with pytest.raises(CourseError, match="there is no row with bytes"):
+    with pytest.raises(UserError, match="there is no row with bytes"):
         wires.table("[0] # 2 workers\nTraceback")
 
 
@@ -87,7 +87,7 @@ def test_a_figure_has_the_points_and_a_line():
 def test_what_was_recorded_shows_what_the_notebook_says():
     seen = recorded.read("wires")
     assert len(wires.table(seen["slow"])) > 1
-    with pytest.raises(CourseError):  # no row: it hung
+    with pytest.raises(UserError):  # no row: it hung
         wires.table(seen["hung"])
     assert len(wires.table(seen["cured"])) == 1
     sent = {law: facts[0] for law, facts in seen["algorithms"].items()}

@@ -1,10 +1,11 @@
 """What notebooks and learners' programs import: `from utils import run, check, data`.
 
-Each name lives in a room of its own below; this is the one list of those that learners
-meet, and it says where. The rooms stand on floors, and import from lower ones alone:
+Each name lives in a room of its own below, or in `distcheck`, on which they all stand;
+this is the one list of those that learners meet, and it says where. The rooms stand on
+floors, and import from lower ones alone:
 
-    base <- training <- running, lessons <- checking, cluster <- measure, grading
-    <- figures <- cli
+    distcheck <- base <- training <- running, lessons <- checking, cluster
+    <- measure, grading <- figures <- cli
 
 `setup` holds scripts that nobody imports.
 """
@@ -14,8 +15,8 @@ import importlib
 _NAMES = {
     "run": "running.launch",
     "settings": "base.profiles",
-    "gpus": "base.machine",
-    "CourseError": "base.course",
+    "UserError": "distcheck.errors",
+    "gpus": "distcheck.machine",
     "communication": "training.devices",
     "replica_devices": "training.devices",
     "Stopwatch": "training.stopwatch",
@@ -38,7 +39,8 @@ _MODULES = {
     for room, modules in {
         "base": "course logs",
         "training": "data doodles leaderboard networks shards survival",
-        "running": "beside stall tasks watch",
+        "distcheck": "tasks",
+        "running": "beside stall watch",
         "checking": "clinic",
         "cluster": "elastic handed_in namespaces recorded sagemaker slurm spark tried",
         "measure": "batch_sizes bench cost_model equality four_ways global_batch "
@@ -52,10 +54,12 @@ _MODULES = {
 def module_of(name: str) -> str:
     """The module that has `name`, or is called so. Raises AttributeError for others."""
     if name in _NAMES:
-        return f"utils.{_NAMES[name]}"
-    if name in _MODULES:
-        return f"utils.{_MODULES[name]}.{name}"
-    raise AttributeError(f"module 'utils' has no attribute {name!r}")
+        home = _NAMES[name]
+    elif name in _MODULES:
+        home = f"{_MODULES[name]}.{name}"
+    else:
+        raise AttributeError(f"module 'utils' has no attribute {name!r}")
+    return home if home.startswith("distcheck.") else f"utils.{home}"
 
 
 def __getattr__(name: str):

@@ -2,7 +2,7 @@
 
 A command is a function below: its parameters are the command's options, its docstring
 is the help. It imports what it needs itself, so that `course --help` is instant; it
-shows its result and leaves with `_leave`: 0 yes, 1 no. A CourseError is shown as one
+shows its result and leaves with `_leave`: 0 yes, 1 no. A UserError is shown as one
 message with exit status 2, as wrong usage is.
 """
 
@@ -15,7 +15,8 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Console
 
-from utils.base.course import TIME_LIMIT, CourseError, version
+from distcheck.errors import UserError
+from utils.base.course import TIME_LIMIT, version
 from utils.lessons import outline
 from utils.measure.table import TITLES
 from utils.running.result import RunFailed
@@ -193,9 +194,9 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run a program on several workers: course run -np 2 PROGRAM -- --epochs 3"""
+    from distcheck.tasks import counts
     from utils.base.profiles import in_force
     from utils.running import launch
-    from utils.running.tasks import counts
 
     try:
         result = launch.run(
@@ -268,11 +269,11 @@ def steps(
     ] = None,
 ) -> None:
     """Write the exercises, and the solutions after each step, from their sources."""
-    from utils.base.course import shown
+    from distcheck.files import shown
     from utils.lessons.work import generate, write_steps
 
     if (exercise and not out) or (out and (check or start_over)):
-        raise CourseError(
+        raise UserError(
             "--exercise goes with --out, and neither --check nor --start-over does."
         )
     if out:
@@ -333,7 +334,7 @@ def _check_on_save(
     from utils.checking import on_save
 
     if as_json:
-        raise CourseError("--watch shows its results as they come: leave out --json.")
+        raise UserError("--watch shows its results as they come: leave out --json.")
     _leave(on_save.watch(Console().print, part, exercise, script))
 
 
@@ -484,8 +485,8 @@ def grade(
     All results are written again, so keep your corrections in another folder. Exit
     status: 1 if the grader itself failed with a submission.
     """
-    from utils.base.course import shown
-    from utils.base.show import Table
+    from distcheck.files import shown
+    from distcheck.show import Table
     from utils.grading import sandbox
     from utils.grading.examine import examine
     from utils.grading.grade import grade
@@ -544,7 +545,7 @@ def hosted(
     ],
 ) -> None:
     """Write copies of the notebooks that install the course on Colab and Kaggle."""
-    from utils.base.course import shown
+    from distcheck.files import shown
     from utils.lessons import hosted
 
     paths = hosted.write(out, repository)
@@ -576,7 +577,7 @@ def bench(
 
     from rich.console import Group
 
-    from utils.base import machine
+    from distcheck import machine
     from utils.figures import speed as scaling_plots
     from utils.measure.bench import bench
 
@@ -614,7 +615,7 @@ def speedrun(
     is then tested. Exit status: 0 if the model reaches 0.90, 1 if it doesn't, 2 if the
     program could not be run or the model not be tested.
     """
-    from utils.base.show import Table
+    from distcheck.show import Table
     from utils.measure import speedrun
     from utils.measure.global_batch import GOAL
 
@@ -635,14 +636,14 @@ def speedrun(
     _leave(attempt.meets_goal)
 
 
-def _complain(error: CourseError) -> None:
+def _complain(error: UserError) -> None:
     Console(stderr=True).print(f"{error}", style="red", markup=False, highlight=False)
 
 
 def main() -> None:
     try:
         app()
-    except CourseError as error:
+    except UserError as error:
         _complain(error)
         sys.exit(2)
 

@@ -16,7 +16,7 @@ import signal
 import sys
 from pathlib import Path
 
-from utils import CourseError, spark
+from utils import UserError, spark
 
 
 def train(args):
@@ -108,7 +108,7 @@ def train(args):
 
 
 def time_is_up(*_):
-    raise CourseError("the time limit has passed; a larger --time-limit gives longer.")
+    raise UserError("the time limit has passed; a larger --time-limit gives longer.")
 
 
 def main():
@@ -163,5 +163,5 @@ def main():
 if __name__ == "__main__":
     try:
         main()
-    except CourseError as error:
-        sys.exit(f"CourseError: {error}")
+    except UserError as error:
+        sys.exit(f"UserError: {error}")

@@ -1,7 +1,6 @@
-"""Where the course is, who this process is, and how the course speaks up."""
+"""Where the course is, and who this process is."""
 
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -32,11 +31,6 @@ def version() -> str:
     return tomli.loads(text)["project"]["version"]
 
 
-def shown(path: Path | str) -> str:
-    """`path` as a person would type it: relative to the working directory."""
-    return os.path.relpath(path)
-
-
 def worker_rank(environment: Mapping[str, str] = os.environ) -> int:
     """This process's rank, as its launcher tells it; 0 for a process on its own.
 
@@ -52,21 +46,3 @@ def worker_rank(environment: Mapping[str, str] = os.environ) -> int:
         if name in environment:
             return int(environment[name])
     return 0
-
-
-def notice(text: str) -> None:
-    """Tell the user that something is synthetic, skipped or slower than expected.
-
-    The launcher collects these lines and repeats them with every result.
-    """
-    print(f"NOTICE: {text}", file=sys.stderr, flush=True)
-
-
-class CourseError(Exception):
-    """Something that the user can mend. The message says what, where and how.
-
-    Notebooks and the command line show the message alone, without a traceback.
-    """
-
-    def _render_traceback_(self) -> list[str]:
-        return [f"{type(self).__name__}: {self}"]

@@ -3,8 +3,8 @@
 import os
 from dataclasses import dataclass, replace
 
-from utils.base import machine
-from utils.base.course import CourseError, notice
+from distcheck import machine
+from distcheck.errors import UserError, notice
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def in_force(alone: bool = False) -> Settings:
     """The settings of the profile in force: COURSE_PROFILE names it; without that it
     is `ci` where CI=true, `gpu` where there are NVIDIA GPUs, else `cpu`.
 
-    alone: for a lesson with a single worker. Raises CourseError when COURSE_PROFILE
+    alone: for a lesson with a single worker. Raises UserError when COURSE_PROFILE
     names no profile.
     """
     chosen = os.environ.get("COURSE_PROFILE")
@@ -109,13 +109,13 @@ def in_force(alone: bool = False) -> Settings:
 
 
 def profile(name: str, alone: bool = False) -> Settings:
-    """The settings of the profile `name`. Raises CourseError for an unknown name.
+    """The settings of the profile `name`. Raises UserError for an unknown name.
 
     On `gpu` there is a worker for each GPU, and never fewer than two. Where they don't
     have one each, they compute on cores, and train as much as `cpu` has it.
     """
     if name not in PROFILES:
-        raise CourseError(
+        raise UserError(
             f"there is no profile {name!r}: choose ci, cpu or gpu "
             "(in COURSE_PROFILE, or with --profile)."
         )

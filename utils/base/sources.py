@@ -16,6 +16,8 @@ import grimp
 import utils
 from utils.base import course
 
+PACKAGES = ("utils", "distcheck")
+
 
 def digest(modules: Iterable[str], *others: Path) -> str:
     """A hash of the files of these modules and packages, of all that they can import,
@@ -53,7 +55,7 @@ def imported_by(program: str) -> set[str]:
     return {
         next(one for one in (name, *_parents(name)) if one in known)
         for name in _imports(program)
-        if name.split(".")[0] == "utils"
+        if name.split(".")[0] in PACKAGES
     }
 
 
@@ -77,7 +79,7 @@ def _imports(program: str) -> set[str]:
 @functools.cache
 def _graph() -> grimp.ImportGraph:
     """What imports what in the course."""
-    graph = grimp.build_graph("utils", cache_dir=None)
+    graph = grimp.build_graph(*PACKAGES, cache_dir=None)
     for module in graph.find_modules_that_directly_import("utils"):
         # Grimp doesn't know where `from utils import NAME` leads.
         for name in _imports(_file_of(module).read_text(encoding="utf-8")):

@@ -24,13 +24,13 @@ from pathlib import Path
 
 import psutil
 
-from utils.base import course, files, machine, programs, supervise
-from utils.base.show import Page, Table
+from distcheck import errors, files, machine, mpi, programs, supervise
+from distcheck import tasks as clusters
+from distcheck.show import Page, Table
+from utils.base import course
 from utils.checking.judges import audit as judge
 from utils.checking.judges.audit import CANT, WRONG, Finding
 from utils.checking.observers import audit as observer
-from utils.running import launchers
-from utils.running import tasks as clusters
 
 TIME_LIMIT = 600.0  # seconds for a run
 WARNED = 10  # seconds after which Horovod warns of a stall
@@ -106,7 +106,7 @@ def kind_of(script: Path) -> str:
     """How a program is distributed, by what it and the modules beside it name. It may
     name more than it uses: see `kind_made`.
 
-    Raises CourseError for one that uses neither Horovod nor tf.distribute, or uses
+    Raises UserError for one that uses neither Horovod nor tf.distribute, or uses
     only what is not watched.
     """
     names: set[str] = set()
@@ -129,9 +129,9 @@ def kind_of(script: Path) -> str:
         return REPLICAS
     for name in NOT_WATCHED:
         if name in names:
-            raise course.CourseError(_not_watched(script, name))
-    raise course.CourseError(
-        f"{course.shown(script)} uses neither Horovod nor a strategy of tf.distribute. "
+            raise errors.UserError(_not_watched(script, name))
+    raise errors.UserError(
+        f"{files.shown(script)} uses neither Horovod nor a strategy of tf.distribute. "
         "It is not distributed, so there is nothing to judge."
     )
 
@@ -152,7 +152,7 @@ def kind_made(run: judge.Watched) -> str:
 
 def _not_watched(script: Path, name: str) -> str:
     return (
-        f"{course.shown(script)} uses {name}, which an audit can't watch. It can watch "
+        f"{files.shown(script)} uses {name}, which an audit can't watch. It can watch "
         "Horovod, MirroredStrategy and MultiWorkerMirroredStrategy."
     )
 
@@ -183,11 +183,11 @@ def _with_neighbors(script: Path) -> list[Path]:
 def _command(kind: str, workers: int, program: list[str], folder: Path) -> list[str]:
     """The command that starts a watched program on so many workers."""
     if kind == HOROVOD:
-        return [launchers.mpirun(), *launchers.mpirun_line(workers, program, None)[1:]]
+        return [mpi.mpirun(), *mpi.mpirun_line(workers, program, None)[1:]]
     if kind == REPLICAS:
         return program
     cluster = json.dumps(clusters.free_cluster({"worker": workers}))
-    line = [sys.executable, "-m", "utils.running.tasks", "--cluster", cluster]
+    line = [sys.executable, "-m", "distcheck.tasks", "--cluster", cluster]
     return [*line, "--output", str(folder / "ranks"), "--", *program]
 
 
@@ -198,9 +198,9 @@ def watched(script: Path, arguments: Sequence[str]) -> list[str]:
 
 def environment(kind: str, workers: int, folder: Path, place: Path) -> dict[str, str]:
     """What a watched run needs in its environment."""
-    variables = launchers.clean_environment()
+    variables = mpi.clean_environment()
     if kind != REPLICAS:
-        variables |= launchers.thread_variables(machine.share(workers))
+        variables |= mpi.thread_variables(machine.share(workers))
     gpus = machine.gpus(variables)
     if workers > gpus > 0:  # two on a GPU would take turns, and NCCL refuses them
         variables |= machine.HIDDEN
@@ -221,7 +221,7 @@ def _copied(place: Path, scratch: Path) -> Path:
         for name in here:
             size += os.lstat(os.path.join(folder, name)).st_size
         if size > MOST_COPIED:
-            raise course.CourseError(
+            raise errors.UserError(
                 f"{place} has more than {MOST_COPIED / 1e9:g} GB of files, too many "
                 "to copy for each run. Start `course audit` in the program's own "
                 "folder, or use --in-place, which runs the program where it is."
@@ -346,11 +346,11 @@ def audit(
     it in the working directory, not in a copy of it. time_limit: seconds for each run;
     what was seen until then is judged.
 
-    Raises CourseError for a program that can't be run or judged.
+    Raises UserError for a program that can't be run or judged.
     """
     started = time.monotonic()
     if workers < 2:
-        raise course.CourseError(
+        raise errors.UserError(
             f"workers must be 2 or more, not {workers}: an audit compares workers."
         )
     path = Path(script)
@@ -362,7 +362,7 @@ def audit(
         kind = runs[-1].kind
         if not runs[-1].trained and runs[-1].outcome != judge.STALLED:
             break
-    return report(course.shown(path), runs, time.monotonic() - started)
+    return report(files.shown(path), runs, time.monotonic() - started)
 
 
 def observe(
@@ -377,13 +377,13 @@ def observe(
 
     Starts it again where it turns out to be of another kind.
 
-    Raises CourseError for a program with a strategy that is not watched.
+    Raises UserError for a program with a strategy that is not watched.
     """
     options = (script, arguments, workers, time_limit, in_place)
     watched_run = _observe_as(kind, *options)
     for event in watched_run.all("strategy"):
         if event["kind"] in NOT_WATCHED:
-            raise course.CourseError(_not_watched(script, event["kind"]))
+            raise errors.UserError(_not_watched(script, event["kind"]))
     made = kind_made(watched_run)
     return watched_run if made == kind else _observe_as(made, *options)
 
@@ -411,11 +411,11 @@ def _observe_as(
 def report(script: str, runs: list[judge.Watched], seconds: float) -> Report:
     """Judge the runs: the first on all workers; the second, if any, on one.
 
-    Raises CourseError where there is nothing to judge.
+    Raises UserError where there is nothing to judge.
     """
     many = runs[0]
     if not many.trained and many.outcome != judge.STALLED:
-        raise course.CourseError(_why_nothing(script, many))
+        raise errors.UserError(_why_nothing(script, many))
     one = runs[1] if len(runs) > 1 and runs[1].trained else None
     notes = []
     if many.outcome == judge.TIME_UP:

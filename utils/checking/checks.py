@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils.base import course
-from utils.base.show import Code, Page, Table
+from distcheck import errors, files
+from distcheck.show import Code, Page, Table
 from utils.checking import exercises, lab
 from utils.lessons import hints, outline, progress, work
 from utils.lessons.parts import Part, called, finding, title
@@ -122,7 +122,7 @@ def check(
 
     exercise: such as "mirrored"; default `fashion_mnist`. script: default the
     learner's own program. Raises StepMissing after the table if a part is wrong, and
-    CourseError if it could not be checked.
+    UserError if it could not be checked.
     """
     from IPython.display import DisplayHandle
 
@@ -132,7 +132,7 @@ def check(
     handle.update(report)
     wrong = report.wrong
     if report.undecided:
-        raise course.CourseError(
+        raise errors.UserError(
             f"{called(wrong.part)} could not be checked: {wrong.seen}"
         )
     if wrong is not None:
@@ -151,7 +151,7 @@ def report_on(
     """Check a part, or all until the first that is wrong; note the progress.
 
     part: as it may be typed, "b" for "B". perform: what has the program run, see
-    `lab.perform`. Raises CourseError for a part or a program that there isn't, or when
+    `lab.perform`. Raises UserError for a part or a program that there isn't, or when
     the check itself fails.
     """
     chosen = exercises.find(exercise, script)
@@ -188,7 +188,7 @@ def report_on(
     remark = ""
     if wrong is None or not wrong.id.endswith((".syntax", ".todo")):
         remark = work.remark(program.read_text("utf-8"), chosen.parts[: last + 1])
-    shown, seconds = course.shown(program), time.monotonic() - started
+    shown, seconds = files.shown(program), time.monotonic() - started
     return Report(shown, chosen.name, ordered, seconds, hint, diff, remark)
 
 
@@ -197,11 +197,11 @@ def program_of(
 ) -> Path:
     """The program that is checked: `script`, or else the learner's own.
 
-    Raises CourseError if there is none.
+    Raises UserError if there is none.
     """
     program = Path(script or exercise.program)
     if not program.is_file():
-        raise course.CourseError(f"there is no program {course.shown(program)}.")
+        raise errors.UserError(f"there is no program {files.shown(program)}.")
     return program
 
 

@@ -19,8 +19,9 @@ from pathlib import Path
 
 import tomli
 
-from utils.base import course, files, logs, programs
-from utils.base.show import Page, Table
+from distcheck import errors, files, programs
+from distcheck.show import Page, Table
+from utils.base import course, logs
 from utils.lessons import work
 from utils.running import fingerprint, launch, stacks
 from utils.running.result import Run, RunFailed
@@ -56,7 +57,7 @@ def page() -> Path:
 def diseases() -> dict[str, dict[str, str]]:
     """Name -> section (of SECTIONS) -> text, as exercises/clinic.md has them.
 
-    Raises CourseError when a disease has other sections.
+    Raises UserError when a disease has other sections.
     """
     by_name = {}
     for part in re.split(r"^## ", page().read_text(), flags=re.M)[1:]:
@@ -64,8 +65,8 @@ def diseases() -> dict[str, dict[str, str]]:
         texts = dict(re.findall(r"^### (.+)\n((?:(?!###).*\n?)*)", rest, re.M))
         texts = {title: " ".join(text.split()) for title, text in texts.items()}
         if tuple(texts) != SECTIONS:
-            raise course.CourseError(
-                f"{course.shown(page())}: {name} needs the sections "
+            raise errors.UserError(
+                f"{files.shown(page())}: {name} needs the sections "
                 f"{', '.join(SECTIONS)}; it has {', '.join(texts)}."
             )
         by_name[name.strip()] = texts
@@ -120,9 +121,9 @@ def _edited(text: str, edits: list[list[str]], number: int) -> str:
 
 
 def case(number: int) -> Case:
-    """Raises CourseError when there is no such case."""
+    """Raises UserError when there is no such case."""
     if number not in range(1, len(cases()) + 1):
-        raise course.CourseError(
+        raise errors.UserError(
             f"there is no case {number!r}: they are 1 to {len(cases())}."
         )
     return cases()[number - 1]
@@ -228,7 +229,7 @@ def observe(script: Path, patient: Case) -> Observed:
         if time.monotonic() - looked < LOOK:
             return
         looked = time.monotonic()
-        with contextlib.suppress(course.CourseError):
+        with contextlib.suppress(errors.UserError):
             warned = "waiting for remainder of ranks" in running.log.read_text()
             if warned and not still:
                 still.extend(stacks.of_run(running.folder))
@@ -264,7 +265,7 @@ def observe(script: Path, patient: Case) -> Observed:
             error = _short(_NODE.sub("", str(failed).partition("\n")[0]))
             run = failed.run
     prints = []
-    with contextlib.suppress(course.CourseError):
+    with contextlib.suppress(errors.UserError):
         prints = fingerprint.of_run(run.folder)
     written = {
         int(home.name): sorted(p.name for p in home.rglob("*") if p.is_file())
@@ -433,7 +434,7 @@ class Admission(Page):
 
 def admit(number: int) -> Admission:
     """Put the program of a case into exercises/, if it isn't there yet, and show how it
-    behaves. Raises CourseError when there is no such case."""
+    behaves. Raises UserError when there is no such case."""
     patient = case(number)
     if not patient.program.exists():
         patient.program.write_text(patient.ill)
@@ -443,7 +444,7 @@ def admit(number: int) -> Admission:
 
 def _log(patient: Case, observed: Observed) -> Iterator[str | Table]:
     yield (
-        f"Case {patient.number}, `{course.shown(patient.program)}`. {patient.complaint}"
+        f"Case {patient.number}, `{files.shown(patient.program)}`. {patient.complaint}"
     )
     yield (
         f"It ran for {observed.run.seconds:.0f} s. "
@@ -577,7 +578,7 @@ def diagnose(number: int, disease: str = "") -> Page:
 
     Of a wrong one, its own symptom is shown, and what tells it apart; of the right one,
     all that is known.
-    Raises CourseError for a case or a disease that there isn't.
+    Raises UserError for a case or a disease that there isn't.
     """
     patient = case(number)
     if not disease:
@@ -585,7 +586,7 @@ def diagnose(number: int, disease: str = "") -> Page:
         symptoms.sort()  # on the page they stand in another order, which tells
         return Page(Table(("disease", "symptom"), symptoms))
     if disease not in diseases():
-        raise course.CourseError(
+        raise errors.UserError(
             f"there is no disease {disease!r}: `clinic.diagnose({number})` lists them."
         )
     sections = diseases()[disease]
@@ -604,13 +605,13 @@ def cure(number: int, ours: bool = False) -> Page:
     not examined, and nothing is said to be cured.
 
     ours: examine the course's cured program instead. Raises StepMissing, below the
-    table, if the learner's is still ill, and CourseError if it is no Python.
+    table, if the learner's is still ill, and UserError if it is no Python.
     """
     patient = case(number)
     text = patient.program.read_text() if patient.program.exists() else patient.ill
     if not ours and text == patient.ill:
         return Page(
-            f"`{course.shown(patient.program)}` is unchanged, so it still has its "
+            f"`{files.shown(patient.program)}` is unchanged, so it still has its "
             f"fault. Edit it, save it, and run this again. `clinic.cure({number}, "
             "ours=True)` examines the course's cured program."
         )

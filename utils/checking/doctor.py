@@ -19,11 +19,12 @@ from pathlib import Path
 import psutil
 from packaging.specifiers import SpecifierSet
 
-from utils.base import course, machine, profiles, supervise
-from utils.base.show import Page, Table
+from distcheck import errors, machine, mpi, supervise
+from distcheck.show import Page, Table
+from utils.base import course, profiles
 from utils.checking import gpu, probe
 from utils.lessons import outline
-from utils.running import launch, launchers
+from utils.running import launch
 from utils.training import fetch
 
 OK, LIMITED, MISSING = "ok", "limited", "missing"
@@ -122,7 +123,7 @@ def doctor() -> Report:
     """Look at this machine; about 15 seconds, most of it TensorFlow's import. Where
     there are GPUs it is twice that, or minutes, if TensorFlow compiles for them.
 
-    Raises CourseError when COURSE_PROFILE names no profile.
+    Raises UserError when COURSE_PROFILE names no profile.
     """
     profile = profiles.in_force()
     own_lines: list[Line] = []
@@ -216,7 +217,7 @@ def _data_line() -> Line:
     if given or all((cache / name).exists() for name, _ in fetch.FILES.values()):
         try:
             fetch.fashion_mnist()
-        except course.CourseError as error:
+        except errors.UserError as error:
             return Line("data", "Data", "unusable", MISSING, str(error).rstrip("."))
         where = "the folder of COURSE_DATA" if given else "the course's cache"
         return Line("data", "Data", f"Fashion-MNIST, checked, in {where}")
@@ -253,12 +254,12 @@ def _probe() -> dict:
     (the last line about an error, else the last line at all).
     """
     program = [sys.executable, "-m", "utils.checking.probe"]
-    environment = launchers.clean_environment()  # what runs get
+    environment = mpi.clean_environment()  # what runs get
     if machine.gpus():  # they are another matter, see _gpu_facts
         environment |= machine.HIDDEN
     facts = {}
     if mpirun := _mpirun():
-        line = launchers.mpirun_line(2, program, threads=1)
+        line = mpi.mpirun_line(2, program, threads=1)
         facts = _facts_from([mpirun, *line[1:]], environment)
     if "tensorflow" in facts:
         return facts
@@ -270,8 +271,8 @@ def _gpu_facts(installed: int) -> dict:
     if not (mpirun := _mpirun()):
         return {}
     program = [sys.executable, "-m", "utils.checking.probe", "--gpu"]
-    line = launchers.mpirun_line(min(2, installed), program, threads=None)
-    environment = launchers.clean_environment()
+    line = mpi.mpirun_line(min(2, installed), program, threads=None)
+    environment = mpi.clean_environment()
     return _facts_from([mpirun, *line[1:]], environment, GPU_SECONDS)
 
 
@@ -344,8 +345,8 @@ def _mpi_line() -> Line:
 def _mpirun() -> str:
     """The mpirun that runs use; "" if there is none."""
     try:
-        return launchers.mpirun()
-    except course.CourseError:
+        return mpi.mpirun()
+    except errors.UserError:
         return ""
 
 

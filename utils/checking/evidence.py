@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from utils.base import files
+from distcheck import files
 
 # What a right program of the course leaves is a tenth of it, or less.
 MOST_REPORT = 2_000_000  # bytes of the report of a worker

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils.base import course, files, programs
+from distcheck import files, programs
+from utils.base import course
 from utils.checking import lab
 from utils.checking.judges import judge
 from utils.checking.judges.judge import Observed
@@ -103,7 +104,7 @@ class Exercise:
     ) -> dict[Part, Verdict]:
         """The verdict on each of these parts of a program.
 
-        Raises CourseError if it can't be observed.
+        Raises UserError if it can't be observed.
         """
         verdicts = self._at_once(program, parts)
         left = [part for part in parts if part not in verdicts]
@@ -117,7 +118,7 @@ class Exercise:
     ) -> Iterator[dict[str, Observed]]:
         """Run a program as it is, and give what was observed.
 
-        perform: `lab.perform`, or what is used like it. Raises CourseError if the lab
+        perform: `lab.perform`, or what is used like it. Raises UserError if the lab
         itself fails.
         """
         with files.scratch() as place:
@@ -224,7 +225,7 @@ def find(name: str | None = None, script: str | Path | None = None) -> Exercise:
     """The exercise called `name`; without a name, the one that `script` is called
     after, or else `fashion_mnist`, the course's first.
 
-    Raises CourseError for a name that no exercise with checks has.
+    Raises UserError for a name that no exercise with checks has.
     """
     if name is None:
         stem = Path(script).stem if script else ""

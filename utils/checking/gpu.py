@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from utils.base import machine
+from distcheck import machine
 
 FIELDS = "index,name,compute_cap,driver_version,memory.total,memory.used"
 ON_CORES = (

@@ -33,7 +33,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from utils.base import course, files, machine, supervise
+from distcheck import errors, files, keras_2, machine, mpi, supervise, tasks
+from utils.base import course
 from utils.checking import evidence
 from utils.checking.observers import devices as observe_devices
 from utils.checking.observers import first_import, observe
@@ -45,8 +46,8 @@ from utils.checking.observers import survive as observe_survive
 from utils.checking.observers import tasks as observe_tasks
 from utils.checking.observers import wires as observe_wires
 from utils.checking.observers import zero as observe_zero
-from utils.running import beside, launchers, tasks, worker
-from utils.training import data, keras_2, samples
+from utils.running import beside, worker
+from utils.training import data, samples
 
 # Odd numbers of batches, so that dividing leaves remainders.
 TRAIN_IMAGES, BATCH_SIZE, VAL_BATCH_SIZE = 60, 8, 4
@@ -338,7 +339,7 @@ class Lab:
         messenger = [sys.executable, "-I", "-S"]
         messenger += [str(Path(__file__).with_name("messenger.py"))]
         messenger += [f"{self.place}/door", key]
-        command = launchers.mpirun_line(world.size, messenger, threads=1)
+        command = mpi.mpirun_line(world.size, messenger, threads=1)
         command[1:1] = ["--oversubscribe"]
         # Of two that make Open MPI's folder in the same place at once, one may fail.
         scratch = {"TMPDIR": tempfile.mkdtemp(dir=self.place)}
@@ -719,13 +720,13 @@ def prepare(folder: Path, jobs: list[Job], silence: float = SILENCE) -> None:
     """Write down the jobs in `folder`, for `command`.
 
     silence: seconds of processor without a word from any worker, after which a world
-    is ended; a sleeping one after PATIENCE times as many seconds. Raises CourseError
+    is ended; a sleeping one after PATIENCE times as many seconds. Raises UserError
     where a world needs JAX, and it is missing.
     """
     if any(WORLDS[name].host_devices for job in jobs for name in job.worlds):
         why = beside.problem(JAX)
         if why:
-            raise course.CourseError(why)
+            raise errors.UserError(why)
     wanted = {"jobs": [asdict(job) for job in jobs], "silence": silence}
     (folder / "jobs.json").write_text(json.dumps(wanted))
 
@@ -733,7 +734,7 @@ def prepare(folder: Path, jobs: list[Job], silence: float = SILENCE) -> None:
 def perform(folder: Path, jobs: list[Job], silence: float = SILENCE) -> None:
     """Do the jobs; what was observed is then in `folder/<number>/<world>/`.
 
-    Raises CourseError if the lab itself fails. An interrupt ends all its processes.
+    Raises UserError if the lab itself fails. An interrupt ends all its processes.
     """
     prepare(folder, jobs, silence)
     with _owned(command(folder), folder, START + LIMIT * len(jobs)) as process:
@@ -778,7 +779,7 @@ def staying() -> Iterator[Callable]:
 @contextlib.contextmanager
 def _owned(line: list[str], folder: Path, limit: float) -> Iterator[subprocess.Popen]:
     """A lab, whose output is in `folder/lab.txt`; it ends with the block."""
-    surroundings = {**launchers.clean_environment(), **environment()}
+    surroundings = {**mpi.clean_environment(), **environment()}
     with (
         (folder / "lab.txt").open("wb") as output,
         supervise.owned(
@@ -788,9 +789,9 @@ def _owned(line: list[str], folder: Path, limit: float) -> Iterator[subprocess.P
         yield process
 
 
-def _failure(folder: Path, status: int) -> course.CourseError:
+def _failure(folder: Path, status: int) -> errors.UserError:
     last = (folder / "lab.txt").read_text(errors="replace")[-2000:]
-    return course.CourseError(f"the check itself failed with status {status}:\n{last}")
+    return errors.UserError(f"the check itself failed with status {status}:\n{last}")
 
 
 def _within_margins(images: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from utils.base import course
+from distcheck import files
 from utils.checking import checks, exercises, lab
 from utils.lessons import outline, progress, work
 from utils.lessons.parts import Part, called, title
@@ -31,14 +31,14 @@ def watch(
     tell: gets each report, and what is done next. part: the first to check; default,
     the first that is not known to be right. exercise, script: see `checks.check`.
 
-    Returns False if Ctrl-C ended it before. Raises CourseError as `checks.report_on`.
+    Returns False if Ctrl-C ended it before. Raises UserError as `checks.report_on`.
     """
     chosen = exercises.find(exercise, script)
     program = checks.program_of(chosen, script)
     if part is None:
         part = _first_open(chosen, program)
     first = chosen.parts.index(outline.exercise(chosen.name).part(part))
-    name = course.shown(program)
+    name = files.shown(program)
     with contextlib.suppress(KeyboardInterrupt), lab.staying() as perform:
         for part in chosen.parts[first:]:
             checked = None

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from utils.base import course, show
+from distcheck import errors, files, show
 from utils.running import launch, launchers
 from utils.running.result import Run, RunFailed
 from utils.running.watch import worker_processes
@@ -71,7 +71,7 @@ class Story:
     def history(self):
         """pandas DataFrame, a row an epoch, of whoever was rank 0 at its end.
 
-        Raises CourseError if no epoch ended.
+        Raises UserError if no epoch ended.
         """
         import pandas
 
@@ -104,13 +104,13 @@ def comes(after: int, host: str | None = None) -> Incident:
 
 
 def _incident(kind: str, after: int, host: str | None) -> Incident:
-    """Raises CourseError for a host that there isn't, and for what is no number."""
+    """Raises UserError for a host that there isn't, and for what is no number."""
     if not isinstance(after, int) or after < 0:
-        raise course.CourseError(
+        raise errors.UserError(
             f"after is {after!r}: say after how many batches, 0 or more."
         )
     if host not in (*launchers.HOST_NAMES, None if kind == COMES else RANK_0):
-        raise course.CourseError(
+        raise errors.UserError(
             f"there is no host {host!r}: choose {' or '.join(launchers.HOST_NAMES)}."
         )
     return Incident(kind, after, host)
@@ -129,7 +129,7 @@ def run(
     figure: makes a figure of the journal and of what has happened, such as
         utils.figures.elastic.workers_and_loss; a notebook shows it live.
     Arguments and options as for `launch.run`.
-    Raises CourseError for an incident that did not happen, as the training was over
+    Raises UserError for an incident that did not happen, as the training was over
     before; RunFailed as `launch.run`.
     """
     if isinstance(incidents, Incident):
@@ -141,7 +141,7 @@ def run(
     result = launch.run(script, *arguments, workers=workers, elastic=True, **options)
     director.show(result.folder)
     if director.pending:
-        raise course.CourseError(
+        raise errors.UserError(
             f"{director.pending[0]}: the training was over before, after "
             f"{len(journal(result.folder))} batches. Let it be longer, or this earlier."
         )
@@ -154,7 +154,7 @@ def crash(
     """Run `script` with plain `mpirun`, and kill one worker after so many batches.
 
     Arguments and options as for `launch.run`. Returns how the run failed; raises
-    CourseError when it was over before.
+    UserError when it was over before.
     """
 
     def attend(running: Run) -> None:
@@ -168,7 +168,7 @@ def crash(
         if batches_done(failed.run.folder) < after:
             raise
         return failed
-    raise course.CourseError(
+    raise errors.UserError(
         f"nobody was killed: the training was over before, after "
         f"{batches_done(result.folder)} batches. Let it be longer, or `after` smaller."
     )
@@ -254,7 +254,7 @@ def discovery_problem(script: str | os.PathLike) -> str:
     """
     path = Path(script)
     if not path.is_file():
-        return f"There is no file {course.shown(path)}."
+        return f"There is no file {files.shown(path)}."
     text = path.read_text()
     if not text.startswith("#!"):
         return (
@@ -314,7 +314,7 @@ def journal(folder: Path):
 
     paths = [p for p in folder.glob("journal*.csv") if p.stat().st_size]
     if not paths:
-        raise course.CourseError("the run has no journal: did it train at all?")
+        raise errors.UserError("the run has no journal: did it train at all?")
     rows = pandas.concat([pandas.read_csv(path) for path in paths])
     return rows.sort_values("time", ignore_index=True)
 

@@ -39,9 +39,10 @@ from pathlib import Path
 
 import psutil
 
-from utils.base import course, logs, machine, programs, supervise
+from distcheck import errors, machine, mpi, programs, supervise
+from utils.base import logs
 from utils.cluster import elastic
-from utils.running import launch, launchers
+from utils.running import launch
 from utils.running.follow import follow
 from utils.running.launchers import Horovodrun, Launcher, Mpirun
 from utils.running.result import Run, RunFailed
@@ -167,7 +168,7 @@ class Lan:
     def do(self, number: int, *command: str) -> str:
         """Run a short command on a host and return what it prints.
 
-        Raises CourseError with what it said if it fails.
+        Raises UserError with what it said if it fails.
         """
         done = subprocess.run(
             self.inside(number, list(command)),
@@ -176,7 +177,7 @@ class Lan:
             timeout=READY_SECONDS,
         )
         if done.returncode:
-            raise course.CourseError(
+            raise errors.UserError(
                 f"on host {number}, `{shlex.join(command)}` ended with status "
                 f"{done.returncode}: {done.stderr.strip()}"
             )
@@ -187,17 +188,17 @@ class Lan:
 
         None: as the machine can. Counted are whole frames, headers too. A token bucket
         (tc-tbf(8)) holds back what comes too fast; ms (milliseconds) needs netem.
-        Raises CourseError for what is not positive, and where the kernel can't.
+        Raises UserError for what is not positive, and where the kernel can't.
         """
         check_positive(mbit, "Mbit/s")
         check_positive(ms, "ms")
         if ms is not None and not has_latency():
-            raise course.CourseError(
+            raise errors.UserError(
                 "this kernel has no netem (sch_netem): it can hold a network's "
                 "bandwidth down, but not delay it. Leave `ms` out."
             )
         for number in self.numbers:
-            with contextlib.suppress(course.CourseError):  # there may be none
+            with contextlib.suppress(errors.UserError):  # there may be none
                 self.do(number, "tc", "qdisc", "del", "dev", CARD, "root")
             above = ["root"]
             if ms is not None:
@@ -220,7 +221,7 @@ class Lan:
         self.reach(number)
 
     def reach(self, number: int) -> None:
-        """Wait until a host answers another; raise CourseError if it does not.
+        """Wait until a host answers another; raise UserError if it does not.
 
         A cable that was put in carries nothing for a moment, and Open MPI asks once.
         """
@@ -232,7 +233,7 @@ class Lan:
             try:
                 self.do(other, sys.executable, "-S", "-c", ANSWERS, address(number))
                 return
-            except course.CourseError:
+            except errors.UserError:
                 if time.monotonic() > deadline:
                     raise
 
@@ -243,7 +244,7 @@ class Lan:
             name, _, counters = line.partition(":")
             if name.strip() == CARD:
                 return int(counters.split()[8])
-        raise course.CourseError(f"host {number} has no {CARD}.")
+        raise errors.UserError(f"host {number} has no {CARD}.")
 
     def throughput(self) -> float:
         """Megabits a second that a program gets from host 1 to host 2, measured.
@@ -322,8 +323,8 @@ class Lan:
         if it was still running after `time_limit` seconds and was ended; and what it
         printed. Its `python` is this one, with the course's packages."""
         line = re.sub(r"(?<=\s)python(?=\s)", lambda _: sys.executable, line)
-        environment = launchers.clean_environment() | launchers.thread_variables(1)
-        environment |= launchers.AS_ROOT
+        environment = mpi.clean_environment() | mpi.thread_variables(1)
+        environment |= mpi.AS_ROOT
         environment["OMPI_MCA_mpi_yield_when_idle"] = "1"
         environment["PATH"] = f"{self.folder}{os.pathsep}{environment['PATH']}"
         with (
@@ -355,11 +356,11 @@ class Lan:
         """Start a launcher on host 1 and wait for its end."""
         # One core for each host; all of them would choose the same GPUs.
         hidden = machine.HIDDEN if machine.gpus({}) else {}
-        variables = launchers.thread_variables(1) | hidden | dict(variables)
+        variables = mpi.thread_variables(1) | hidden | dict(variables)
         private = {"COURSE_RUN": str(folder), **private}
         command = launcher.command(program, folder, variables, private)
         result = Run(Path(program[0]).name, launcher.workers, command.shown, folder)
-        environment = launchers.clean_environment() | command.variables
+        environment = mpi.clean_environment() | command.variables
         # Both launchers take the first `ssh` of the path to reach the other hosts.
         environment["PATH"] = f"{self.folder}{os.pathsep}{environment['PATH']}"
         line = self.inside(1, command.line)
@@ -430,7 +431,7 @@ def network_options(workers: int, mca: Mapping[str, object] | None = None) -> li
 
 
 def _new_folder(script: str | os.PathLike) -> Path:
-    """A folder for a run. Raises CourseError for what is no program."""
+    """A folder for a run. Raises UserError for what is no program."""
     programs.parse_program(Path(script))
     return logs.new_folder(Path(script).stem)
 
@@ -466,7 +467,7 @@ def cut_off(
 
     start: `lan.run` or `lan.run_elastic`; arguments and options are theirs. patience:
         seconds; a run that still waits then is ended.
-    Raises CourseError when the training was over before, and RunFailed when it failed
+    Raises UserError when the training was over before, and RunFailed when it failed
     before.
     """
     last = lan.numbers[-1]
@@ -493,7 +494,7 @@ def cut_off(
     finally:
         lan.mend(last)
     if not moments:
-        raise course.CourseError(
+        raise errors.UserError(
             f"nobody was cut off: the training was over before, after "
             f"{elastic.batches_done(run.folder)} batches. Let it be longer."
         )
@@ -522,10 +523,10 @@ QUICK_TO_NOTICE = {
 
 
 def check_positive(value: float | None, unit: str) -> None:
-    """Raises CourseError for what is neither a positive number nor None."""
+    """Raises UserError for what is neither a positive number nor None."""
     if value is None or (isinstance(value, int | float) and value > 0):
         return
-    raise course.CourseError(
+    raise errors.UserError(
         f"a network of {value!r} {unit}: choose a number above 0, or None."
     )
 
@@ -560,15 +561,15 @@ def hosts(
 
     mbit, ms: as for `Lan.shape`. agent: how processes are started on other hosts, SSHD
         or ENTER; by default SSHD where that is installed and permitted.
-    Raises CourseError where the system does not permit namespaces.
+    Raises UserError where the system does not permit namespaces.
     """
     if why_not():
-        raise course.CourseError(f"no hosts of their own here: {why_not()}.")
+        raise errors.UserError(f"no hosts of their own here: {why_not()}.")
     if not isinstance(count, int) or not 1 <= count <= 250:
-        raise course.CourseError(f"{count!r} hosts? Choose a number from 1 to 250.")
+        raise errors.UserError(f"{count!r} hosts? Choose a number from 1 to 250.")
     agent = agent or _start_agent()
     if agent not in (SSHD, ENTER):
-        raise course.CourseError(f"agent is {agent!r}: choose {SSHD!r} or {ENTER!r}.")
+        raise errors.UserError(f"agent is {agent!r}: choose {SSHD!r} or {ENTER!r}.")
     room = ["unshare", *_rights()[0], *_APART, sys.executable]
     room += ["-m", "utils.cluster.namespaces", str(count), agent]
     with supervise.owned(room, launch.TIME_LIMIT, **supervise.READ_LINES) as process:
@@ -578,7 +579,7 @@ def hosts(
                 break
             output.append(line)
         else:
-            raise course.CourseError(f"the hosts did not come up:\n{''.join(output)}")
+            raise errors.UserError(f"the hosts did not come up:\n{''.join(output)}")
         facts = json.loads(line)
         (unshare,) = psutil.Process(process.pid).children()
         (switch,) = unshare.children()

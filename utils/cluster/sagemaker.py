@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from utils.base import course, logs, machine, supervise
+from distcheck import machine, mpi, supervise
+from utils.base import course, logs
 from utils.cluster.tried import NOTHING, Tried
-from utils.running import launchers
 from utils.training import data
 
 PROGRAM = course.PACKAGE_ROOT / "solutions" / "cluster" / "sagemaker_train.py"
@@ -71,15 +71,15 @@ def start(
         return Tried(None, NOTHING)
     words = ["--epochs", str(epochs), "--batch-size", "16"]
     words += ["--checkpoint-dir", str(folder / "checkpoints")]
-    command = [launchers.mpirun(), "-np", str(workers), "--bind-to", "none"]
+    command = [mpi.mpirun(), "-np", str(workers), "--bind-to", "none"]
     command += [sys.executable, str(PROGRAM), *words]
     environment = {
         name: value
-        for name, value in launchers.clean_environment().items()
+        for name, value in mpi.clean_environment().items()
         if not name.startswith("SM_")
     }
-    environment |= launchers.thread_variables(machine.share(workers))
-    environment |= launchers.AS_ROOT | machine.HIDDEN
+    environment |= mpi.thread_variables(machine.share(workers))
+    environment |= mpi.AS_ROOT | machine.HIDDEN
     environment |= {"OMPI_MCA_mpi_yield_when_idle": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     environment |= {name: os.fspath(value) for name, value in variables.items()}
     log = folder / "said.txt"

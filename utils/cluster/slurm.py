@@ -22,9 +22,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils.base import machine, supervise
-from utils.base.course import CourseError
-from utils.running import launchers
+from distcheck import machine, mpi, supervise
+from distcheck.errors import UserError
 
 DAEMONS = ("munged", "slurmctld", "slurmd")
 COMMANDS = ("sbatch", "srun", "scontrol", "scancel", "sinfo")
@@ -83,7 +82,7 @@ def missing() -> str:
 
 def _path() -> str:
     """PATH with the folders of daemons, which only root has there."""
-    path = launchers.clean_environment()["PATH"]
+    path = mpi.clean_environment()["PATH"]
     return os.pathsep.join([path, "/usr/sbin", "/usr/local/sbin"])
 
 
@@ -99,7 +98,7 @@ class Cluster:
     environment: dict[str, str]
 
     def command(self, *words: object) -> str:
-        """Run a Slurm command and return what it prints. Raises CourseError if it
+        """Run a Slurm command and return what it prints. Raises UserError if it
         fails."""
         line = [str(word) for word in words]
         done = subprocess.run(
@@ -111,7 +110,7 @@ class Cluster:
             timeout=60,
         )
         if done.returncode:
-            raise CourseError(
+            raise UserError(
                 f"`{shlex.join(line)}` failed (status {done.returncode}): "
                 f"{(done.stderr or done.stdout).strip()}"
             )
@@ -136,17 +135,17 @@ class Cluster:
 
     def wait(self, job: int, time_limit: float = 120.0) -> dict[str, str]:
         """Wait until a job has ended, and return its facts; a job that goes back to
-        the queue has not. Raises CourseError after `time_limit` seconds, and for a job
+        the queue has not. Raises UserError after `time_limit` seconds, and for a job
         that would never start."""
         deadline = time.monotonic() + time_limit
         while (facts := self.facts(job))["JobState"] not in ENDED:
             if facts["JobState"] == "PENDING" and facts["Reason"] in HOPELESS:
-                raise CourseError(
+                raise UserError(
                     f"job {job} will never start (reason: {facts['Reason']}): it asks "
                     "for more than this cluster has."
                 )
             if time.monotonic() > deadline:
-                raise CourseError(
+                raise UserError(
                     f"job {job} is {facts['JobState']} (reason: {facts['Reason']}) "
                     f"after {time_limit:g} s."
                 )
@@ -161,10 +160,10 @@ def cluster(
     """A cluster of `nodes` nodes, node-0 and so on, that say they have `cpus` cores.
 
     time_limit: seconds after which it is ended, whoever still uses it. Raises
-    CourseError where Slurm is not installed, or where it does not start.
+    UserError where Slurm is not installed, or where it does not start.
     """
     if why := missing():
-        raise CourseError(f"{why}.")
+        raise UserError(f"{why}.")
     # Sockets need a short path, and munge one that nobody else can write to.
     with tempfile.TemporaryDirectory(prefix="slurm-") as place:
         folder = Path(place)
@@ -172,7 +171,7 @@ def cluster(
         _write(folder, nodes, cpus)
         environment = {
             name: value
-            for name, value in launchers.clean_environment().items()
+            for name, value in mpi.clean_environment().items()
             if not name.startswith(("SLURM", "SBATCH", "SRUN", "COURSE_R"))
         }
         environment |= {
@@ -236,16 +235,16 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _wait_for_nodes(slurm: Cluster, nodes: int, process: subprocess.Popen) -> None:
-    """Return when all nodes are idle; raise CourseError with what the daemons said."""
+    """Return when all nodes are idle; raise UserError with what the daemons said."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(CourseError):  # the controller is not up yet
+        with contextlib.suppress(UserError):  # the controller is not up yet
             states = slurm.command("sinfo", "--noheader", "-N", "-o", "%T").split()
             if states.count("idle") == nodes:
                 return
         time.sleep(0.1)
     log = (slurm.folder / "daemons.txt").read_text(errors="replace").splitlines()
-    raise CourseError(
+    raise UserError(
         f"the nodes of the Slurm cluster were not idle after {START_SECONDS:g} s. "
         "Its last words:\n" + "\n".join(log[-10:])
     )

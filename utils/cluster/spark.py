@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest import mock
 
-from utils.base import course, logs, machine, supervise
+from distcheck import errors, files, machine, mpi, supervise
+from utils.base import course, logs
 from utils.running import launch, launchers
 
 if TYPE_CHECKING:
@@ -73,15 +74,15 @@ def session(
     java_log: the file for what Spark's Java process prints; without it, what Java
         prints is printed by this process.
 
-    Raises CourseError where Spark can't run.
+    Raises UserError where Spark can't run.
     """
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit has started it
     if not submitted:
         why = problem()
         if why:
-            raise course.CourseError(why)
+            raise errors.UserError(why)
         if java_version() > NEWEST_JAVA:
-            course.notice(
+            errors.notice(
                 f"Spark 4 is made for Java 17 to {NEWEST_JAVA}; this is Java "
                 f"{java_version()}."
             )
@@ -140,9 +141,9 @@ def send(function: Callable, *arguments: object, workers: int = 2) -> list:
     where Spark can't run, in processes that Horovod starts itself, by horovod.run.
 
     Either way the function travels, pickled, and imports for itself what it needs.
-    Raises CourseError, with what the worker printed, where it fails in a Spark task.
+    Raises UserError, with what the worker printed, where it fails in a Spark task.
     """
-    variables = launchers.thread_variables(machine.share(workers))
+    variables = mpi.thread_variables(machine.share(workers))
     if machine.gpus() < workers:
         variables |= machine.HIDDEN
     with mock.patch.dict(os.environ, variables):
@@ -172,8 +173,8 @@ def send(function: Callable, *arguments: object, workers: int = 2) -> list:
         except RuntimeError as error:
             output = log.read_bytes()[begin:].decode(errors="replace")
             said = _worker_said(f"{output}\n{error}")
-            raise course.CourseError(
-                f"The function {said or error}\nThe whole log: {course.shown(log)}"
+            raise errors.UserError(
+                f"The function {said or error}\nThe whole log: {files.shown(log)}"
             ) from None
 
 
@@ -181,12 +182,12 @@ def train(folder: Path | str, workers: int, time_limit: float, **options) -> lis
     """Run the program on this machine; what each worker returned, by rank.
 
     options: the program's own, `epochs=2` for `--epochs 2`. Its output is in
-    `folder/log.txt`. Raises CourseError when Spark can't run here, when a worker fails
+    `folder/log.txt`. Raises UserError when Spark can't run here, when a worker fails
     and when `time_limit` seconds have passed; no process is left then.
     """
     why = problem()
     if why:
-        raise course.CourseError(why)
+        raise errors.UserError(why)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     result, log = folder / "result.json", folder / "log.txt"
@@ -194,7 +195,7 @@ def train(folder: Path | str, workers: int, time_limit: float, **options) -> lis
     options |= {"workers": workers, "folder": folder}
     command = [sys.executable, str(PROGRAM), *launch.words((), options)]
     threads = machine.share(workers)
-    environment = launchers.clean_environment() | launchers.thread_variables(threads)
+    environment = mpi.clean_environment() | mpi.thread_variables(threads)
     with (
         log.open("wb") as file,
         supervise.owned(
@@ -210,8 +211,8 @@ def train(folder: Path | str, workers: int, time_limit: float, **options) -> lis
     else:
         last = "\n".join(output.splitlines()[-10:])
         why = _why(output) or f"failed with status {process.returncode}:\n{last}"
-    where = f"The whole log: {course.shown(log)}"
-    raise course.CourseError(f"{PROGRAM.name} {why}\n{where}")
+    where = f"The whole log: {files.shown(log)}"
+    raise errors.UserError(f"{PROGRAM.name} {why}\n{where}")
 
 
 def _why(output: str) -> str | None:

@@ -13,9 +13,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from distcheck import errors, mpi
 from utils.base import course, logs
 from utils.cluster import handed_in, namespaces, recorded, slurm
-from utils.running import launchers
 
 LAST_LINES = 8
 WAIT_SECONDS = 240.0
@@ -70,7 +70,7 @@ def script(text: str, interrupted: bool = False) -> Tried:
     folder = logs.new_folder("slurm").resolve()
     try:
         facts = _of_job(text, folder, interrupted)
-    except course.CourseError as error:
+    except errors.UserError as error:
         return Tried(False, f"{error}\n{_end(_said(folder))}".strip())
     done = recorded.of_job(facts, folder)
     problem = _problem(facts, done, interrupted)
@@ -127,13 +127,13 @@ def pods(text: str, changes: str, count: int, slots: int) -> Tried:
 def submit(text: str) -> list[str]:
     """What a batch script printed on two nodes, as lines; no training is expected.
 
-    Raises CourseError where Slurm is not installed, and for a job that fails.
+    Raises UserError where Slurm is not installed, and for a job that fails.
     """
     folder = logs.new_folder("slurm").resolve()
     facts = _of_job(text, folder, interrupted=False)
     output = _said(folder)
     if facts["JobState"] != "COMPLETED":
-        raise course.CourseError(f"the job ended as {facts['JobState']}:\n{output}")
+        raise errors.UserError(f"the job ended as {facts['JobState']}:\n{output}")
     return output.splitlines()
 
 
@@ -145,7 +145,7 @@ def _of_job(text: str, folder: Path, interrupted: bool) -> dict[str, str]:
     options |= {"export": f"ALL,RUN={folder}", "open_mode": "append"}
     with slurm.cluster(nodes=2) as here:
         # One core for each node, as the nodes are one machine.
-        variables = launchers.thread_variables(1)
+        variables = mpi.thread_variables(1)
         variables |= {"OMPI_MCA_mpi_yield_when_idle": "1"}
         here = dataclasses.replace(here, environment=here.environment | variables)
         job = here.submit(path, **options)
@@ -161,7 +161,7 @@ def _interrupt_after_a_checkpoint(here: slurm.Cluster, job: int, folder: Path) -
         if here.facts(job)["JobState"] in slurm.ENDED:
             return
         if time.monotonic() > deadline:
-            raise course.CourseError(f"job {job} kept no checkpoint in $RUN.")
+            raise errors.UserError(f"job {job} kept no checkpoint in $RUN.")
         time.sleep(0.2)
     here.command("scancel", "--batch", "--signal=USR1", job)
 

@@ -7,7 +7,8 @@ It trains for real, after steps 1, 3 and 4, and draws what was recorded.
 
 from pathlib import Path
 
-from utils.base import course, files
+from distcheck import files
+from utils.base import course
 from utils.figures import training as plots
 from utils.running.launch import run
 
@@ -39,4 +40,4 @@ def draw() -> Path:
 
 
 if __name__ == "__main__":
-    print(course.shown(draw()))
+    print(files.shown(draw()))

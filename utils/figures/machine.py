@@ -1,6 +1,6 @@
 """A drawing of this machine: which worker gets which cores or GPUs."""
 
-from utils.base import machine
+from distcheck import machine
 from utils.checking.doctor import Report
 from utils.figures.diagrams import Diagram, draw_arrow, draw_box, draw_text, paper
 from utils.figures.style import COLORS, PALE

@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from utils.base import course, files
-from utils.base.programs import as_python_reads_it
+from distcheck import errors, files
+from distcheck.programs import as_python_reads_it
+from utils.base import course
 from utils.checking import exercises, lab
 from utils.checking.exercises import Stopped
 from utils.checking.judges import judge
@@ -29,11 +30,12 @@ from utils.lessons.verdict import UNDECIDED, WRONG, Verdict
 from utils.running import beside
 
 NAME = "submission.py"
-# What a program and the lab need of this package; judges and grader are none of it.
+# What a program and the lab need of the course; judges and grader are none of it.
 SHOWN = (
-    *("__init__.py", "base", "training", "running", "checking/__init__.py"),
-    *("checking/lab.py", "checking/evidence.py", "checking/messenger.py"),
-    "checking/observers",
+    *("distcheck", "utils/__init__.py", "utils/base", "utils/training"),
+    *("utils/running", "utils/checking/__init__.py", "utils/checking/lab.py"),
+    *("utils/checking/evidence.py", "utils/checking/messenger.py"),
+    "utils/checking/observers",
 )
 LIMITS = sandbox.Limits(seconds=lab.START + lab.LIMIT)
 LOG = 8_000  # bytes of what each worker printed
@@ -70,7 +72,7 @@ def examine(
     silence: of a program that is taken for hung, see `lab.prepare`.
     parts: the parts to look at; by default all of the exercise's.
     protected: if not, it runs without the sandbox's protection.
-    Raises CourseError if the sandbox or the lab can't be used on this machine.
+    Raises UserError if the sandbox or the lab can't be used on this machine.
     """
     content, exercise = program.read_bytes(), exercises.find(script=program)
     sandboxed = _Sandboxed(content, exercise, limits, silence, protected)
@@ -99,7 +101,7 @@ class _Sandboxed:
     def observing(self, worlds: tuple[str, ...]) -> Iterator[dict[str, Observed]]:
         """Run it in these worlds; give what was observed.
 
-        Raises Stopped for what it did, CourseError for what is no program's fault.
+        Raises Stopped for what it did, UserError for what is no program's fault.
         """
         try:
             with self._folder() as folder:
@@ -133,7 +135,7 @@ class _Sandboxed:
             text = as_python_reads_it(self.content)
             script.write_text(text, encoding="utf-8", newline="\n")
         job = self.exercise.job(script, (name,), place)
-        readable = [course.PACKAGE / name for name in SHOWN]
+        readable = [course.PACKAGE_ROOT / name for name in SHOWN]
         if world.host_devices:
             readable.append(beside.folder(lab.JAX))
         if world.after:
@@ -157,7 +159,7 @@ class _Sandboxed:
             status, reason = _BREACHES[ended.breach]
             raise Stopped(status, f"{reason.format(self.limits)}, and was ended")
         if lab.BEGINS not in ended.output:
-            raise course.CourseError(f"the lab failed: {ended.output[-2000:]}")
+            raise errors.UserError(f"the lab failed: {ended.output[-2000:]}")
         if ended.status or name not in observed or observed[name].statuses == {}:
             raise Stopped(REFUSED, "it ended the processes that watch over it")
         if os.path.realpath(reports) != str(reports):

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from utils.base import course, files, sources, supervise
+from distcheck import errors, files, supervise
+from utils.base import course, sources
 from utils.grading import gradebook, report
 from utils.grading.examine import examine
 from utils.grading.examined import STATUSES, WITHOUT_VERDICTS, Examined
@@ -35,7 +36,13 @@ LEARNERS = "learners.csv"
 # What runs a program and judges it, and what a program may import.
 _CHECKER = (
     *("utils.grading.examine", "utils.checking.lab", "utils.checking.messenger"),
-    *("utils.checking.judges", "utils.base", "utils.training", "utils.running"),
+    *(
+        "utils.checking.judges",
+        "distcheck",
+        "utils.base",
+        "utils.training",
+        "utils.running",
+    ),
 )
 
 
@@ -83,7 +90,7 @@ def grade(
     until: the step or task that the class is at. Later ones are not looked at, and
         pages compare with the course's program after that one; default, the last.
 
-    Raises CourseError when a folder won't do or the exercise can't be graded. An error
+    Raises UserError when a folder won't do or the exercise can't be graded. An error
     of `examine` is the grade of that program, a grader error, and nothing is raised.
     """
     facts = outline.exercise(exercise)
@@ -124,8 +131,8 @@ def _same_parts(exercise: str, parts: tuple[Part, ...]) -> None:
     source = markup.source_of(exercise)
     own = markup.parts_of(source.read_text(encoding="utf-8"), source.name)
     if own != parts:
-        raise course.CourseError(
-            f"{course.shown(outline.FILE)} has {', '.join(map(str, parts))} for "
+        raise errors.UserError(
+            f"{files.shown(outline.FILE)} has {', '.join(map(str, parts))} for "
             f"{exercise}, whose parts are {', '.join(map(str, own))}. Say what each of "
             "them is worth."
         )
@@ -134,9 +141,9 @@ def _same_parts(exercise: str, parts: tuple[Part, ...]) -> None:
 def _collect(folder: Path, out: Path, exercise: str) -> list[Submission]:
     inner, outer = folder.resolve(), out.resolve()
     if outer.is_relative_to(inner) or inner.is_relative_to(outer):
-        raise course.CourseError(
-            f"the results can't be written to {course.shown(out)}: that and the "
-            f"submissions, {course.shown(folder)}, must not be one in the other. "
+        raise errors.UserError(
+            f"the results can't be written to {files.shown(out)}: that and the "
+            f"submissions, {files.shown(folder)}, must not be one in the other. "
             "Name another folder."
         )
     return collect(folder, exercise)
@@ -144,9 +151,9 @@ def _collect(folder: Path, out: Path, exercise: str) -> list[Submission]:
 
 def _prepare(out: Path, facts: dict) -> None:
     """Make `out` the folder of a grading, unless it is somebody else's."""
-    folder = course.shown(out)
+    folder = files.shown(out)
     if out.exists() and not out.is_dir():
-        raise course.CourseError(f"{folder} is a file. Name a folder for the results.")
+        raise errors.UserError(f"{folder} is a file. Name a folder for the results.")
     marker = out / MARKER
     if marker.exists():
         try:
@@ -154,13 +161,13 @@ def _prepare(out: Path, facts: dict) -> None:
         except ValueError:
             former = None
         if former != facts:
-            raise course.CourseError(
+            raise errors.UserError(
                 f"{folder} holds another grading: of another exercise, or one with "
                 "names where this is anonymous, or without. Name another folder."
             )
         return
     if out.exists() and any(path.name != CACHE for path in out.iterdir()):
-        raise course.CourseError(
+        raise errors.UserError(
             f"{folder} holds files that are no grading; none of them was touched. "
             "Name a new folder, or an empty one."
         )
@@ -383,8 +390,8 @@ def _write_all(
     pages = (out / "reports").glob("[!.]*")
     former_pages = {path.name for path in pages if f"reports/{path.name}" not in texts}
     if former_pages:
-        course.notice(
+        errors.notice(
             f"nobody in this grading has these pages of a former one, which were left "
-            f"in {course.shown(out / 'reports')}: {', '.join(sorted(former_pages))}"
+            f"in {files.shown(out / 'reports')}: {', '.join(sorted(former_pages))}"
         )
     return grades

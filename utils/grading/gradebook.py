@@ -35,7 +35,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils.base import course
+from distcheck import errors, files
 from utils.grading.submissions import MISSING, REFUSED
 from utils.lessons.parts import Part, called
 from utils.lessons.verdict import RIGHT, UNDECIDED, WRONG, Verdict
@@ -185,7 +185,7 @@ def ids(names: Iterable[str], path: Path) -> dict[str, str]:
     """Learner -> id: those in `path`, a former `learners.csv`, and new ones.
 
     An id is drawn, not computed: nobody can find the name by trying. Raises
-    CourseError when `path` is no such file.
+    UserError when `path` is no such file.
     """
     known: dict[str, str] = {}
     if path.exists():
@@ -198,8 +198,8 @@ def ids(names: Iterable[str], path: Path) -> dict[str, str]:
         except (OSError, ValueError, csv.Error):
             bad = True
         if bad:
-            raise course.CourseError(
-                f"{course.shown(path)} can't be read as the table of ids that a former "
+            raise errors.UserError(
+                f"{files.shown(path)} can't be read as the table of ids that a former "
                 "grading wrote, with the columns `id` and `learner`. Put the original "
                 "back, or grade into a new folder, with new ids."
             )

@@ -11,7 +11,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils.base import course, files
+from distcheck import errors, files
+from utils.base import course
 from utils.lessons import hints, markup, outline
 
 # The first lesson that shows how a program is done; those that aren't here are kept
@@ -27,8 +28,9 @@ EVERYTHING = "22"
 
 # What any lesson needs. The tests and the handbook have answers in them.
 ALWAYS = (
-    "utils LICENSE Makefile pyproject.toml environment.yml requirements.txt "
-    "requirements.lock requirements-spark.txt requirements-spark.lock .gitignore "
+    "distcheck utils LICENSE Makefile pyproject.toml environment.yml "
+    "requirements.txt requirements.lock requirements-spark.txt "
+    "requirements-spark.lock .gitignore "
     "requirements-jax.txt requirements-jax.lock "
     "requirements-torch.txt requirements-torch.lock "
     "Containerfile Dockerfile .dockerignore .devcontainer"
@@ -59,7 +61,7 @@ class HandOut:
 
     def __str__(self) -> str:
         lines = [
-            f"{course.shown(self.folder)}: lessons {self.lessons[0][:2]} to "
+            f"{files.shown(self.folder)}: lessons {self.lessons[0][:2]} to "
             f"{self.lessons[-1][:2]}, without tests and handbook.",
             f"Answers kept back: {', '.join(self.kept_back)}.",
         ]
@@ -81,7 +83,7 @@ def hand_out(out: Path, until: str = "09", wheels: bool = False) -> HandOut:
     exercises as they begin, and without the answers that no such lesson shows; with
     `wheels`, also what `make wheel` has built.
 
-    Raises CourseError for a folder with something in it, for a number that no lesson
+    Raises UserError for a folder with something in it, for a number that no lesson
     has, for one up to which there is nothing to keep back, and for wheels that are
     wanted where none has been built.
     """
@@ -91,29 +93,29 @@ def hand_out(out: Path, until: str = "09", wheels: bool = False) -> HandOut:
     ]
     if not lessons or lessons[-1].number != until:
         numbers = ", ".join(n.number for n in outline.read().notebooks.values())
-        raise course.CourseError(f"there is no lesson {until}: choose from {numbers}.")
+        raise errors.UserError(f"there is no lesson {until}: choose from {numbers}.")
     exercises = {exercise_of(lesson) for lesson in lessons} - {None}
     kept_back = [name for name in outline.read().exercises if name in exercises]
     shown = [n for n in kept_back if SHOWN_BY.get(n, EVERYTHING) <= until]
     kept_back = [name for name in kept_back if name not in shown]
     if not kept_back:
-        raise course.CourseError(
+        raise errors.UserError(
             f"lessons 00 to {until} have no answers to keep back, or show them all: "
             "end with another lesson, or hand out the course as it is."
         )
     sources = markup.sources(root)
     if not all(markup.has_answers(source) for source in sources):
-        raise course.CourseError(
+        raise errors.UserError(
             "this folder was handed out to a class: make others from the course itself."
         )
     built = sorted(WHEELS.glob("*.whl")) if wheels else []
     if wheels and not built:
-        raise course.CourseError(
-            f"{course.shown(WHEELS)} has no wheel to hand out: `make wheel` makes one."
+        raise errors.UserError(
+            f"{files.shown(WHEELS)} has no wheel to hand out: `make wheel` makes one."
         )
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise course.CourseError(
-            f"{course.shown(out)} is there already. Name a folder that is new or empty."
+        raise errors.UserError(
+            f"{files.shown(out)} is there already. Name a folder that is new or empty."
         )
     out.mkdir(parents=True, exist_ok=True)
     _copy_always(root, out, until)

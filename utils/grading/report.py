@@ -136,7 +136,7 @@ def _facts(grade: Grade, course_text: str) -> dict:
 
 
 def solution(exercise: str, last: Part) -> str:
-    """The course's program after one of its parts. Raises CourseError."""
+    """The course's program after one of its parts. Raises UserError."""
     source = markup.source_of(exercise)
     # The file's own name, in its first lines, is not a difference.
     return markup.program(source, last, markup.exercise_of(source))

@@ -26,7 +26,8 @@ from pathlib import Path
 
 import psutil
 
-from utils.base import course, files, supervise
+from distcheck import errors, files, supervise
+from utils.base import course
 
 NOBODY = 65534  # an unprivileged user on every Linux
 
@@ -98,11 +99,11 @@ class Ended:
 
 @functools.cache
 def check() -> None:
-    """Raise CourseError, which says what to do, if nothing can be run protected."""
+    """Raise UserError, which says what to do, if nothing can be run protected."""
     with files.scratch() as folder:
         ended = run(["true"], folder)
     if ended.status:
-        raise course.CourseError(
+        raise errors.UserError(
             f"bubblewrap can't make a sandbox here: {ended.output.strip()}\n"
             f"Be root, or take another machine. {_WITHOUT}"
         )
@@ -127,12 +128,12 @@ def run(
     Whatever is in `folder` afterwards is the command's doing: links may point anywhere
     and a pipe never ends. It belongs to the caller then, so that no later command can
     change it. `remove` gets rid of it.
-    Raises CourseError where there is no bubblewrap; then nothing has run.
+    Raises UserError where there is no bubblewrap; then nothing has run.
     """
     folder = Path(folder).resolve()
     for path in (folder, *readable):
         if not Path(path).exists():
-            raise course.CourseError(f"the sandbox can't show {path}: make it first.")
+            raise errors.UserError(f"the sandbox can't show {path}: make it first.")
     path = [str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin"]
     variables = {
         "PATH": os.pathsep.join(path),
@@ -192,7 +193,7 @@ def _confined(
     folder to nobody, who is to write there."""
     bubblewrap = shutil.which("bwrap")
     if not bubblewrap:
-        raise course.CourseError(
+        raise errors.UserError(
             "programs are graded in a sandbox, and bubblewrap, which makes it, is "
             "missing. Debian, Ubuntu: sudo apt install bubblewrap; Fedora: sudo dnf "
             f"install bubblewrap; other systems than Linux have none.\n{_WITHOUT}"

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from utils.base import course, files
+from distcheck import errors, files
 
 HANDED_IN, MISSING, REFUSED = "handed in", "missing", "refused"
 
@@ -98,11 +98,11 @@ def collect(folder: Path, exercise: str = "fashion_mnist") -> list[Submission]:
 
     exercise: of several programs, the one with this name is taken.
 
-    Raises CourseError when there is no such folder, or nothing in it.
+    Raises UserError when there is no such folder, or nothing in it.
     """
     if not folder.is_dir():
-        raise course.CourseError(
-            f"there is no folder {course.shown(folder)}. Name the folder that holds "
+        raise errors.UserError(
+            f"there is no folder {files.shown(folder)}. Name the folder that holds "
             "the submissions: NAME.py, NAME.zip or a folder NAME for each learner."
         )
     by_learner: dict[str, list[Submission]] = {}
@@ -111,8 +111,8 @@ def collect(folder: Path, exercise: str = "fashion_mnist") -> list[Submission]:
             submission = _submission(entry, exercise)
             by_learner.setdefault(submission.learner, []).append(submission)
     if not by_learner:
-        raise course.CourseError(
-            f"there are no submissions in {course.shown(folder)}. It holds NAME.py, "
+        raise errors.UserError(
+            f"there are no submissions in {files.shown(folder)}. It holds NAME.py, "
             "NAME.zip or a folder NAME for each learner."
         )
     return [

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import tomli
 
-from utils.base import course, files, programs
+from distcheck import errors, files
+from utils.base import course
 from utils.lessons import outline
 
 FOLDER = course.PACKAGE_ROOT / "handbook"
@@ -59,7 +60,7 @@ def table() -> str:
 
 
 def timetables() -> list[Timetable]:
-    """Those of timetables.toml. Raises CourseError for a lesson that there isn't."""
+    """Those of timetables.toml. Raises UserError for a lesson that there isn't."""
     lessons = {one.number: one for one in outline.read().notebooks.values()}
     data = tomli.loads((FOLDER / "timetables.toml").read_text(encoding="utf-8"))
 
@@ -68,7 +69,7 @@ def timetables() -> list[Timetable]:
             minutes, what = entry
             return what, minutes
         if entry not in lessons:
-            raise course.CourseError(f"timetables.toml: there is no lesson {entry}.")
+            raise errors.UserError(f"timetables.toml: there is no lesson {entry}.")
         lesson = lessons[entry]
         name = f"{lesson.number} {lesson.title}"
         there = page(lesson).exists()
@@ -118,9 +119,7 @@ def generated() -> dict[Path, str]:
             contents[page(lesson)] = head(lesson)
     for path, content in contents.items():
         old = path.read_text(encoding="utf-8")
-        texts[path] = programs.between(
-            path.name, old, outline.BEGIN, outline.END, content
-        )
+        texts[path] = texts.between(path.name, old, outline.BEGIN, outline.END, content)
     return texts
 
 

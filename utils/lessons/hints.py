@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from distcheck import errors, files
 from utils.base import course
 from utils.lessons import parts
 from utils.lessons.parts import Part
@@ -42,7 +43,7 @@ def of(exercise: str = "fashion_mnist") -> dict[Part, list[str]]:
     """Of `exercises/hints.md`, what is on an exercise: part -> its hints, from a nudge
     to nearly the code.
 
-    Raises CourseError when there is none, or a section breaks the form.
+    Raises UserError when there is none, or a section breaks the form.
     """
     by_part = _by_part(_chapter(exercise))
     return {part: [texts[level] for level in LEVELS] for part, texts in by_part.items()}
@@ -51,7 +52,7 @@ def of(exercise: str = "fashion_mnist") -> dict[Part, list[str]]:
 def about(fault: str, exercise: str = "fashion_mnist") -> str | None:
     """The hint for what a check has found, such as "step-3.sum"; None if it has none.
 
-    Raises CourseError as `of` does.
+    Raises UserError as `of` does.
     """
     finding = re.fullmatch(r"(?:step-(\d+)|task-([A-Z]))\.(.+)", fault)
     if not finding:
@@ -71,15 +72,15 @@ def _chapter(exercise: str | None) -> str:
     start, *rest = re.split(r"^# (\w+)\.py$", path.read_text(), flags=re.MULTILINE)
     by_exercise = {None: start, **dict(zip(rest[::2], rest[1::2], strict=True))}
     if exercise not in by_exercise:
-        raise course.CourseError(
-            f"{course.shown(path)} has no hints for {exercise!r}, but for "
+        raise errors.UserError(
+            f"{files.shown(path)} has no hints for {exercise!r}, but for "
             f"{', '.join(rest[::2])}."
         )
     return by_exercise[exercise]
 
 
 def _by_part(chapter: str) -> dict[Part, dict[str, str]]:
-    """Part -> the sections on it, by title. Raises CourseError for another form."""
+    """Part -> the sections on it, by title. Raises UserError for another form."""
     by_part = {}
     for section in re.split(r"^## ", chapter, flags=re.MULTILINE)[1:]:
         heading, *sections = re.split(r"^### ", section, flags=re.MULTILINE)
@@ -95,8 +96,8 @@ def _by_part(chapter: str) -> dict[Part, dict[str, str]]:
         elif named and levels == LEVELS:
             by_part[parts.of(*named.groups())] = texts
         else:
-            raise course.CourseError(
-                f"{course.shown(_file())}: `## {heading.strip()}` must be `## Step N: "
+            raise errors.UserError(
+                f"{files.shown(_file())}: `## {heading.strip()}` must be `## Step N: "
                 f"...` or `## Task X: ...`, with the sections {', '.join(LEVELS)}, or "
                 f"`## Any step or task` without them; it has {levels}."
             )

@@ -14,7 +14,7 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from utils.base import course, files
+from distcheck import errors, files
 from utils.lessons import notebook_rules, notebooks
 
 WORDS = """\
@@ -45,25 +45,25 @@ def write(folder: str | os.PathLike, repository: str) -> list[Path]:
     """Write a hosted copy of each notebook into a folder; return their paths.
 
     repository: OWNER/NAME on GitHub, from where the copies get the course.
-    Raises CourseError for what can't be such a name, and for the folder of the
+    Raises UserError for what can't be such a name, and for the folder of the
     notebooks themselves.
     """
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository):
-        raise course.CourseError(
+        raise errors.UserError(
             f"{repository!r} is no repository of GitHub: name it OWNER/NAME."
         )
     folder = Path(folder).resolve()
     sources = notebooks.discover()
     if folder == sources[0].parent.resolve():
-        raise course.CourseError(
-            f"{course.shown(folder)} has the notebooks themselves, which the copies "
+        raise errors.UserError(
+            f"{files.shown(folder)} has the notebooks themselves, which the copies "
             "would overwrite. Name another folder."
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise course.CourseError(
-            f"the folder {course.shown(folder)} can't be made: {error.strerror}."
+        raise errors.UserError(
+            f"the folder {files.shown(folder)} can't be made: {error.strerror}."
         ) from None
     for source in sources:
         hosted = hosted_copy(notebook_rules.read(source), repository)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
-from utils.base import course, files, profiles
+from distcheck import errors, files
+from utils.base import course, profiles
 from utils.lessons import claims, notebook_rules, notebooks
 
 PROFILES = ("ci", "cpu")  # those that every machine can run
@@ -72,7 +73,7 @@ def margins(
     runs: executes each notebook, with each profile, until so many runs of it are kept;
         a run of what the notebook was before it was changed doesn't count. With 0,
         the runs that are kept are read; where there are none, the executed copy.
-    Raises CourseError for an unknown number or profile, and where nothing is kept.
+    Raises UserError for an unknown number or profile, and where nothing is kept.
     """
     chosen = notebooks.discover(numbers)
     names = [profiles.profile(name).name for name in names or PROFILES]
@@ -87,12 +88,12 @@ def margins(
         for copy in _copies(notebook, name)
     ]
     if not copies:
-        raise course.CourseError(
+        raise errors.UserError(
             "no executed copy of these notebooks as they are now was found: "
             "`course margins --runs 5` makes some."
         )
     findings = tuple(
-        f"{course.shown(copy.path)}: {finding}"
+        f"{files.shown(copy.path)}: {finding}"
         for _, _, copy in copies
         for finding in (
             *copy.node.metadata["proof"]["findings"],

@@ -19,6 +19,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from distcheck import errors
 from utils.base import course
 from utils.lessons import parts
 from utils.lessons.parts import Part, called, title
@@ -36,7 +37,7 @@ KEPT = "fashion_mnist"
 KEPT_BACK = "...  # The instructor has kept this back."
 
 
-class MarkupError(course.CourseError):
+class MarkupError(errors.UserError):
     """An annotated source breaks a rule of the markup; the message has the line."""
 
 
@@ -188,10 +189,10 @@ def sources(folder: Path | None = None) -> list[Path]:
 
 
 def source_of(exercise: str) -> Path:
-    """The annotated source of an exercise. Raises CourseError if there is none."""
+    """The annotated source of an exercise. Raises UserError if there is none."""
     known = {name_of(source): source for source in sources()}
     if exercise not in known:
-        raise course.CourseError(
+        raise errors.UserError(
             f"the course has no {exercise}.py with steps or tasks; it has "
             f"{', '.join(known)}."
         )

@@ -20,7 +20,8 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
-from utils.base import course, files, machine, profiles, sources, supervise
+from distcheck import errors, files, machine, supervise
+from utils.base import course, profiles, sources
 from utils.lessons import markup, notebook_rules, outline, parts, work
 from utils.training import fetch
 
@@ -58,23 +59,23 @@ class Result:
 
     def as_json(self) -> dict:
         """The same as plain values, paths relative to the working directory."""
-        paths = {"ipynb": course.shown(self.ipynb), "html": course.shown(self.html)}
+        paths = {"ipynb": files.shown(self.ipynb), "html": files.shown(self.html)}
         return {**asdict(self), **paths, "ok": self.ok}
 
 
 def discover(numbers: Iterable[str] = ()) -> list[Path]:
     """The course's notebooks in order, or those with the given numbers.
 
-    Raises CourseError for a number that no notebook has, or if there are none at all.
+    Raises UserError for a number that no notebook has, or if there are none at all.
     """
     folder = course.root() / "notebooks"
     paths = sorted(folder.glob("[0-9][0-9]_*.ipynb"))
     if not paths:
-        raise course.CourseError(f"there are no notebooks in {course.shown(folder)}.")
+        raise errors.UserError(f"there are no notebooks in {files.shown(folder)}.")
     wanted = {number.zfill(2) for number in numbers}
     known = {path.name[:2] for path in paths}
     if unknown := sorted(wanted - known):
-        raise course.CourseError(
+        raise errors.UserError(
             f"there is no notebook {', '.join(unknown)}: "
             f"choose from {', '.join(sorted(known))}."
         )
@@ -207,7 +208,7 @@ def fingerprint(notebook: Path, contents: dict[str, bytes], profile: str) -> str
     lock = course.root() / "requirements.lock"
     for path in [*sources.files_of(_modules_behind(notebook, contents)), lock]:
         if path.exists():
-            add(os.path.relpath(path, course.PACKAGE), path.read_bytes())
+            add(os.path.relpath(path, course.PACKAGE_ROOT), path.read_bytes())
     return digest.hexdigest()
 
 
@@ -488,7 +489,7 @@ def prove_all(
     """Prove the notebooks with the given numbers, or all, and say how far it is.
 
     jobs: how many at a time. What they measure is then that of a busy machine.
-    Raises CourseError for an unknown number or profile.
+    Raises UserError for an unknown number or profile.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -553,6 +554,6 @@ def table(results: list[Result]):
         for result in results
         for finding in result.findings
     ]
-    folders = {course.shown(result.html.parent) for result in results}
+    folders = {files.shown(result.html.parent) for result in results}
     where = [f"Executed copies: {escape(folder)}/" for folder in sorted(folders)]
     return Group(grid, *findings, *where)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import tomli
 
-from utils.base import course, files, programs
+from distcheck import errors, files
+from utils.base import course, texts
 from utils.lessons import parts
 from utils.lessons.parts import Part
 
@@ -102,12 +103,12 @@ class Exercise:
 
     def part(self, given: Part) -> Part:
         """The step or the task that somebody means by 3, "3", "C" or "c". Raises
-        CourseError where the exercise has none of that name."""
+        UserError where the exercise has none of that name."""
         for part in self.parts:
             if str(part) == str(given).upper():
                 return part
         word = parts.called(next(iter(self.parts))).split()[0]
-        raise course.CourseError(
+        raise errors.UserError(
             f"there is no `{given}`: {self.name} has {word}s "
             f"{', '.join(map(str, self.parts))}."
         )
@@ -126,7 +127,7 @@ class Outline:
 
 @functools.cache
 def read(path: Path = FILE) -> Outline:
-    """The outline in a file. Raises CourseError for one that says nonsense."""
+    """The outline in a file. Raises UserError for one that says nonsense."""
     try:
         data = tomli.loads(path.read_text(encoding="utf-8"))
         notebooks = {
@@ -147,8 +148,8 @@ def read(path: Path = FILE) -> Outline:
         )
         parts_of_it = dict(data["parts"])
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise course.CourseError(
-            f"{course.shown(path)} can't be read as the course's outline: "
+        raise errors.UserError(
+            f"{files.shown(path)} can't be read as the course's outline: "
             f"{type(error).__name__}: {error}."
         ) from None
     return Outline(notebooks, exercises, parts_of_it, routes)
@@ -177,10 +178,10 @@ def exercise_of(notebook: str) -> str:
 
 
 def exercise(name: str) -> Exercise:
-    """The exercise called `name`. Raises CourseError where there is none."""
+    """The exercise called `name`. Raises UserError where there is none."""
     exercises = read().exercises
     if name not in exercises:
-        raise course.CourseError(
+        raise errors.UserError(
             f"there is no exercise `{name}` with checks: choose from "
             f"{', '.join(exercises)}."
         )
@@ -235,7 +236,7 @@ def overview() -> str:
 def main() -> None:
     readme = course.PACKAGE_ROOT / "README.md"
     old = readme.read_text("utf-8")
-    text = programs.between(readme.name, old, BEGIN, END, overview())
+    text = texts.between(readme.name, old, BEGIN, END, overview())
     files.write_whole(readme, text)
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from utils.base import course, files
-from utils.base.show import Page, Table
+from distcheck import errors, files
+from distcheck.show import Page, Table
+from utils.base import course
 from utils.lessons import hints, outline, parts
 from utils.lessons.parts import Part, called
 from utils.lessons.verdict import NOT_CHECKED, RIGHT, UNDECIDED, Verdict
@@ -75,7 +76,7 @@ def _changing() -> Iterator[dict]:
         except _UNREADABLE as error:
             name = time.strftime("progress_kept_%Y-%m-%d_%H-%M-%S.json")
             path().rename(path().with_name(name))
-            course.notice(
+            errors.notice(
                 f"progress.json can't be read ({error}); it is kept as {name}."
             )
             record = {"checks": {}, "hints": {}}
@@ -172,7 +173,7 @@ def hint(part: Part, exercise: str = "fashion_mnist", level: int | None = None):
     """Show hint `level` (1: nudge, 2: place, 3: nearly the code) for a part of an
     exercise, such as step 3 or task "B".
 
-    Without `level`, one level deeper each time. Raises CourseError when there is no
+    Without `level`, one level deeper each time. Raises UserError when there is no
     such hint.
     """
     from IPython.display import Markdown
@@ -183,7 +184,7 @@ def hint(part: Part, exercise: str = "fashion_mnist", level: int | None = None):
     if level is None:
         level = min(hints_shown(exercise, part) + 1, len(hints.LEVELS))
     if not 1 <= level <= len(texts):
-        raise course.CourseError(
+        raise errors.UserError(
             f"there is no hint {level} for {called(part)} of {exercise}: it has hints "
             f"1 to {len(hints.LEVELS)}."
         )

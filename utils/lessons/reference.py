@@ -19,7 +19,7 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
-from utils.base import course, files
+from distcheck import errors, files
 from utils.lessons import notebook_rules, notebooks
 from utils.lessons.claims import short
 
@@ -119,16 +119,16 @@ def record(numbers: list[str]) -> Path:
     """Execute the lessons with these numbers, or all, and keep what they measure: of
     the lessons that were left out, what was kept before.
 
-    A lesson that was executed as it is now isn't executed again. Raises CourseError for
+    A lesson that was executed as it is now isn't executed again. Raises UserError for
     one that has findings.
     """
-    from utils.base import machine
+    from distcheck import machine
 
     lessons = dict(read().lessons) if numbers else {}
     for notebook in notebooks.discover(numbers):
         result = notebooks.prove(notebook, PROFILE)
         if not result.ok:
-            raise course.CourseError(f"{notebook.stem}: {'; '.join(result.findings)}")
+            raise errors.UserError(f"{notebook.stem}: {'; '.join(result.findings)}")
         lessons[notebook.stem] = {
             "seconds": round(result.seconds),
             "numbers": measured(notebook_rules.read(result.ipynb)),
@@ -142,4 +142,4 @@ def record(numbers: list[str]) -> Path:
 
 
 if __name__ == "__main__":
-    print(course.shown(record(sys.argv[1:])))
+    print(files.shown(record(sys.argv[1:])))

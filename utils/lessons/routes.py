@@ -1,6 +1,6 @@
 """Ways through the course, shown to learners who don't want all of it."""
 
-from utils.base.show import Page, Table
+from distcheck.show import Page, Table
 from utils.lessons import outline
 
 

@@ -4,19 +4,21 @@ import os
 import time
 from pathlib import Path
 
-from utils.base import course, files
-from utils.base.programs import difference, parse_program
-from utils.base.show import Code
+from distcheck import errors, files
+from distcheck.programs import parse_program
+from distcheck.show import Code
+from utils.base import course
+from utils.base.texts import difference
 from utils.lessons import markup, outline, parts, progress
 from utils.lessons.hints import call
 from utils.lessons.parts import Part, called, title
 
 
-class StepMissing(course.CourseError):
+class StepMissing(errors.UserError):
     """The learner's program still lacks a step, or a task, that is needed now."""
 
 
-class KeptBack(course.CourseError):
+class KeptBack(errors.UserError):
     """This folder is a class's: it has the exercises, and not the answers."""
 
 
@@ -34,7 +36,7 @@ def generate(check: bool = False, start_over: bool = False) -> list[Path]:
     """Write everything that is generated; return the paths that were out of date.
 
     With `check`, nothing is written. An exercise that is none of the renderings is
-    somebody's work and is not overwritten: CourseError, unless `start_over`, which
+    somebody's work and is not overwritten: UserError, unless `start_over`, which
     first moves it aside.
     """
     stale = []
@@ -55,7 +57,7 @@ def write_steps(folder: str | os.PathLike, exercise: str | None = None) -> list[
     """Write the program after each part of an exercise, by default of all, into a
     folder; return their paths, as one would type them here, in the order of the parts.
 
-    Raises CourseError, and writes nothing, where `folder` holds something else by one
+    Raises UserError, and writes nothing, where `folder` holds something else by one
     of their names.
     """
     folder = Path(folder).resolve()
@@ -67,19 +69,19 @@ def write_steps(folder: str | os.PathLike, exercise: str | None = None) -> list[
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise course.CourseError(
-            f"the folder {course.shown(folder)} can't be made: {error.strerror}. Name "
+        raise errors.UserError(
+            f"the folder {files.shown(folder)} can't be made: {error.strerror}. Name "
             "another one."
         ) from None
     in_the_way = [path for path, text in wanted.items() if _holds_other(path, text)]
     if in_the_way:
-        raise course.CourseError(
-            f"{', '.join(map(course.shown, in_the_way))} would be overwritten, so "
+        raise errors.UserError(
+            f"{', '.join(map(files.shown, in_the_way))} would be overwritten, so "
             "nothing was written. Name another folder, or move that away."
         )
     for path, text in wanted.items():
         files.write_whole(path, text)
-    return [Path(course.shown(path)) for path in wanted]
+    return [Path(files.shown(path)) for path in wanted]
 
 
 def _holds_other(path: Path, text: str) -> bool:
@@ -94,14 +96,14 @@ def _keep_work(exercise: Path, source: Path, start_over: bool) -> None:
     ]:
         return
     if not start_over:
-        raise course.CourseError(
-            f"{course.shown(exercise)} holds work of yours, so it was left as it is. "
+        raise errors.UserError(
+            f"{files.shown(exercise)} holds work of yours, so it was left as it is. "
             "`course steps --start-over` moves it aside and begins afresh."
         )
     stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
     kept = exercise.with_name(f"{exercise.stem}_kept_{stamp}.py")
     exercise.rename(kept)
-    course.notice(f"your {exercise.name} is kept as {course.shown(kept)}")
+    errors.notice(f"your {exercise.name} is kept as {files.shown(kept)}")
 
 
 def _program_of(exercise: str) -> Path:
@@ -115,7 +117,7 @@ def _exercise(script: str | os.PathLike | None) -> Path:
 def missing_parts(script: str | os.PathLike | None = None) -> dict[Part, list[int]]:
     """Parts still marked `TODO: ...` in a program: part -> its line numbers.
 
-    `script`: default the learner's `exercises/fashion_mnist.py`. Raises CourseError
+    `script`: default the learner's `exercises/fashion_mnist.py`. Raises UserError
     if it is missing or is not Python.
     """
     path = _exercise(script)
@@ -151,7 +153,7 @@ def need_steps(n: int, script: str | os.PathLike | None = None) -> None:
     """Go on only if no `TODO: Step 1` ... `TODO: Step n` is left in the program; one of
     a step that the last check found right doesn't count.
 
-    Raises StepMissing, which says what to do, where; CourseError for a program that
+    Raises StepMissing, which says what to do, where; UserError for a program that
     is missing or is not Python.
     """
     path = _exercise(script)
@@ -160,14 +162,14 @@ def need_steps(n: int, script: str | os.PathLike | None = None) -> None:
         if isinstance(step, int) and step <= n and step not in right:
             where = f"line{'s' * (len(lines) > 1)} {', '.join(map(str, lines))}"
             raise StepMissing(
-                f"step {step} is still to do: {course.shown(path)} says "
+                f"step {step} is still to do: {files.shown(path)} says "
                 f"`TODO: Step {step}` in {where}. Write the code below it, take the "
                 "word TODO away, save the file, and run this cell again. "
                 f"`{call(step, path.stem)}` helps; `check({step})` says whether it is "
                 "right."
             )
     which = "Step 1 is" if n == 1 else f"Steps 1 to {n} are"
-    print(f"{which} done in {course.shown(path)}.")
+    print(f"{which} done in {files.shown(path)}.")
 
 
 def yours_and_ours(
@@ -176,7 +178,7 @@ def yours_and_ours(
     """The diff from a learner's program to the course's after one of its parts.
 
     exercise: which of the course's programs; default, the one with the same name.
-    Raises CourseError when there is no such part or program, and KeptBack where the
+    Raises UserError when there is no such part or program, and KeptBack where the
     course's is not for the reader.
     """
     path = _exercise(script) if script or not exercise else _program_of(exercise)
@@ -195,7 +197,7 @@ def excerpt(
     """A part of a program, for reading in a notebook.
 
     first, last: how its first line, and the first line after it, begin; with None for
-    the second, the part goes on to the program's end. Raises CourseError when the
+    the second, the part goes on to the program's end. Raises UserError when the
     program has no such lines.
     """
     path = _exercise(script)
@@ -206,8 +208,8 @@ def excerpt(
         for begin in (first, last or first)
     ]
     if None in places:
-        raise course.CourseError(
-            f"{course.shown(path)} has no part from `{first}` to `{last}`."
+        raise errors.UserError(
+            f"{files.shown(path)} has no part from `{first}` to `{last}`."
         )
     begin, end = places
     part = lines[begin:end] if last else lines[begin:]

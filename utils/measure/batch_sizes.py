@@ -3,7 +3,8 @@
 import time
 from collections.abc import Iterable
 
-from utils.training import devices, keras_2, networks
+from distcheck import keras_2
+from utils.training import devices, networks
 
 
 def images_per_second(

@@ -21,12 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from utils.base import course, files, machine, profiles, programs, supervise
+from distcheck import errors, files, machine, mpi, supervise
+from utils.base import course, profiles, texts
 from utils.lessons import markup, outline
 from utils.lessons.parts import title
 from utils.measure import cost_model, network_speed, records, speedrun
 from utils.measure.table import IMAGES, SECONDS, TARGET, Row, Section, keep, recorded
-from utils.running import launch, launchers
+from utils.running import launch
 from utils.running.result import RunFailed
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def _gloo(program: list[str], workers: int) -> list[str]:
 def _start(command: list[str], folder: Path, environment: dict, limit: float) -> None:
     """Run a command to its end; its output is in FOLDER/output.txt.
 
-    Raises CourseError with the last lines of it if it fails or takes too long.
+    Raises UserError with the last lines of it if it fails or takes too long.
     """
     output = folder / "output.txt"
     with (
@@ -68,7 +69,7 @@ def _start(command: list[str], folder: Path, environment: dict, limit: float) ->
         supervise.owned(
             command,
             limit,
-            env=launchers.clean_environment() | environment,
+            env=mpi.clean_environment() | environment,
             stdout=file,
             stderr=subprocess.STDOUT,
         ) as process,
@@ -76,7 +77,7 @@ def _start(command: list[str], folder: Path, environment: dict, limit: float) ->
         status = process.wait()
     if status:
         tail = "\n".join(output.read_text(errors="replace").splitlines()[-10:])
-        raise course.CourseError(
+        raise errors.UserError(
             f"`{' '.join(command[:4])} ...` ended with status {status}; nothing was "
             f"measured. Its last lines:\n{tail}"
         )
@@ -120,7 +121,7 @@ def _reports(folder: Path, workers: int, started: float) -> list[dict]:
     for rank in range(workers):
         path = folder / f"timed-{rank}.json"
         if not path.exists():
-            raise course.CourseError(f"worker {rank} of {workers} measured nothing.")
+            raise errors.UserError(f"worker {rank} of {workers} measured nothing.")
         reports.append(json.loads(path.read_text()))
     for report in reports:
         report["moments"]["command"] = started
@@ -246,7 +247,7 @@ def launching(plan: Plan, tell: Callable[[str], None]) -> Section:
         reports = _timed(*options, workers=1)
         return sum(_speed(reports, alone, images))
 
-    equal_shares = launchers.thread_variables(machine.share(n))
+    equal_shares = mpi.thread_variables(machine.share(n))
     limit = f"{n} workers that don't talk: the limit"
     rows = _in_turn(
         {
@@ -288,7 +289,7 @@ def pipeline(plan: Plan, tell: Callable[[str], None]) -> Section:
         ]
         command += ["--seconds", plan.seconds, "--batch-size", plan.batch]
         command = [str(word) for word in [*command, "--data", plan.data]]
-        _start(command, folder, launchers.thread_variables(1), TIME_LIMIT)
+        _start(command, folder, mpi.thread_variables(1), TIME_LIMIT)
         lines = (folder / "output.txt").read_text(errors="replace").splitlines()
     speeds = next(json.loads(line) for line in reversed(lines) if line.startswith("{"))
     rows = [Row(titles[name], values, IMAGES) for name, values in speeds.items()]
@@ -382,14 +383,14 @@ def _after_saves() -> list[float]:
 
 
 def _wait_for(process: subprocess.Popen, words: str) -> None:
-    """Read what a command prints, up to these words. Raises CourseError if it ends
+    """Read what a command prints, up to these words. Raises UserError if it ends
     without them."""
     read = []
     for line in process.stdout:
         read.append(line)
         if words in line:
             return
-    raise course.CourseError(f"it ended without {words!r}: {''.join(read[-20:])}")
+    raise errors.UserError(f"it ended without {words!r}: {''.join(read[-20:])}")
 
 
 # Where the time of a step goes: part -> the operations in it, by their first letters.
@@ -474,12 +475,10 @@ GPU_BATCH, GPU_WIDTH = 128, 10
 
 def gpu(plan: Plan, tell: Callable[[str], None]) -> Section:
     """WRN-16-10 on one GPU, by precision, against the device's own peak; and on more of
-    them. Raises CourseError without a GPU."""
+    them. Raises UserError without a GPU."""
     gpus = machine.gpus()
     if not gpus:
-        raise course.CourseError(
-            "there is no GPU here, so there is nothing to measure."
-        )
+        raise errors.UserError("there is no GPU here, so there is nothing to measure.")
     alone, together = (f"{way}:{GPU_BATCH}x{GPU_WIDTH}" for way in (ALONE, TOGETHER))
     common = ("--steps", plan.steps, "--data", plan.data)
 
@@ -621,7 +620,7 @@ def recipe(plan: Plan, tell: Callable[[str], None]) -> Section:
 
 def _reached(history, name: str) -> None:
     if not (history["val_accuracy"].tail(2) > TARGET).all() or len(history) < 2:
-        raise course.CourseError(
+        raise errors.UserError(
             f"{name} did not get above {TARGET} in two epochs running, in "
             f"{len(history)} epochs: there is no time to report."
         )
@@ -664,12 +663,12 @@ def bench(
 
     out: the folder for bench.md, bench.csv and the figures. record: keep the results as
     the course's own, which notebooks and BENCHMARKS.md show. draw: makes a section's
-    figure. Raises CourseError for an unknown section, and when something can't be
+    figure. Raises UserError for an unknown section, and when something can't be
     measured.
     """
     unknown = [name for name in sections if name not in SECTIONS]
     if unknown or rounds < 1:
-        raise course.CourseError(
+        raise errors.UserError(
             f"no section {', '.join(unknown)}: choose from {', '.join(SECTIONS)}."
             if unknown
             else f"rounds is {rounds}: choose 1 or more."
@@ -737,14 +736,14 @@ BEGIN, END = "<!-- course bench --record writes this -->", "<!-- until here -->"
 def with_records(page: str) -> str:
     """The text of PAGE with the recorded tables between its two marks.
 
-    Raises CourseError if a mark is missing.
+    Raises UserError if a mark is missing.
     """
     parts = []
     for name in ON_PAGE:
         if (records.FOLDER / f"bench_{name}.json").exists():
             section, record = recorded(name)
             parts += [section.markdown(), record.origin]
-    return programs.between(PAGE.name, page, BEGIN, END, "\n\n".join(parts))
+    return texts.between(PAGE.name, page, BEGIN, END, "\n\n".join(parts))
 
 
 SENTENCE = "<!-- bench_launch.json says this -->"
@@ -757,7 +756,7 @@ def with_sentences(readme: str) -> str:
     """The README with how fast two workers are, and how soon they get to an accuracy,
     each in a sentence between two marks.
 
-    Raises CourseError if a mark is missing.
+    Raises UserError if a mark is missing.
     """
     section, record = recorded("launch")
     rows = {row.name: row for row in section.rows}
@@ -771,8 +770,8 @@ def with_sentences(readme: str) -> str:
         f"as many as one; {one.base.partition(':')[0]}, {most:,.0f}, which is the "
         f"machine's limit. {record.origin}"
     )
-    readme = programs.between(README.name, readme, SENTENCE, END, text)
-    return programs.between(README.name, readme, SPEEDRUN, END, speedrun.sentence())
+    readme = texts.between(README.name, readme, SENTENCE, END, text)
+    return texts.between(README.name, readme, SPEEDRUN, END, speedrun.sentence())
 
 
 PAGES = {PAGE: with_records, README: with_sentences}

@@ -24,7 +24,7 @@ import numpy as np
 import pandas
 from scipy.optimize import lsq_linear
 
-from utils.base.course import CourseError
+from distcheck.errors import UserError
 
 BYTES = 4  # of a float32, in which gradients travel
 TRUSTED = 0.2  # typical relative error, above which a fit says nothing of more workers
@@ -211,17 +211,17 @@ def fit(points: Iterable[Point], law: str = "ring", draws: int = 200) -> Fit:
     """Fit the five numbers to measured steps by least squares of the relative errors.
 
     The uncertainty is a bootstrap: the model is fitted again to its own values, each
-    wrong by the relative error of some point drawn at random. Raises CourseError where
+    wrong by the relative error of some point drawn at random. Raises UserError where
     the points can't tell the five numbers apart.
     """
     points = tuple(points)
     for point in points:
         if not point.seconds > 0:
-            raise CourseError(f"a step of {point.seconds} s can't be: {point}.")
+            raise UserError(f"a step of {point.seconds} s can't be: {point}.")
     rows = table(points, law)[[*TERMS]].to_numpy()
     size = rows.max(axis=0, initial=0)
     if not size.all() or np.linalg.matrix_rank(rows / size) < 5:
-        raise CourseError(
+        raise UserError(
             f"{len(points)} points don't tell the model's five numbers apart: measure "
             "two batch sizes, two widths, and both widths on two workers that talk."
         )
@@ -272,11 +272,11 @@ def fit_amdahl(workers: Sequence[int], speed_ups: Sequence[float]) -> float:
     """The serial share, between 0 and 1, that explains measured speed-ups best.
 
     Of 1 / speed-up = serial + (1 - serial) / N, which is linear in the share; a worker
-    alone says nothing. Raises CourseError if nobody else was measured.
+    alone says nothing. Raises UserError if nobody else was measured.
     """
     share = 1 / np.asarray(workers, float)
     if not (share < 1).any():
-        raise CourseError("Amdahl's law needs a speed-up on two workers or more.")
+        raise UserError("Amdahl's law needs a speed-up on two workers or more.")
     inverse = 1 / np.asarray(speed_ups, float)
     best = np.sum((inverse - share) * (1 - share)) / np.sum((1 - share) ** 2)
     return float(np.clip(best, 0, 1))

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
-from utils.base import course, machine, show
+from distcheck import errors, machine, show
 from utils.measure import records
 from utils.running import launch
 
@@ -158,7 +158,7 @@ def compare(
 ) -> Comparison:
     """Train in all these ways and, once for each network, on a single device.
 
-    tell: is told of each run before it starts. Raises CourseError when two did not
+    tell: is told of each run before it starts. Raises UserError when two did not
     start from the same weights, or ten steps did not move them, as then a comparison
     would say nothing; and RunFailed as `launch.run` does.
     """
@@ -212,12 +212,12 @@ def _network(case: Case) -> str:
 
 def _row(case: Case, workers: list[dict], alone: dict) -> Row:
     if any(not np.array_equal(worker["start"], alone["start"]) for worker in workers):
-        raise course.CourseError(
+        raise errors.UserError(
             f"{case} did not start from the single device's weights."
         )
     moved = _furthest([alone["end"]], alone["start"])
     if not moved > 100 * TOLERANCE:
-        raise course.CourseError(
+        raise errors.UserError(
             f"ten steps on one device moved no weight further than {moved:.1e}: that "
             "all ways end there would say nothing."
         )

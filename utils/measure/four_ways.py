@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
+from distcheck import errors, files
+from distcheck.show import Table
 from utils.base import course
-from utils.base.show import Table
 from utils.running import beside
 from utils.running.launch import run
 from utils.training import data
@@ -188,13 +189,13 @@ def first_weights(start: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def read(path: Path) -> dict[str, np.ndarray]:
     """What a program left: `loss`, that of each epoch, and arr_0, arr_1, ..., the
-    weights. Raises CourseError without it."""
+    weights. Raises UserError without it."""
     try:
         with np.load(path) as left:
             return {name: left[name] for name in left.files}
     except (OSError, ValueError) as error:
-        raise course.CourseError(
-            f"{course.shown(path)} can't be read: {error}. Run the program that leaves "
+        raise errors.UserError(
+            f"{files.shown(path)} can't be read: {error}. Run the program that leaves "
             "it first."
         ) from None
 

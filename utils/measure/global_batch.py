@@ -26,11 +26,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas
 
-from utils.base import course, files, logs, machine
+from distcheck import errors, files, keras_2, machine
+from utils.base import course, logs
 from utils.measure import optimizers, records
 from utils.running import launch
 from utils.running.result import Run
-from utils.training import data, keras_2, networks
+from utils.training import data, networks
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -449,15 +450,13 @@ def attempt(
     It has to keep them as exercises/scaled.py does, in the empty folder that it gets
     as --checkpoint. Its own word on time and accuracy is not asked for. width: of the
     course's network; None for a network of the program's own, which it keeps whole.
-    options: its other ones. Raises CourseError if it kept none of that, and as
+    options: its other ones. Raises UserError if it kept none of that, and as
     `launch.run` does.
     """
     folder = logs.new_folder("attempt") / "kept"
     if width is not None:
         options["width"] = width
-    run = launch.run(
-        script, workers=workers, checkpoint=course.shown(folder), **options
-    )
+    run = launch.run(script, workers=workers, checkpoint=files.shown(folder), **options)
     trained, everything = data.load("auto", options.get("train_images")), data.load()
     tested = replace(trained, x_test=everything.x_test, y_test=everything.y_test)
     accuracy = score(folder, tested, width)
@@ -469,7 +468,7 @@ def score(folder: Path, dataset: data.Dataset, width: int | None = 1) -> float:
     where width is None, of the network that is kept there whole.
 
     The newest checkpoint counts: of tf.train, by whatever key it holds the model, or a
-    file of Keras. Raises CourseError if there is none, or one of something else.
+    file of Keras. Raises UserError if there is none, or one of something else.
     """
     keras_2.choose()
     import tensorflow as tf
@@ -505,13 +504,13 @@ def _course_network(folder: Path, width: int) -> "tf.keras.Model":
     elif file_of_keras:
         reason = _load(model, file_of_keras)
     else:
-        raise course.CourseError(
-            f"there is no checkpoint in {course.shown(folder)}: is the program told "
+        raise errors.UserError(
+            f"there is no checkpoint in {files.shown(folder)}: is the program told "
             "to save there, and does it save there?"
         )
     if reason:
-        raise course.CourseError(
-            f"{course.shown(folder)} holds no weights of WRN-16-{width}: {reason}"
+        raise errors.UserError(
+            f"{files.shown(folder)} holds no weights of WRN-16-{width}: {reason}"
         )
     return model
 
@@ -523,20 +522,20 @@ def _whole_network(folder: Path, dataset: data.Dataset) -> "tf.keras.Model":
 
     path = _newest(folder, "keras")
     if path is None:
-        raise course.CourseError(
-            f"there is no network in {course.shown(folder)}: let rank 0 keep it whole, "
+        raise errors.UserError(
+            f"there is no network in {files.shown(folder)}: let rank 0 keep it whole, "
             'with model.save(args.checkpoint / "model.keras").'
         )
     try:
         model = tf.keras.models.load_model(path, compile=False)
     except (OSError, TypeError, ValueError) as error:
-        raise course.CourseError(
-            f"{course.shown(path)} can't be loaded: {str(error).splitlines()[0]}"
+        raise errors.UserError(
+            f"{files.shown(path)} can't be loaded: {str(error).splitlines()[0]}"
         ) from None
     shapes = (None, *dataset.image_shape), (None, len(dataset.classes))
     if (model.input_shape, model.output_shape) != shapes:
-        raise course.CourseError(
-            f"{course.shown(path)} makes {model.output_shape} of {model.input_shape}; "
+        raise errors.UserError(
+            f"{files.shown(path)} makes {model.output_shape} of {model.input_shape}; "
             f"wanted is {shapes[1]} of {shapes[0]}: a score for each class."
         )
     return model
@@ -583,7 +582,7 @@ def record_to_a_loss() -> None:
     """Record `to_a_loss`, of one thread, for batches from 1 to 1,024."""
     one_thread = "OPENBLAS_NUM_THREADS=1"
     if one_thread.partition("=")[::2] not in os.environ.items():
-        raise course.CourseError(f"set {one_thread}: threads wait for one another.")
+        raise errors.UserError(f"set {one_thread}: threads wait for one another.")
     rows = to_a_loss(data.load("sample", 2_400), (1, 4, 16, 64, 256, 1024), range(1, 6))
     command = f"{one_thread} python -m utils.measure.global_batch --to-a-loss"
     records.save("to_a_loss", {"rows": rows}, command)

@@ -112,7 +112,7 @@ def speeds(
 ) -> dict[str, Speed]:
     """One host alone, then two at each bandwidth: name -> Speed. options: of `speed`.
 
-    Raises CourseError where hosts of their own are not permitted, and for what is no
+    Raises UserError where hosts of their own are not permitted, and for what is no
     bandwidth.
     """
     for mbit in bandwidths:
@@ -183,7 +183,7 @@ def of_bench(plan, tell: Callable[[str], None]):
 def recorded() -> tuple[dict[str, Speed], str]:
     """The course's own record of `speeds`, and where it comes from.
 
-    Raises CourseError if there is none.
+    Raises UserError if there is none.
     """
 
     section, record = tables.recorded("network")

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils.base import course, files
+from distcheck import errors, files
 
 FOLDER = Path(__file__).with_name("recorded")
 PROGRAMS = Path(__file__).with_name("programs")  # what is timed
@@ -43,7 +43,7 @@ def save(
 
     folder: where; by default where `load` looks.
     """
-    from utils.base import machine  # not above: `course --help` needs no psutil
+    from distcheck import machine  # not above: `course --help` needs no psutil
 
     record = {
         "machine": machine.summary(),
@@ -60,17 +60,17 @@ def save(
 
 
 def load(name: str, folder: Path | None = None) -> Record:
-    """The record called `name`. Raises CourseError if there is none, or half of one."""
+    """The record called `name`. Raises UserError if there is none, or half of one."""
     path = (folder or FOLDER) / f"{name}.json"
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
         facts["notes"] = tuple(facts["notes"])
         return Record(**facts)
     except FileNotFoundError:
-        raise course.CourseError(
-            f"there is no record {course.shown(path)}: was it ever measured?"
+        raise errors.UserError(
+            f"there is no record {files.shown(path)}: was it ever measured?"
         ) from None
     except (ValueError, KeyError, TypeError) as error:
-        raise course.CourseError(
-            f"{course.shown(path)} is not a record: {error}. Make it anew."
+        raise errors.UserError(
+            f"{files.shown(path)} is not a record: {error}. Make it anew."
         ) from None

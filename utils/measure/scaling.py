@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pandas
 
-from utils.base import course, machine
+from distcheck import errors, files, machine
 from utils.measure import cost_model, records
 from utils.running import launch
 from utils.running.result import Run
@@ -83,10 +83,10 @@ def table(speed: dict[int, float], most: float | None = None) -> pandas.DataFram
     and efficiency, the speed-up over the workers.
 
     most: the limit of the largest number; adds its share that was reached.
-    Raises CourseError without the speed of one worker.
+    Raises UserError without the speed of one worker.
     """
     if 1 not in speed:
-        raise course.CourseError("a speed-up is against one worker: measure that, too.")
+        raise errors.UserError("a speed-up is against one worker: measure that, too.")
     frame = pandas.DataFrame(
         {
             "images/s": {count: round(value) for count, value in speed.items()},
@@ -114,7 +114,7 @@ def step_times(
     options: of `launch.run`.
     """
     run = launch.run(
-        course.shown(STOPWATCH),
+        files.shown(STOPWATCH),
         "--with",
         "horovod",
         "--cases",
@@ -130,11 +130,11 @@ def step_times(
 
 def points(run: Run) -> list[cost_model.Point]:
     """The points that a run of timed_steps.py measured; of each step the slowest
-    worker's time. Raises CourseError where it measured nothing."""
+    worker's time. Raises UserError where it measured nothing."""
     paths = sorted(run.folder.glob("timed-*.json"))
     reports = [json.loads(path.read_text())["step_seconds"] for path in paths]
     if not reports:
-        raise course.CourseError(f"{run.script} measured no step; see its log.")
+        raise errors.UserError(f"{run.script} measured no step; see its log.")
     all_points = []
     for case in reports[0]:
         way, size = case.split(":")
@@ -154,12 +154,12 @@ def tuned(log: Path | str) -> pandas.DataFrame:
     try, with cycle (ms), fusion (MB) and score (bytes a microsecond). Where the program
     trained until the search was over, the last row is what it chose.
 
-    Raises CourseError for a log without a try: the program ended too soon.
+    Raises UserError for a log without a try: the program ended too soon.
     """
     tries = pandas.read_csv(log)
     if tries.empty:
-        raise course.CourseError(
-            f"{course.shown(log)} holds no try: let the program train for more steps."
+        raise errors.UserError(
+            f"{files.shown(log)} holds no try: let the program train for more steps."
         )
     names = {"cycle_time_ms": "cycle", "tensor_fusion_threshold": "fusion"}
     return tries.rename(columns=names)[["cycle", "fusion", "score"]].round(2)
@@ -193,7 +193,7 @@ def record(short: bool = False) -> Path:
         cases += [f"{ways[-1]}:{share}"] * (f"{ways[-1]}:{share}" not in cases)
         measured += step_times(count, cases, compared_with=cores, **often)
     whole_run = launch.run(
-        course.shown(STOPWATCH),
+        files.shown(STOPWATCH),
         "--cases",
         f"alone:{STEP}x1",
         workers=1,
@@ -202,7 +202,7 @@ def record(short: bool = False) -> Path:
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "autotune.csv"
         launch.run(
-            course.shown(STOPWATCH),
+            files.shown(STOPWATCH),
             "--with",
             "horovod",
             "--cases",
@@ -274,6 +274,6 @@ def step_speeds(
 
 if __name__ == "__main__":
     try:
-        print(course.shown(record(short="--short" in sys.argv[1:])))
-    except course.CourseError as error:
+        print(files.shown(record(short="--short" in sys.argv[1:])))
+    except errors.UserError as error:
         sys.exit(str(error))

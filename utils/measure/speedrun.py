@@ -10,11 +10,11 @@ from pathlib import Path
 
 import psutil
 
-from utils.base import course, machine
+from distcheck import errors, machine, mpi
+from utils.base import course
 from utils.measure import global_batch
 from utils.measure.global_batch import GOAL, Attempt
 from utils.measure.table import Row, Section, recorded
-from utils.running import launchers
 from utils.training import data
 
 PROGRAM = course.PACKAGE_ROOT / "solutions" / "speedrun.py"
@@ -38,7 +38,7 @@ def attempt(script: str | Path, workers: int = CORES, **options: object) -> Atte
     network that it kept on all 10,000 test images, when its processes have ended.
 
     It gets an empty folder as --checkpoint, and keeps its network there, whole, as a
-    file *.keras. options: its other ones. Raises CourseError where there is only a
+    file *.keras. options: its other ones. Raises UserError where there is only a
     sample of the data, and as `global_batch.attempt` does.
     """
     data.load("real")  # or say that it is not here before anything is run
@@ -48,7 +48,7 @@ def attempt(script: str | Path, workers: int = CORES, **options: object) -> Atte
         script,
         workers,
         width=None,
-        environment=machine.HIDDEN | launchers.thread_variables(threads),
+        environment=machine.HIDDEN | mpi.thread_variables(threads),
         **options,
     )
 
@@ -57,7 +57,7 @@ def of_bench(plan, tell: Callable[[str], None]) -> Section:
     """The section of `course bench`: how many test images the course's program gets
     wrong, and with one thing changed. Each round is of another seed.
 
-    plan: of utils.measure.bench; of it only the rounds count. Raises CourseError if
+    plan: of utils.measure.bench; of it only the rounds count. Raises UserError if
     the whole recipe missed the goal in a round.
     """
     wrong: dict[str, list[float]] = {name: [] for name in CHANGES}
@@ -69,7 +69,7 @@ def of_bench(plan, tell: Callable[[str], None]) -> Section:
             busy.append(psutil.cpu_percent(interval=1))
             one = attempt(PROGRAM, workers, seed=turn + 1, quiet=True, **options)
             if name == RECORD and not one.meets_goal:
-                raise course.CourseError(
+                raise errors.UserError(
                     f"with seed {turn + 1} it reached {one.accuracy:.2%}, not "
                     f"{GOAL:.0%}: there is no time to report."
                 )

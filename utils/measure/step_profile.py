@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pandas
 
-from utils.base.course import CourseError, shown
+from distcheck.errors import UserError
+from distcheck.files import shown
 
 STEP = "step"  # the name to give steps: tf.profiler.experimental.Trace("step", ...)
 COMPUTES, WAITS, MAKES = "the step computes", "it waits for a batch", "batches are made"
@@ -47,13 +48,13 @@ class Event:
 def events(folder: str | Path) -> Iterator[Event]:
     """All events on the threads of the processor, of the only profile in a folder.
 
-    Raises CourseError where there is none, or several.
+    Raises UserError where there is none, or several.
     """
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     paths = list(Path(folder).glob("**/*.xplane.pb"))
     if len(paths) != 1:
-        raise CourseError(
+        raise UserError(
             f"{shown(Path(folder))} holds {len(paths)} profiles, not one: profile into "
             "a new folder."
         )
@@ -72,13 +73,13 @@ def read(folder: str | Path) -> pandas.DataFrame:
     """A row for each event that has a lane: lane, name, start and end, in seconds since
     the first step began.
 
-    Raises CourseError as `events` does, and for a profile without steps.
+    Raises UserError as `events` does, and for a profile without steps.
     """
     rows = [(e.lane, e.name, e.start, e.end) for e in events(folder) if e.lane]
     table = pandas.DataFrame(rows, columns=["lane", "name", "start", "end"])
     steps = table[table["lane"] == STEP]
     if steps.empty:
-        raise CourseError(
+        raise UserError(
             f"the profile in {shown(Path(folder))} has no event `{STEP}`: put each "
             f'step into tf.profiler.experimental.Trace("{STEP}", step_num=...).'
         )

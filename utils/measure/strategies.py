@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils.base import course, machine
-from utils.base.show import Table
+from distcheck import errors, files, machine
+from distcheck.show import Table
+from utils.base import course
 from utils.lessons import markup
 from utils.running import launch
 
@@ -131,11 +132,11 @@ def try_out(*names: str, ways: Sequence[str] = tuple(WAYS)) -> dict[str, list[di
 
     Returns, for each, what happened in each of its processes: {"start": None, "fit":
     None, "coordinator": "AttributeError: ...", "replicas": 2, ...}, where None is all
-    right. Raises CourseError for an unknown strategy, RunFailed as `launch.run` does.
+    right. Raises UserError for an unknown strategy, RunFailed as `launch.run` does.
     """
     for name in names:
         if name not in NAMES:
-            raise course.CourseError(
+            raise errors.UserError(
                 f"there is no strategy {name!r}: choose from {', '.join(NAMES)}."
             )
     outcomes = {}
@@ -155,9 +156,9 @@ def try_out(*names: str, ways: Sequence[str] = tuple(WAYS)) -> dict[str, list[di
         )
         reports = [json.loads(p.read_text()) for p in run.folder.glob("tried*.json")]
         if len(reports) != processes:
-            raise course.CourseError(
+            raise errors.UserError(
                 f"{len(reports)} of {processes} processes wrote down what happened. "
-                f"See {course.shown(run.log)}."
+                f"See {files.shown(run.log)}."
             )
         outcomes |= {name: [report[name] for report in reports] for name in chosen}
     return outcomes
@@ -234,9 +235,9 @@ SITUATIONS = {
 
 def judged(choices: Sequence[str]) -> Table:
     """A row for each of SITUATIONS: what was chosen, whether that is right, and why
-    once it was chosen. Raises CourseError for another number of choices."""
+    once it was chosen. Raises UserError for another number of choices."""
     if len(choices) != len(SITUATIONS):
-        raise course.CourseError(
+        raise errors.UserError(
             f"there are {len(SITUATIONS)} situations, not {len(choices)}: "
             'leave "" where you have not chosen.'
         )
@@ -271,7 +272,7 @@ def lines_changed(source: Path) -> tuple[int, int, int]:
 
 def changes(*exercises: str) -> Table:
     """`lines_changed` of the annotated programs of exercises, such as "mirrored".
-    Raises CourseError for one that has none."""
+    Raises UserError for one that has none."""
     rows = [
         (exercise, *map(str, lines_changed(markup.source_of(exercise))))
         for exercise in exercises

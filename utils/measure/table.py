@@ -3,7 +3,7 @@
 import statistics
 from dataclasses import asdict, dataclass, field
 
-from utils.base.show import Table
+from distcheck.show import Table
 from utils.measure import records
 
 APART = 0.25  # of the median: rounds further apart than that are warned of

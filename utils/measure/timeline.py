@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 import pandas
 
-from utils.base import course
+from distcheck import errors, files
 
 # At each moment the first of these that any tensor is in; else no gradient is there.
 PHASES = ("transfer", "fusion", "processing", "negotiation")
@@ -80,7 +80,7 @@ class Timeline:
         often = 0 if counts.empty else counts.mode().max()
         # Of a single step, a metric that is averaged several times comes most often.
         if often < 2:
-            raise course.CourseError(
+            raise errors.UserError(
                 "the timeline holds no two steps: let the program train for more."
             )
         # The last events of a run may be lost: then some came once less than others.
@@ -175,7 +175,7 @@ class Timeline:
         """Who came last to the gradients: a row for each rank that did, and one for
         `together` (all within `tie` seconds); columns times, and seconds of waiting.
 
-        Only negotiations with ticks count. Raises CourseError if there are none but
+        Only negotiations with ticks count. Raises UserError if there are none but
         the first step's, where workers come as they get done building their graphs.
         """
         arrivals = self.arrivals[self.arrivals["tensor"].isin(self.gradients)]
@@ -188,7 +188,7 @@ class Timeline:
                 who = f"rank {ticks['rank'].iloc[-1]}" if late else "together"
                 rows.append((who, ended - begun))
         if not rows:
-            raise course.CourseError(
+            raise errors.UserError(
                 "the timeline doesn't say who came last: Horovod's cache answered. "
                 'Run it with environment={"HOROVOD_CACHE_CAPACITY": "0"}.'
             )
@@ -205,47 +205,45 @@ def read(path: Path | str) -> Timeline:
 
     Horovod closes the list after every event, so that the file of a run that was
     stopped is whole; a missing last bracket is forgiven all the same. Raises
-    CourseError for a file that is missing, empty, of something else, or cut off in an
+    UserError for a file that is missing, empty, of something else, or cut off in an
     event.
     """
-    path, name = Path(path), course.shown(path)
+    path, name = Path(path), files.shown(path)
     try:
         text = path.read_text(encoding="utf-8").strip()
     except FileNotFoundError:
-        raise course.CourseError(
+        raise errors.UserError(
             f"there is no timeline {name}: start the run with timeline=True."
         ) from None
     except UnicodeDecodeError:
-        raise course.CourseError(f"{name} is not text: no timeline.") from None
+        raise errors.UserError(f"{name} is not text: no timeline.") from None
     if not text:
-        raise course.CourseError(f"{name} is empty: its run had no collective.")
+        raise errors.UserError(f"{name} is empty: its run had no collective.")
     events = _events(text, name)
     first = events[0] if events and isinstance(events[0], dict) else {}
     if "start_time_since_epoch_in_micros" not in first.get("args", {}):
-        raise course.CourseError(
+        raise errors.UserError(
             f"{name} is not Horovod's: its first event should say when that started."
         )
     try:
         return _timeline(events)
     except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise course.CourseError(
+        raise errors.UserError(
             f"{name} is damaged: {type(error).__name__} {error}. Record it anew."
         ) from None
 
 
 def _events(text: str, name: str) -> list:
     if not text.startswith("["):
-        raise course.CourseError(f"{name} is no trace: that begins with a bracket [.")
+        raise errors.UserError(f"{name} is no trace: that begins with a bracket [.")
     for closed in (text, text.rstrip(",") + "]"):
         try:
             return json.loads(closed)
         except json.JSONDecodeError as error:
             wrong = error
     if wrong.pos < text.rfind("\n"):  # not in the last line
-        raise course.CourseError(
-            f"{name} is not JSON in line {wrong.lineno}."
-        ) from None
-    raise course.CourseError(
+        raise errors.UserError(f"{name} is not JSON in line {wrong.lineno}.") from None
+    raise errors.UserError(
         f"{name} is cut off in the middle of an event, after {len(text):,} characters: "
         "was it copied while its run went on?"
     ) from None

@@ -6,7 +6,7 @@ from math import log2
 
 import pandas
 
-from utils.base.course import CourseError
+from distcheck.errors import UserError
 from utils.running.result import Run
 
 COLUMNS = ("bytes", "count", "type", "us", "algbw", "busbw")
@@ -17,7 +17,7 @@ def table(printed: Run | str) -> pandas.DataFrame:
 
     printed: a run, or what is in its log. A row a size: bytes, count, type, us
     (microseconds of a round), algbw and busbw (GB/s).
-    Raises CourseError where there is no row.
+    Raises UserError where there is no row.
     """
     text = printed.log.read_text() if isinstance(printed, Run) else printed
     rows = []
@@ -28,7 +28,7 @@ def table(printed: Run | str) -> pandas.DataFrame:
                 [int(words[0]), int(words[1]), words[2], *map(float, words[3:])]
             )
     if not rows:
-        raise CourseError(
+        raise UserError(
             "there is no row with bytes, count, type, us, algbw and busbw in what rank "
             f"0 printed. The end of it: {text[-300:]!r}."
         )

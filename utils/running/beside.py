@@ -6,8 +6,8 @@
 import shlex
 from pathlib import Path
 
-from utils.base import course, supervise
-from utils.running import launchers
+from distcheck import errors, files, mpi, supervise
+from utils.base import course
 
 TITLES = {
     "jax": "Keras 3 with JAX",
@@ -40,18 +40,18 @@ def run(name: str, word: str, *arguments: object, time_limit: float = 300.0) -> 
     """Run a program of an environment, such as `python` or `torchrun`; show the line
     that does so in the working directory, and what it says.
 
-    time_limit: seconds. Raises CourseError where the environment is missing, and for a
+    time_limit: seconds. Raises UserError where the environment is missing, and for a
     program that fails or takes longer.
     """
     why = problem(name)
     if why:
-        raise course.CourseError(why)
+        raise errors.UserError(why)
     command = [str(program(name, word)), *map(str, arguments)]
     # Beside the learner's files, as in a checkout; elsewhere if these are a copy.
     typed = course.root() / f".venv-{name}" / "bin" / word
-    line = shlex.join([course.shown(typed), *command[1:]])
+    line = shlex.join([files.shown(typed), *command[1:]])
     print(f"$ {line}", flush=True)
-    environment = {**launchers.clean_environment(), "OMP_NUM_THREADS": "1"}
+    environment = {**mpi.clean_environment(), "OMP_NUM_THREADS": "1"}
     with supervise.owned(
         command, time_limit, env=environment, **supervise.READ_LINES
     ) as process:
@@ -59,6 +59,6 @@ def run(name: str, word: str, *arguments: object, time_limit: float = 300.0) -> 
         status = process.wait()
     print(said, end="", flush=True)
     if status == supervise.TIMED_OUT:
-        raise course.CourseError(f"`{line}` did not end within {time_limit:.0f} s.")
+        raise errors.UserError(f"`{line}` did not end within {time_limit:.0f} s.")
     if status:
-        raise course.CourseError(f"`{line}` failed, with exit status {status}.")
+        raise errors.UserError(f"`{line}` failed, with exit status {status}.")

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from distcheck import errors, keras_2
+from distcheck.show import Table
 from utils.base import course
-from utils.base.show import Table
-from utils.training import keras_2
 
 LENGTH = 6  # characters of a digest
 
@@ -117,7 +117,7 @@ def _digest(arrays) -> str:
 def of_run(folder: Path) -> list[Print]:
     """All fingerprints of a run, by epoch, then by rank.
 
-    Raises CourseError if it was started without.
+    Raises UserError if it was started without.
     """
     prints = [
         Print(**json.loads(line))
@@ -125,7 +125,7 @@ def of_run(folder: Path) -> list[Print]:
         for line in path.read_text().splitlines()
     ]
     if not prints:
-        raise course.CourseError(
+        raise errors.UserError(
             "the run has no fingerprints: start it with --fingerprint "
             "(fingerprint=True), and let it train."
         )
@@ -163,10 +163,10 @@ def table(prints: Sequence[Print]) -> Table:
 
 
 def newest() -> Table:
-    """The table of the newest run that has fingerprints. Raises CourseError."""
+    """The table of the newest run that has fingerprints. Raises UserError."""
     runs = sorted((course.root() / "logs").glob("*/workers/*.prints"), reverse=True)
     if not runs:
-        raise course.CourseError(
+        raise errors.UserError(
             "no run has fingerprints: start one with `course run --fingerprint`."
         )
     return table(of_run(runs[0].parent.parent))

@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from utils.base import course, supervise
+from distcheck import files, supervise
+from distcheck.show import PRE_STYLE, in_notebook
 from utils.base.course import TIME_LIMIT
-from utils.base.show import PRE_STYLE, in_notebook
 from utils.running.result import Run, RunFailed
 from utils.running.watch import Watch
 
@@ -88,7 +88,7 @@ def _room_for(result: Run) -> Iterator[None]:
         raise RunFailed(
             f"{result.script} was stopped, and all its workers were ended, as its log "
             f"can't be written: {error.strerror}. Make room where "
-            f"{course.shown(result.folder)} is.",
+            f"{files.shown(result.folder)} is.",
             result,
         ) from None
 
@@ -191,7 +191,7 @@ class Followed:
 
 def _why(result: Run, time_limit: float) -> str:
     """One message on why a run failed: which rank, with the last lines it printed."""
-    where = f"The whole log: {course.shown(result.log)}"
+    where = f"The whole log: {files.shown(result.log)}"
     if result.status == supervise.TIMED_OUT:
         return (
             f"{result.script} was stopped after its time limit of {time_limit:g} s, "
@@ -335,7 +335,7 @@ class Display:
         parts += [f"NOTICE: {text}" for text in run.notices]
         plural = "s" * (run.workers > 1)
         summary = f"{run.workers} worker{plural}, {run.seconds:.0f} s"
-        parts.append(f"{summary}, log: {course.shown(run.log)}")
+        parts.append(f"{summary}, log: {files.shown(run.log)}")
         return "\n".join(part for part in parts if part)
 
     def _bundle(self, text: str) -> dict[str, str]:

@@ -5,7 +5,7 @@ that it stands for, one live line of progress, at most ten lines of output at th
 end, and returns a `Run`. The workers' whole output is in the run's log.
 
 With `tasks` the processes are a cluster as TensorFlow's own strategies have it, each
-told by TF_CONFIG who it is; `utils.running.tasks` then stands in for mpirun.
+told by TF_CONFIG who it is; `distcheck.tasks` then stands in for mpirun.
 """
 
 import ast
@@ -17,21 +17,15 @@ from pathlib import Path
 
 import psutil
 
-from utils.base import course, logs, machine, programs
+from distcheck import errors, files, machine, programs
+from distcheck import tasks as clusters
+from distcheck.machine import cores
+from distcheck.mpi import clean_environment, thread_variables
+from utils.base import logs
 from utils.base.course import TIME_LIMIT
-from utils.base.machine import cores
 from utils.running import launchers
-from utils.running import tasks as clusters
 from utils.running.follow import follow
-from utils.running.launchers import (
-    Horovodrun,
-    Launcher,
-    Mpirun,
-    Tasks,
-    both_hosts,
-    clean_environment,
-    thread_variables,
-)
+from utils.running.launchers import Horovodrun, Launcher, Mpirun, Tasks, both_hosts
 from utils.running.result import TIMELINE, Run
 from utils.running.watch import Watch
 
@@ -58,7 +52,7 @@ def _check(script: Path, launcher: Launcher, on_gpus: bool) -> list[str]:
     needed = processes * MEMORY_PER_WORKER
     free = psutil.virtual_memory().available
     if needed > free:
-        raise course.CourseError(
+        raise errors.UserError(
             f"{processes} workers need about {needed / 1e9:.0f} GB of memory; "
             f"{free / 1e9:.1f} GB are free. Start fewer workers or close programs."
         )
@@ -90,7 +84,7 @@ def _why_on_cores(workers: int, compared_with: int, gpus: int, elastic: bool) ->
 
 
 def _refuse_unknown(options: Mapping[str, object], script: Path) -> None:
-    """Raise CourseError for a word that is neither the program's nor `run`'s.
+    """Raise UserError for a word that is neither the program's nor `run`'s.
 
     What a program knows is told by the texts in it that begin with `--`; one without
     such texts may read its arguments as it likes.
@@ -112,17 +106,17 @@ def _refuse_unknown(options: Mapping[str, object], script: Path) -> None:
         )
         if near or program_options:
             hint = f" Did you mean `{near[0]}`?" if near else ""
-            raise course.CourseError(
+            raise errors.UserError(
                 f"neither `run` nor {script.name} knows `{name}`.{hint}"
             )
 
 
 def _script_of_hosts(discovery: str | os.PathLike | None) -> str:
-    """The text of the script that lists hosts. Raises CourseError for what is none."""
+    """The text of the script that lists hosts. Raises UserError for what is none."""
     if discovery is None:
         return launchers.DISCOVER
     if not Path(discovery).is_file():
-        raise course.CourseError(f"there is no file {course.shown(Path(discovery))}.")
+        raise errors.UserError(f"there is no file {files.shown(Path(discovery))}.")
     return Path(discovery).read_text()
 
 
@@ -187,24 +181,24 @@ def run(
     quiet: show nothing while it runs.
     environment: variables for the workers, such as {"HOROVOD_CYCLE_TIME": "5"}.
 
-    Raises CourseError for a program, a number of workers or a word that can't be, and
+    Raises UserError for a program, a number of workers or a word that can't be, and
     RunFailed when a worker fails, the time is up or the run is stopped; by then no
     process is left. An interrupt (Ctrl-C, the stop button) ends the run likewise.
     """
     if tolerate is not None and tolerate not in (tasks or {}):
-        raise course.CourseError(
+        raise errors.UserError(
             f"tolerate is {tolerate!r}, a type that the run has no tasks of."
         )
     if tasks is not None and (timeline or elastic):
-        raise course.CourseError("timeline and elastic are Horovod's: not with tasks.")
+        raise errors.UserError("timeline and elastic are Horovod's: not with tasks.")
     if not isinstance(workers, int) or workers < 1:
-        raise course.CourseError(f"workers must be 1 or more, not {workers!r}.")
+        raise errors.UserError(f"workers must be 1 or more, not {workers!r}.")
     if not isinstance(compared_with, int) or compared_with < 1:
-        raise course.CourseError(
+        raise errors.UserError(
             f"compared_with is a number of workers, not {compared_with!r}."
         )
     if elastic and workers < 2:
-        raise course.CourseError("an elastic run begins with 2 workers or more.")
+        raise errors.UserError("an elastic run begins with 2 workers or more.")
     if tasks is not None:
         cluster = clusters.free_cluster(tasks)
         launcher: Launcher = Tasks(cluster, restarts, tolerate)
@@ -229,7 +223,7 @@ def run(
         notices.insert(0, why_on_cores)
     variables = thread_variables(threads, launcher.inter_op) | environment
     if timeline:
-        variables["HOROVOD_TIMELINE"] = course.shown(folder / TIMELINE)
+        variables["HOROVOD_TIMELINE"] = files.shown(folder / TIMELINE)
     private = {"COURSE_RUN": str(folder)}
     if record:
         private["COURSE_RECORD"] = str(record)

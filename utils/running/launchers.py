@@ -12,7 +12,6 @@ followed: its workers report to `folder`, and print to files in `folder`/ranks.
 import json
 import os
 import shlex
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,82 +20,8 @@ from typing import Protocol
 
 import psutil
 
-from utils.base import course, files
-from utils.base.machine import cores
-from utils.running import tasks as clusters
-from utils.training import keras_2
-
-# For a command that somebody else has written: mpirun refuses root without these.
-AS_ROOT = dict.fromkeys(
-    ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1"
-)
-
-
-def mpirun_line(
-    workers: int,
-    program: list[str],
-    threads: int | None,
-    variables: Mapping[str, str] | None = None,
-) -> list[str]:
-    """The `mpirun` command that suits this machine, as an argument list.
-
-    variables: what else of the environment the workers are to have.
-
-    Workers that wait in MPI spin, and steal the core that another computes on;
-    yielding gives it back. Binding is left to the kernel, as each worker has more
-    threads than the one that computes.
-    """
-    line = ["mpirun", "-np", str(workers), "--bind-to", "none"]
-    line += ["--mca", "mpi_yield_when_idle", "1"]
-    if workers > cores():
-        line += ["--oversubscribe"]
-    if hasattr(os, "geteuid") and os.geteuid() == 0:
-        line += ["--allow-run-as-root"]
-    for name, value in (thread_variables(threads) | dict(variables or {})).items():
-        line += ["-x", f"{name}={value}"]
-    return line + program
-
-
-def thread_variables(threads: int | None, inter_op: int = 0) -> dict[str, str]:
-    """What holds TensorFlow to so many threads; None: what it takes by itself.
-
-    inter_op: threads that start operations; by default as many as compute, so that
-        replicas in one process run side by side.
-    """
-    if not threads:
-        return {}
-    return {
-        "OMP_NUM_THREADS": str(threads),
-        "TF_NUM_INTRAOP_THREADS": str(threads),
-        "TF_NUM_INTEROP_THREADS": str(inter_op or threads),
-    }
-
-
-def _path() -> str:
-    """PATH with this Python's own folder first: its mpirun belongs to it."""
-    return os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-
-
-def mpirun() -> str:
-    mpirun = shutil.which("mpirun", path=_path())
-    if mpirun is None:
-        raise course.CourseError("there is no mpirun here; `make setup` installs it.")
-    return mpirun
-
-
-def clean_environment() -> dict[str, str]:
-    """This process's environment, for a run of its own.
-
-    A worker of a run must not believe to be a worker of the run that started it; and
-    its program chooses Keras 2 itself, or it would work here alone.
-    """
-    prefixes = ("OMPI_", "PMIX_", "HOROVOD_RANK", "TF_CONFIG", "COURSE_TASK")
-    prefixes += (keras_2.VARIABLE,)
-    variables = {n: v for n, v in os.environ.items() if not n.startswith(prefixes)}
-    # No message goes by libfabric's way (it is for one-sided communication), but to
-    # close it takes a second at the end of every run.
-    return variables | {"PATH": _path(), "OMPI_MCA_btl": "^ofi"}
-
+from distcheck import errors, files, mpi
+from distcheck import tasks as clusters
 
 # ------------------------------------------------------------------ the launchers
 
@@ -149,11 +74,11 @@ class Mpirun(Launcher):
     def command(self, program, folder, variables, private) -> Command:
         shown = self._line(["python", *program], variables)
         line = self._line(_worker(program), {**variables, **private})
-        line[:1] = [mpirun(), "--output-filename", f"{folder / 'ranks'}:nocopy"]
+        line[:1] = [mpi.mpirun(), "--output-filename", f"{folder / 'ranks'}:nocopy"]
         return Command(shlex.join(shown), line, dict(private))
 
     def _line(self, program: list[str], variables: Mapping[str, str]) -> list[str]:
-        line = mpirun_line(self.workers, program, None, variables)
+        line = mpi.mpirun_line(self.workers, program, None, variables)
         return [*line[:3], *self.options, *line[3:]]
 
 
@@ -186,7 +111,7 @@ class Horovodrun(Launcher):
 
     def command(self, program, folder, variables, private) -> Command:
         pairs = [f"{name}={value}" for name, value in variables.items()]
-        shown = [*self.line, course.shown(self.discovery), "python", *program]
+        shown = [*self.line, files.shown(self.discovery), "python", *program]
         line = [*self.line, str(self.discovery), *_worker(program)]
         output = {"COURSE_OUTPUT": str(folder / "ranks")}
         return Command(
@@ -215,7 +140,7 @@ class Tasks(Launcher):
         self.inter_op = 1 + len(cluster.get("worker", [])) if "ps" in cluster else 0
 
     def command(self, program, folder, variables, private) -> Command:
-        line = [sys.executable, "-m", "utils.running.tasks"]
+        line = [sys.executable, "-m", "distcheck.tasks"]
         line += ["--cluster", json.dumps(self.cluster)]
         line += ["--output", f"{folder / 'ranks'}", "--restarts", str(self.restarts)]
         line += ["--tolerate", self.tolerate] if self.tolerate else []
@@ -304,4 +229,4 @@ def loopback() -> str:
     for name, addresses in psutil.net_if_addrs().items():
         if any(entry.address == "127.0.0.1" for entry in addresses):
             return name
-    raise course.CourseError("this machine has no loopback interface (127.0.0.1).")
+    raise errors.UserError("this machine has no loopback interface (127.0.0.1).")

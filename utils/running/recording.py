@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
+from distcheck import errors, files, keras_2
 from utils.base import course
-from utils.training import keras_2
 
 ALL = 200_000  # weights of a network that are kept without a choice
 
@@ -61,12 +61,12 @@ def _spread(numbers: np.ndarray, most: int) -> np.ndarray:
 def load(folder: Path, rank: int) -> Recording:
     """The recording of `rank` in a run's folder.
 
-    Raises CourseError if that rank recorded nothing.
+    Raises UserError if that rank recorded nothing.
     """
     stem = folder / "record" / str(rank)
     if not stem.with_suffix(".npz").exists():
-        raise course.CourseError(
-            f"rank {rank} recorded nothing in {course.shown(folder)}: start the run "
+        raise errors.UserError(
+            f"rank {rank} recorded nothing in {files.shown(folder)}: start the run "
             "with record=20 to keep its first 20 batches."
         )
     metrics = json.loads(stem.with_suffix(".json").read_text())

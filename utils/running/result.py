@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from utils.base import course, tensorflow_log
+from distcheck import errors, files
+from utils.base import tensorflow_log
 
 TIMELINE = "timeline.json"
 
 
-class RunFailed(course.CourseError):
+class RunFailed(errors.UserError):
     """A run that did not end well; `.run` is what there is of it."""
 
     def __init__(self, message: str, run: "Run"):
@@ -54,14 +55,14 @@ class Run:
     def histories(self) -> list:
         """One DataFrame for each worker that kept a history of its own.
 
-        Raises CourseError if none did.
+        Raises UserError if none did.
         """
         import pandas
 
         paths = sorted(self.folder.glob("history*.csv"), key=lambda p: (len(p.stem), p))
         histories = [pandas.read_csv(path) for path in paths if path.stat().st_size]
         if not histories:
-            raise course.CourseError(
+            raise errors.UserError(
                 f"{self.script} wrote no history.csv: did it train for an epoch?"
             )
         return histories
@@ -104,7 +105,7 @@ class Run:
             "command": self.command,
             "status": self.status,
             "seconds": round(self.seconds, 3),
-            "log": course.shown(self.log),
+            "log": files.shown(self.log),
             "notices": self.notices,
             "history": (
                 self.history.to_dict("records")
@@ -116,5 +117,5 @@ class Run:
     def __repr__(self) -> str:
         return (
             f"Run({self.script}, workers={self.workers}, status={self.status}, "
-            f"seconds={self.seconds:.0f}, log={course.shown(self.log)})"
+            f"seconds={self.seconds:.0f}, log={files.shown(self.log)})"
         )

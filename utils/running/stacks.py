@@ -16,8 +16,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils.base import course
-from utils.base.show import Table
+from distcheck import errors
+from distcheck.show import Table
 
 SIGNAL = signal.SIGUSR1
 PATIENCE = 3.0  # seconds for a worker to answer
@@ -106,7 +106,7 @@ def _path(folder: Path, rank: int) -> Path:
 def of_run(folder: Path) -> list[Stack]:
     """The stacks of the living workers of a run, by rank.
 
-    Raises CourseError if none is alive.
+    Raises UserError if none is alive.
     """
     import psutil  # which workers do without
 
@@ -114,7 +114,7 @@ def of_run(folder: Path) -> list[Stack]:
 
     workers = worker_processes(folder)
     if not workers:
-        raise course.CourseError("no worker of this run is alive.")
+        raise errors.UserError("no worker of this run is alive.")
     sizes = {}
     for rank, process in workers.items():
         path = _path(folder, rank)
@@ -153,7 +153,7 @@ def table(stacks: list[Stack], script: str) -> Table:
 
 
 def newest() -> Table:
-    """The table for the run that is on now. Raises CourseError when none is."""
+    """The table for the run that is on now. Raises UserError when none is."""
     from utils.running.watch import newest_run
 
     folder = newest_run()

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import psutil
 
+from distcheck import errors
+from distcheck.machine import gpus
 from utils.base import course
-from utils.base.machine import gpus
 
 GPU_SECONDS = 2.0  # between two questions to nvidia-smi
 # The machine's own numbering of processes, as the kernel names it.
@@ -123,12 +124,12 @@ def _nvidia_smi(query: str) -> list[list[str]]:
 def newest_run() -> Path:
     """The folder of the run that is on now, of several the one that began last.
 
-    Raises CourseError when none is on.
+    Raises UserError when none is on.
     """
     folders = sorted((course.root() / "logs").glob("*/workers"), reverse=True)
     running = [f.parent for f in folders if worker_processes(f.parent)]
     if not running:
-        raise course.CourseError(
+        raise errors.UserError(
             "no run is on now: start one in a notebook or another terminal first."
         )
     return running[0]
@@ -137,7 +138,7 @@ def newest_run() -> Path:
 def watch_newest() -> None:
     """Show the workers of the run that is on now, until it ends or Ctrl-C.
 
-    Raises CourseError when no run is on.
+    Raises UserError when no run is on.
     """
     from rich.live import Live
 

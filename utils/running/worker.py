@@ -15,8 +15,9 @@ import sys
 import traceback
 from pathlib import Path
 
-from utils.base import course, files
-from utils.running import stacks, tasks
+from distcheck import errors, files, tasks
+from utils.base import course
+from utils.running import stacks
 
 
 def _leave(status: int) -> None:
@@ -111,8 +112,8 @@ def main() -> None:
     _report()
     try:
         tasks.enter()
-    except course.CourseError as error:
-        print(f"CourseError: {error}", file=sys.stderr)
+    except errors.UserError as error:
+        print(f"UserError: {error}", file=sys.stderr)
         _report(error=str(error))
         _leave(2)
     if "COURSE_RECORD" in os.environ:

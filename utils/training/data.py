@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from utils.base.course import CourseError, notice, worker_rank
-from utils.training import fetch, keras_2, samples
+from distcheck import keras_2
+from distcheck.errors import UserError, notice
+from utils.base.course import worker_rank
+from utils.training import fetch, samples
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -98,7 +100,7 @@ def load(choice: str = "auto", train_images: int | None = None) -> Dataset:
     the full set. So up to 6,400 the sample gives the same images as the whole. Where
     there are fewer than asked for, all of them are used, with a notice.
 
-    Raises CourseError for another choice or number, for a COURSE_DATA folder that does
+    Raises UserError for another choice or number, for a COURSE_DATA folder that does
     not hold the published files, and with "real" if there is no way to get them.
     """
     name, arrays = _instead or _arrays(choice)
@@ -112,7 +114,7 @@ def load_cifar10(choice: str = "auto", train_images: int | None = None) -> Datas
     is as for `load`; the sample are 6,400 garments in color, and 570 to test on. So
     many `train_images` come with a fifth as many to test on, else as for `load`.
 
-    Raises CourseError as `load` does.
+    Raises UserError as `load` does.
     """
     name, arrays, classes = _cifar10_arrays(choice)
     for_validation = _balanced(arrays["y_test"], CIFAR10_VALIDATION)
@@ -127,7 +129,7 @@ def part_of(
     name: str, arrays: dict[str, np.ndarray], train_images: int | None, ratio: int
 ) -> dict[str, np.ndarray]:
     """So many of the images to train on, and a `ratio`th as many of those to test on;
-    None takes all. Raises CourseError for less than one."""
+    None takes all. Raises UserError for less than one."""
     if train_images is None:
         return arrays
     train_images = no_more_than(len(arrays["y_train"]), train_images, name)
@@ -165,7 +167,7 @@ def dataset_of(
 def _balanced(labels: np.ndarray, count: int) -> np.ndarray:
     """The places of the first `count` labels if the classes take turns."""
     if not 1 <= count <= len(labels):
-        raise CourseError(
+        raise UserError(
             f"train_images is {count}: choose from 1 to {len(labels):,} images."
         )
     return np.sort(in_turns(labels)[:count])
@@ -183,11 +185,11 @@ def in_turns(labels: np.ndarray) -> np.ndarray:
 def real_or_why_not(choice: str, real: Callable[[bool], Any]) -> tuple[Any, str]:
     """What `real(try_again)` returns, or None and why it has to be the sample.
 
-    Raises CourseError for another choice, and whatever `real` raises; that there is no
+    Raises UserError for another choice, and whatever `real` raises; that there is no
     way to get the real data only if `choice` is "real".
     """
     if choice not in CHOICES:
-        raise CourseError(f"data is {choice!r}: choose one of {', '.join(CHOICES)}.")
+        raise UserError(f"data is {choice!r}: choose one of {', '.join(CHOICES)}.")
     if choice == "sample":
         return None, "as chosen"
     try:
@@ -239,7 +241,7 @@ def training_batches(
     would draw streaks where a sleeve touches it.
 
     One seed gives every rank a stream of its own, always the same; without a seed the
-    stream is new every time. Raises CourseError if not a single batch can be filled.
+    stream is new every time. Raises UserError if not a single batch can be filled.
     """
     import tensorflow as tf
 
@@ -254,10 +256,10 @@ def training_batches(
 
 
 def check_batch_size(dataset: Dataset, batch_size: int) -> None:
-    """Raise CourseError if not a single batch to train on can be filled."""
+    """Raise UserError if not a single batch to train on can be filled."""
     count = len(dataset.x_train)
     if not 1 <= batch_size <= count:
-        raise CourseError(
+        raise UserError(
             f"batch size is {batch_size}: choose from 1 to the {count:,} images "
             "to train on."
         )
@@ -321,22 +323,22 @@ def rest_of_epoch(
     still no image comes twice in an epoch. Images at its end that don't fill a step are
     left out; what is returned has a length, which may be 0.
 
-    Raises CourseError for numbers that make no sense.
+    Raises UserError for numbers that make no sense.
     """
     import tensorflow as tf
 
     count = len(dataset.x_train)
     if batch_size < 1:
-        raise CourseError(f"batch size is {batch_size}: choose 1 or more.")
+        raise UserError(f"batch size is {batch_size}: choose 1 or more.")
     if size * batch_size > count:
-        raise CourseError(
+        raise UserError(
             f"{count:,} images to train on are too few for one step of {size} workers "
             f"with {batch_size} each."
         )
     if not 0 <= done <= count:
-        raise CourseError(f"done is {done}: an epoch has {count:,} images.")
+        raise UserError(f"done is {done}: an epoch has {count:,} images.")
     if not 0 <= rank < size:
-        raise CourseError(f"there is no rank {rank} of {size}: they begin at 0.")
+        raise UserError(f"there is no rank {rank} of {size}: they begin at 0.")
     key = _random_state(seed, words=2, rank=0)
     steps = (count - done) // (size * batch_size)
     places = np.arange(done, done + steps * size * batch_size)
@@ -407,15 +409,15 @@ def validation_shard(
     """Every `size`-th image to validate on, from number `rank` on, once and in order;
     shapes as for training.
 
-    The shards of ranks 0 to size - 1 together hold every image once. Raises CourseError
+    The shards of ranks 0 to size - 1 together hold every image once. Raises UserError
     for a rank that there isn't, and for a shard without an image.
     """
     import tensorflow as tf
 
     if not 0 <= rank < size:
-        raise CourseError(f"there is no rank {rank} of {size}: they begin at 0.")
+        raise UserError(f"there is no rank {rank} of {size}: they begin at 0.")
     if rank >= len(dataset.x_val):
-        raise CourseError(
+        raise UserError(
             f"{len(dataset.x_val)} images to validate on are too few for {size} "
             "workers: take more images, or fewer workers."
         )
@@ -487,7 +489,7 @@ def _random_state(seed: int | None, words: int, rank: int | None = None) -> np.n
     """Numbers from 0 to 2**31 - 1 for a seed and a rank, by default this process's
     own; new ones for None."""
     if seed is not None and seed < 0:
-        raise CourseError(f"seed is {seed}: choose 0 or more.")
+        raise UserError(f"seed is {seed}: choose 0 or more.")
     rank = worker_rank() if rank is None else rank
     entropy = None if seed is None else [seed, rank]
     state = np.random.SeedSequence(entropy).generate_state(words)
@@ -510,7 +512,7 @@ def _plain(
 ):
     """Batches of images in the order of each pass, standardised."""
     if batch_size < 1:
-        raise CourseError(f"batch size is {batch_size}: choose 1 or more.")
+        raise UserError(f"batch size is {batch_size}: choose 1 or more.")
     return _pipeline(
         passes, len(images), batch_size, _standardised(dataset, images, labels)
     )

@@ -1,6 +1,6 @@
 """The devices that replicas compute on, and how workers' gradients travel."""
 
-from utils.base.course import CourseError, notice
+from distcheck.errors import UserError, notice
 
 
 def grow_memory() -> None:
@@ -25,17 +25,17 @@ def replica_devices(replicas: int | None = None) -> list[str]:
     and they share the cores.
 
     Call it before TensorFlow has started its devices, that is, before the first
-    tensor. Raises CourseError if that is too late, or for no replica at all.
+    tensor. Raises UserError if that is too late, or for no replica at all.
     """
     import tensorflow as tf
 
-    from utils.base.machine import cores
+    from distcheck.machine import cores
 
     gpus = tf.config.list_physical_devices("GPU")
     if replicas is None:
         replicas = len(gpus) or 2
     if replicas < 1:
-        raise CourseError(f"replicas is {replicas}: choose 1 or more.")
+        raise UserError(f"replicas is {replicas}: choose 1 or more.")
     if replicas <= len(gpus):
         grow_memory()
         return [f"GPU:{n}" for n in range(replicas)]
@@ -59,7 +59,7 @@ def replica_devices(replicas: int | None = None) -> list[str]:
                 cpu, [tf.config.LogicalDeviceConfiguration()] * replicas
             )
         except RuntimeError:
-            raise CourseError(
+            raise UserError(
                 f"it is too late to split the processor into {replicas} devices: "
                 "TensorFlow has started already. Ask for them before the first tensor "
                 "(in a notebook: restart the kernel)."

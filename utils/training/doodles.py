@@ -21,7 +21,7 @@ from urllib.parse import unquote
 
 import numpy as np
 
-from utils.base.course import CourseError, notice
+from distcheck.errors import UserError, notice
 from utils.training import data, fetch, samples
 
 CLASSES = samples.DOODLES
@@ -54,7 +54,7 @@ def load(
     them are used, with a notice. The classes have as many training images each, or one
     more.
 
-    Raises CourseError for another choice, number or class, for a folder of COURSE_DATA
+    Raises UserError for another choice, number or class, for a folder of COURSE_DATA
     that does not hold them, and with "real" if there is no way to get them.
     """
     name, images, why = _images(choice, train_images, classes)
@@ -130,9 +130,9 @@ def _images(choice: str, train_images: int, classes: tuple[str, ...]) -> tuple:
 def _wanted(train_images: int, classes: tuple[str, ...]) -> dict[str, dict[str, int]]:
     """How many drawings of each class are wanted for each side."""
     if not 2 <= len(set(classes)) == len(classes) <= 255:
-        raise CourseError(f"classes are {', '.join(classes)}: name two or more, once.")
+        raise UserError(f"classes are {', '.join(classes)}: name two or more, once.")
     if train_images < len(classes):
-        raise CourseError(
+        raise UserError(
             f"train_images is {train_images}: choose {len(classes)} or more, one of "
             "each class."
         )
@@ -149,7 +149,7 @@ def _find(choice: str, wanted: dict[str, dict[str, int]]) -> tuple:
     published, why = data.real_or_why_not(choice, partial(_published, wanted))
     missing = [word for word in wanted if word not in CLASSES]
     if why and missing:
-        raise CourseError(
+        raise UserError(
             f"the course's sample has no {missing[0]!r}, only {', '.join(CLASSES)}."
         )
     return _name(SAMPLE if why else REAL, tuple(wanted)), published, why

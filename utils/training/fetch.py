@@ -30,8 +30,8 @@ import numpy as np
 import platformdirs
 from filelock import FileLock
 
-from utils.base import files
-from utils.base.course import CourseError, notice
+from distcheck import files
+from distcheck.errors import UserError, notice
 
 # Fashion-MNIST's files, and the SHA-256 of what is in each once it is unpacked: a file
 # that was only compressed again is still the right one.
@@ -69,7 +69,7 @@ STALL = 20  # seconds of silence in the middle of a file
 REMEMBER = 600  # seconds for which a failed download is not tried again
 
 
-class NoDownload(CourseError):
+class NoDownload(UserError):
     """A data set is not on this machine and could not be downloaded.
 
     `why` goes into the sentence that says that a sample is used instead.
@@ -175,7 +175,7 @@ def get(source: Published, try_again: bool = False) -> dict[str, Any]:
     A download that failed within the last minutes is not tried again, unless with
     `try_again`.
 
-    Raises CourseError for a COURSE_DATA folder that does not hold the published files
+    Raises UserError for a COURSE_DATA folder that does not hold the published files
     or a cache that can't be written, NoDownload when no place delivered.
     """
     given = os.environ.get("COURSE_DATA")
@@ -200,7 +200,7 @@ def get(source: Published, try_again: bool = False) -> dict[str, Any]:
             if faults:
                 contents |= _download(source, folder, list(faults), since)
     except OSError as error:
-        raise CourseError(
+        raise UserError(
             f"Can't write to the cache {folder}: {error.strerror or error}. "
             "Set COURSE_CACHE to a folder that you may write to."
         ) from error
@@ -223,7 +223,7 @@ def _from_course_data(source: Published, folder: Path) -> dict[str, Any]:
     contents, faults = _read(source, folder)
     if faults:
         lines = "".join(f"  {source.files[key]} {faults[key]}\n" for key in faults)
-        raise CourseError(
+        raise UserError(
             f"COURSE_DATA leads to {folder}, which does not hold {source.name}:\n"
             f"{lines}Put the published files there (delete wrong ones), or unset "
             "COURSE_DATA and let the course download them."
@@ -289,7 +289,7 @@ def places(published: tuple[str, ...] | None = None) -> list[str]:
     if not mirror:
         return list(published)
     if not mirror.startswith(("http://", "https://")):
-        raise CourseError(f"COURSE_MIRROR is {mirror!r}: it must begin with http(s)://")
+        raise UserError(f"COURSE_MIRROR is {mirror!r}: it must begin with http(s)://")
     return [mirror.rstrip("/"), *published]
 
 
@@ -379,14 +379,14 @@ def _read_sample(path: Path) -> dict[str, np.ndarray]:
                 key: stored[key] for key in ("x_train", "y_train", "x_test", "y_test")
             }
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise CourseError(
+        raise UserError(
             f"{path} is no sample of CIFAR-10: {error}. Delete it."
         ) from None
     for part in ("train", "test"):
         images, labels = arrays[f"x_{part}"], arrays[f"y_{part}"]
         right = images.shape == (len(labels), 32, 32, 3) and labels.ndim == 1
         if not right or {images.dtype, labels.dtype} != {np.dtype(np.uint8)}:
-            raise CourseError(
+            raise UserError(
                 f"{path} is no sample of CIFAR-10: x_{part} is {images.dtype} "
                 f"{images.shape}, y_{part} {labels.dtype} {labels.shape}; they must be "
                 "uint8 (n, 32, 32, 3) and uint8 (n,). Delete it."

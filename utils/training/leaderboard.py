@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
-from utils.base import course, files
-from utils.base.course import CourseError
+from distcheck import files
+from distcheck.errors import UserError
+from utils.base import course
 from utils.training import data
 
 if TYPE_CHECKING:
@@ -56,10 +57,10 @@ def score(
     each, counted as often as they were seen, in so many `seconds`.
 
     Returns the share of held-out doodles that it recognizes; of several workers rank 0
-    does all this, the others get None. Raises CourseError for what can't be a score.
+    does all this, the others get None. Raises UserError for what can't be a score.
     """
     if not name.strip() or devices < 1 or images < 1 or not (0 < seconds < math.inf):
-        raise CourseError(
+        raise UserError(
             f"this can't be a score: name {name!r}, {devices} devices, {images} images "
             f"each, {seconds} s. It needs a name, and one or more of all the others."
         )
@@ -95,7 +96,7 @@ def _append(*row: str | float) -> None:
 def read() -> "pandas.DataFrame":
     """All rows, in the order in which they were entered.
 
-    Raises CourseError for a file that no longer is a leaderboard.
+    Raises UserError for a file that no longer is a leaderboard.
     """
     import pandas
 
@@ -105,8 +106,8 @@ def read() -> "pandas.DataFrame":
     try:
         return pandas.read_csv(path(), **options)
     except ValueError as error:
-        raise CourseError(
-            f"{course.shown(path())} is no leaderboard: {error}. Mend or delete it."
+        raise UserError(
+            f"{files.shown(path())} is no leaderboard: {error}. Mend or delete it."
         ) from None
 
 

@@ -6,7 +6,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from utils.training import keras_2
+from distcheck import keras_2
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -77,7 +77,7 @@ def strokes() -> dict[str, list[bytes]]:
 def make(out: Path) -> None:
     """Write the samples' files into a folder, from the full data in COURSE_DATA.
 
-    Raises CourseError if Fashion-MNIST isn't there, OSError if Quick, Draw! isn't.
+    Raises UserError if Fashion-MNIST isn't there, OSError if Quick, Draw! isn't.
     """
     full, arrays = fetch.fashion_mnist(), {}
     for part, each in (("train", TRAIN_EACH), ("test", TEST_EACH)):

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from utils.base.course import CourseError, shown
+from distcheck.errors import UserError
+from distcheck.files import shown
 from utils.training.data import Dataset
 
 
@@ -25,12 +26,12 @@ def write(
 
     images: uint8 (n, height, width); labels: whole numbers (n,). The features of a
     record are `image`, the n pixels as bytes, and `label`, an int64. A file has its
-    name only when it is whole. Raises CourseError unless the sizes add up to n.
+    name only when it is whole. Raises UserError unless the sizes add up to n.
     """
     import tensorflow as tf
 
     if min(sizes, default=0) < 1 or sum(sizes) != len(images):
-        raise CourseError(
+        raise UserError(
             f"shards of {list(sizes)} images can't hold {len(images)}: each needs one "
             "or more, and together all."
         )
@@ -67,10 +68,10 @@ def record(image: np.ndarray, label: int) -> bytes:
 def even(images: int, files: int) -> list[int]:
     """The sizes of so many shards for so many images: they differ by one at most.
 
-    Raises CourseError for more shards than images.
+    Raises UserError for more shards than images.
     """
     if not 1 <= files <= images:
-        raise CourseError(
+        raise UserError(
             f"{images:,} images can't fill {files} shards: choose from 1 to {images:,}."
         )
     return [images // files + (number < images % files) for number in range(files)]
@@ -79,14 +80,14 @@ def even(images: int, files: int) -> list[int]:
 def write_missing(folder: str | os.PathLike, dataset: Dataset, files: int) -> None:
     """Write the images to train on into so many shards, unless there are some.
 
-    One worker of a machine calls this, and the others wait for it. Raises CourseError
+    One worker of a machine calls this, and the others wait for it. Raises UserError
     where a folder without shards holds something else.
     """
     folder = Path(folder)
     if any(folder.glob("*.tfrecord")):
         return
     if folder.exists() and any(p.suffix != ".half" for p in folder.iterdir()):
-        raise CourseError(
+        raise UserError(
             f"{shown(folder)} holds no shards, but something else: name another folder."
         )
     write(folder, dataset.x_train, dataset.y_train, even(len(dataset.x_train), files))

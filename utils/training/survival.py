@@ -13,8 +13,9 @@ from pathlib import Path
 import horovod.tensorflow.keras as hvd
 import tensorflow as tf
 
+from distcheck.errors import UserError, notice
+from distcheck.files import shown
 from utils.base import logs
-from utils.base.course import CourseError, notice, shown
 
 BATCHES = ("time", "host", "workers", "epoch", "begin", "images", "loss")
 # What TensorFlow raises for a checkpoint that is cut off, damaged or another network's.
@@ -107,7 +108,7 @@ def restore_newest(checkpoint: tf.train.Checkpoint, folder: str | Path) -> bool:
     """Restore the newest whole checkpoint in a folder; is there any?
 
     One that is cut off, damaged or another program's is named in a notice, and the one
-    before it is taken. Raises CourseError when there are checkpoints, but none can be
+    before it is taken. Raises UserError when there are checkpoints, but none can be
     taken: to begin anew would end in losing them. By then, `checkpoint` may have parts
     of them.
     """
@@ -124,7 +125,7 @@ def restore_newest(checkpoint: tf.train.Checkpoint, folder: str | Path) -> bool:
         else:
             return True
     if paths:
-        raise CourseError(
+        raise UserError(
             f"none of the {len(paths)} checkpoints in {shown(folder)} can be taken up; "
             "the notices say why. Name another folder to begin anew, or move them away."
         )

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from utils.base import files
+from distcheck import files
 from utils.lessons.verdict import RIGHT, WRONG
 
 CANT = "can't be seen"

@@ -16,11 +16,11 @@ from signal import strsignal
 
 import numpy as np
 
+from distcheck import keras_2
 from utils.checking import evidence, lab
 from utils.checking.evidence import Unreadable
 from utils.lessons.parts import Part, finding
 from utils.lessons.verdict import RIGHT, UNDECIDED, WRONG, Verdict
-from utils.training import keras_2
 
 EVIDENCE_LINES = 6
 

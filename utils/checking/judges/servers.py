@@ -1,9 +1,9 @@
 """Judge the tasks of exercises/servers.py, by what a chief, two workers and two servers
 did."""
 
+from distcheck import tasks
 from utils.checking.judges.judge import Observed, Problem, Rank
 from utils.checking.lab import ENDED, WORLDS
-from utils.running import tasks
 
 CLUSTER = dict(WORLDS["servers"].cluster)
 TASKS = tasks.tasks_of({kind: [""] * count for kind, count in CLUSTER.items()})

@@ -7,14 +7,7 @@ off before it is started again; and in yet another one, rank 0 dies in the middl
 
 from utils.checking import lab
 from utils.checking.judges.graphs import validates
-from utils.checking.judges.judge import (
-    Missing,
-    Observed,
-    Problem,
-    Rank,
-    in_line,
-    short,
-)
+from utils.checking.judges.judge import Missing, Observed, Problem, Rank, in_line, short
 
 EPOCHS, BATCH, COMMIT_EVERY, WORKERS = 3, 5, 2, 2
 TRAIN_IMAGES = 54  # five steps of two batches in an epoch, and four images left over

@@ -17,7 +17,7 @@ import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from utils.base import supervise
+from distcheck import supervise
 from utils.checking.observers import observe
 from utils.running import worker
 

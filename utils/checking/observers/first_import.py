@@ -11,7 +11,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-from utils.training import keras_2
+from distcheck import keras_2
 
 # What imports TensorFlow when it is imported, with all that is in these packages.
 IMPORT_TENSORFLOW = (

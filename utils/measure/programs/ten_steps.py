@@ -24,8 +24,8 @@ os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
 
 import tensorflow as tf
 
-from utils.base import course, files
-from utils.running import tasks
+from distcheck import errors, files, tasks
+from utils.base import course
 from utils.training import networks, samples
 from utils.training.devices import communication, replica_devices
 
@@ -74,7 +74,7 @@ def garments() -> tuple[np.ndarray, np.ndarray]:
 def batches(worker: int = 0, workers: int = 1) -> tf.data.Dataset:
     """This worker's part of each of the ten global batches, in order."""
     if BATCH % workers:
-        raise course.CourseError(
+        raise errors.UserError(
             f"{workers} workers can't share {BATCH} images evenly: start 1, 2, 3 or 4."
         )
     images, labels = (

@@ -25,7 +25,7 @@ os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
 
 import tensorflow as tf  # noqa: E402
 
-from utils.base import files  # noqa: E402
+from distcheck import files  # noqa: E402
 from utils.training import data, devices, networks  # noqa: E402
 
 imported = time.time()

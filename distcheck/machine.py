@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from utils.base.course import CourseError
+from distcheck.errors import UserError
 
 CGROUP = Path("/sys/fs/cgroup")  # a container sees its own here
 HIDDEN = {"CUDA_VISIBLE_DEVICES": "-1"}  # what lets a process see no GPU
@@ -28,14 +28,14 @@ def pretended() -> dict[str, int]:
 
     It is for trying the course out as another machine would run it, and changes what
     is counted and nothing else: a GPU that isn't there computes nothing, so TensorFlow
-    takes the processor. Raises CourseError for what it can't read.
+    takes the processor. Raises UserError for what it can't read.
     """
     numbers = {}
     for word in os.environ.get(PRETEND, "").split():
         name, _, number = word.partition("=")
         least = {"cores": 1, "gpus": 0, "workers": 2}.get(name)
         if least is None or not number.isdecimal() or int(number) < least:
-            raise CourseError(
+            raise UserError(
                 f"{PRETEND} has {word!r}: a word is cores=1 or more, gpus=0 or more, "
                 "or workers=2 or more."
             )

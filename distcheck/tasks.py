@@ -1,6 +1,6 @@
 """The `mpirun` of TF_CONFIG clusters: start every task of a cluster, end all of them.
 
-    python -m utils.running.tasks --output FOLDER --cluster \\
+    python -m distcheck.tasks --output FOLDER --cluster \\
         '{"worker": ["127.0.0.1:5001", "127.0.0.1:5002"]}' -- python program.py
 
 A *task* is a process of a cluster; its TF_CONFIG names all tasks' addresses, and which
@@ -31,8 +31,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils.base import machine, supervise
-from utils.base.course import CourseError
+from distcheck import machine, supervise
+from distcheck.errors import UserError
 
 TYPES = ("chief", "worker", "evaluator", "ps")
 # Below the ports that Linux (from 32768) and macOS (from 49152) give to outgoing
@@ -101,7 +101,7 @@ def this_task(environment: Mapping[str, str] = os.environ) -> Task:
     """Which task of which cluster this process is, as TF_CONFIG says.
 
     Without TF_CONFIG it is worker 0 of a cluster of its own, as TensorFlow has it.
-    Raises CourseError that says what is wrong with a TF_CONFIG that TensorFlow would
+    Raises UserError that says what is wrong with a TF_CONFIG that TensorFlow would
     refuse with a stack trace, or wait with forever.
     """
     if not environment.get("TF_CONFIG"):
@@ -167,14 +167,14 @@ def _check_cluster(cluster: dict) -> None:
         raise _wrong("its cluster has several chiefs: there can be one")
 
 
-def _wrong(problem: str) -> CourseError:
-    return CourseError(f"TF_CONFIG can't be used: {problem}. A right one: {EXAMPLE}")
+def _wrong(problem: str) -> UserError:
+    return UserError(f"TF_CONFIG can't be used: {problem}. A right one: {EXAMPLE}")
 
 
 def enter() -> Task:
     """`this_task()`, once its address is known to be free: call it before TensorFlow.
 
-    Raises CourseError, also when this task's own address is taken, or is not one of
+    Raises UserError, also when this task's own address is taken, or is not one of
     this machine. TensorFlow would share the port with the other process, and the
     cluster would wait forever.
     """
@@ -191,7 +191,7 @@ def enter() -> Task:
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             trial.bind(place)
     except OSError as error:
-        raise CourseError(
+        raise UserError(
             f"{task} can't listen at its address {task.address}: {error.strerror}. "
             "If an earlier run still has the port, end it; else choose another port, "
             "in the TF_CONFIG of all tasks."
@@ -200,30 +200,30 @@ def enter() -> Task:
 
 
 def counts(text: str) -> dict[str, int]:
-    """ "chief=1,worker=2" as {"chief": 1, "worker": 2}. Raises CourseError."""
+    """ "chief=1,worker=2" as {"chief": 1, "worker": 2}. Raises UserError."""
     parts = [part.strip().partition("=") for part in text.split(",")]
     if not all(number.isdecimal() for _, _, number in parts):
-        raise CourseError(f"tasks are {text!r}: write them as chief=1,worker=2,ps=1.")
+        raise UserError(f"tasks are {text!r}: write them as chief=1,worker=2,ps=1.")
     return {kind: int(number) for kind, _, number in parts}
 
 
 def free_cluster(counts: Mapping[str, int]) -> Cluster:
     """Addresses on this machine for so many tasks of each type, in the order of TYPES.
 
-    counts: such as {"chief": 1, "worker": 2, "ps": 1}. Raises CourseError for a type
+    counts: such as {"chief": 1, "worker": 2, "ps": 1}. Raises UserError for a type
     that there isn't, a number that makes no sense, and a cluster without a worker.
     """
     for kind, count in counts.items():
         if kind not in TYPES:
-            raise CourseError(
+            raise UserError(
                 f"there are no tasks of type {kind!r}: choose from {', '.join(TYPES)}."
             )
         if not isinstance(count, int) or count < 1:
-            raise CourseError(f"tasks: {kind} must be 1 or more, not {count!r}.")
+            raise UserError(f"tasks: {kind} must be 1 or more, not {count!r}.")
     if counts.get("chief", 1) > 1:
-        raise CourseError(f"tasks: there is one chief, not {counts['chief']}.")
+        raise UserError(f"tasks: there is one chief, not {counts['chief']}.")
     if not {"chief", "worker"} & set(counts):
-        raise CourseError("tasks: a cluster needs a worker, such as worker=2.")
+        raise UserError("tasks: a cluster needs a worker, such as worker=2.")
     # Shuffled, so that two runs that start at the same time take different ones.
     ports = filter(_is_free, random.Random().sample(PORTS, len(PORTS)))
     return {

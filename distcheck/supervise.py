@@ -1,6 +1,6 @@
 """Own a command and everything it starts, and end all of it.
 
-    python -m utils.base.supervise --time-limit 60 -- mpirun -np 2 python program.py
+    python -m distcheck.supervise --time-limit 60 -- mpirun -np 2 python program.py
 
 Whoever starts this keeps its standard input open. When the command ends, the time
 limit passes, standard input closes (because its owner stopped or died) or a signal
@@ -29,7 +29,7 @@ from pathlib import Path
 
 import psutil
 
-from utils.base import course, files
+from distcheck import errors, files
 
 TIMED_OUT = 124  # as timeout(1) has it
 STOPPED = 130  # as shells report a Ctrl-C
@@ -190,7 +190,7 @@ def owned(command: list[str], time_limit: float, **options):
     """
     process = subprocess.Popen(
         [
-            *(sys.executable, "-m", "utils.base.supervise"),
+            *(sys.executable, "-m", "distcheck.supervise"),
             *("--time-limit", str(time_limit), "--"),
             *command,
         ],
@@ -216,7 +216,7 @@ def _say_left(processes: Sequence[psutil.Process]) -> None:
         name = "?"
         with contextlib.suppress(psutil.Error):
             name = process.name()
-        course.notice(f"process {process.pid} ({name}) could not be ended, and is left")
+        errors.notice(f"process {process.pid} ({name}) could not be ended, and is left")
 
 
 def _scratch_parents() -> list[str]:

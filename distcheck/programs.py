@@ -1,15 +1,14 @@
-"""Programs as texts: reading them as Python does, and comparing them."""
+"""Programs as texts: reading them as Python does."""
 
 import ast
 import codecs
-import difflib
 import io
 import sys
 import threading
 import tokenize
 from pathlib import Path
 
-from utils.base import course
+from distcheck import errors, files
 
 # CPython 3.11 counts the depth of syntax trees once for all threads: two that parse at
 # the same time end in "AST constructor recursion depth mismatch".
@@ -52,43 +51,23 @@ def syntax_tree(content: str | bytes, name: str) -> ast.Module:
 def parse_program(script: Path) -> ast.Module:
     """The syntax tree of a program.
 
-    Raises CourseError, with the line, for a file that is missing, is not UTF-8 text
+    Raises UserError, with the line, for a file that is missing, is not UTF-8 text
     or is not Python.
     """
     try:
         return syntax_tree(script.read_bytes(), script.name)
     except (FileNotFoundError, IsADirectoryError):
-        raise course.CourseError(
-            f"there is no program {course.shown(script)}. Programs are named relative "
+        raise errors.UserError(
+            f"there is no program {files.shown(script)}. Programs are named relative "
             f"to the folder you are in, {Path.cwd().name}/."
         ) from None
     except SyntaxError as error:
         line = f", line {error.lineno}: `{(error.text or '').strip()}`"
-        raise course.CourseError(
-            f"{course.shown(script)} is not valid Python{line if error.lineno else ''}:"
+        raise errors.UserError(
+            f"{files.shown(script)} is not valid Python{line if error.lineno else ''}:"
             f" {error.msg}."
         ) from None
     except ValueError as error:
-        raise course.CourseError(
-            f"{course.shown(script)} is not a Python text file: {error}."
+        raise errors.UserError(
+            f"{files.shown(script)} is not a Python text file: {error}."
         ) from None
-
-
-def difference(old: str, new: str, old_name: str, new_name: str) -> str:
-    """The unified diff of two texts."""
-    return "\n".join(
-        difflib.unified_diff(
-            old.splitlines(), new.splitlines(), old_name, new_name, n=2, lineterm=""
-        )
-    )
-
-
-def between(name: str, page: str, begin: str, end: str, content: str) -> str:
-    """The text of a page, a file `name`, with `content` between two of its marks.
-
-    Raises CourseError if one is missing.
-    """
-    before, mark, rest = page.partition(begin)
-    if not mark or end not in rest:
-        raise course.CourseError(f"{name} lacks the line {begin} or {end}.")
-    return f"{before}{begin}\n\n{content}\n\n{end}{rest.partition(end)[2]}"

@@ -55,6 +55,11 @@ def read_regular(path: Path, limit: int) -> bytes:
     return content
 
 
+def shown(path: Path | str) -> str:
+    """`path` as a person would type it: relative to the working directory."""
+    return os.path.relpath(path)
+
+
 @contextlib.contextmanager
 def whole(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     """Write a file that is at `path` once the block has ended well, all of it.

@@ -7,7 +7,7 @@ before TensorFlow is imported. So each program of the course begins with CHOICE.
 import os
 import sys
 
-from utils.base.course import CourseError
+from distcheck.errors import UserError
 
 VARIABLE = "TF_USE_LEGACY_KERAS"
 CHOICE = f'os.environ["{VARIABLE}"] = "1"'
@@ -22,7 +22,7 @@ def choose() -> None:
     """Let TensorFlow come with Keras 2, if it is not imported yet.
 
     Where it has come with Keras 3 already, a program ends with a sentence on what to
-    do; in a notebook, CourseError says it.
+    do; in a notebook, UserError says it.
     """
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is None:
@@ -33,5 +33,5 @@ def choose() -> None:
             f"before TensorFlow and Horovod are imported: `import os`, then `{CHOICE}`."
         )
         if "ipykernel" in sys.modules:
-            raise CourseError(f"{sentence} Then restart the kernel.")
-        sys.exit(f"CourseError: {sentence}")
+            raise UserError(f"{sentence} Then restart the kernel.")
+        sys.exit(f"UserError: {sentence}")
