@@ -282,7 +282,7 @@ class Running:
     def start(self) -> None:
         self.ended_well = False
         environment = dict(os.environ, **own_environment(self.task))
-        environment["COURSE_TASK"] = str(self.task.rank)
+        environment["DISTCHECK_TASK"] = str(self.task.rank)
         with (
             (self.folder / "stdout").open("ab") as out,
             (self.folder / "stderr").open("ab") as err,

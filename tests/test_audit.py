@@ -27,10 +27,9 @@ import rich.console
 import typer.testing
 from ci_sample import drawn
 
-from distcheck import errors
+from distcheck import audit, errors
+from distcheck.judges import audit as judge
 from utils import cli
-from utils.checking import audit
-from utils.checking.judges import audit as judge
 
 # Real workers; the time limits hold even where a core has much else to do.
 pytestmark = [
@@ -69,7 +68,7 @@ SEEN = {
 
 # What runs an audited program and makes its reports, beside what that imports.
 MODULES = (
-    "utils.checking.observers.audit",
+    "distcheck.recorder.audit",
     "utils.checking.messenger",
     "distcheck.mpi",
     "distcheck.tasks",

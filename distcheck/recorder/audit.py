@@ -1,15 +1,14 @@
 """Report what any program with Horovod or tf.distribute does, while it runs for real.
 
-    mpirun -np 2 python utils/checking/observers/audit.py PROGRAM --its-options
+    mpirun -np 2 python -m distcheck.recorder.audit PROGRAM --its-options
 
-Each process writes what it does to $COURSE_AUDIT/rank.N.jsonl, a line of JSON for each
-event; nothing is decided here (see utils/checking/judges/audit.py), and nothing of the
+Each process writes what it does to $DISTCHECK_REPORTS/rank.N.jsonl, a line of JSON for
+each event; nothing is decided here (see distcheck/judges/audit.py), and nothing of the
 program is changed. Functions stay compiled: what runs in them is seen by operations
 that are put beside the program's own when TensorFlow builds their graphs.
 
-The standard library only, and no module of the course: a program may have a module
-`utils` of its own. TensorFlow, Keras and Horovod are watched once the program has
-imported them, so it chooses for itself which Keras it gets.
+It begins with the standard library alone: TensorFlow, Keras and Horovod are watched
+once the program has imported them, so it chooses for itself which Keras it gets.
 """
 
 import contextlib
@@ -706,7 +705,7 @@ class Auditor(Reporter):
             _replace(config, name, pin)
             _replace(tf.config, name, pin)
             _replace(tf.config.experimental, name, pin)
-        replicas = int(os.environ.get("COURSE_AUDIT_REPLICAS", "0"))
+        replicas = int(os.environ.get("DISTCHECK_REPLICAS", "0"))
         if replicas and not tf.config.list_physical_devices("GPU"):
             (cpu,) = tf.config.list_physical_devices("CPU")
             parts = [tf.config.LogicalDeviceConfiguration()] * replicas
@@ -1131,11 +1130,11 @@ def watch(auditor: Auditor) -> None:
 
 def work(script: str, arguments: list[str]) -> int:
     """Be a worker: run the program, observed; return the exit status."""
-    folder = Path(os.environ["COURSE_AUDIT"])
+    folder = Path(os.environ["DISTCHECK_REPORTS"])
     rank = int(
-        os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("COURSE_TASK") or 0
+        os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("DISTCHECK_TASK") or 0
     )
-    os.chdir(os.environ["COURSE_AUDIT_PLACE"])
+    os.chdir(os.environ["DISTCHECK_PLACE"])
     stack = (folder / f"rank.{rank}.stack").open("w")
     faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
     auditor = Auditor(folder, rank, script)

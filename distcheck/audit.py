@@ -1,6 +1,6 @@
 """Is a program distributed right? Run it for real, watched, and judge what was seen.
 
-    course audit -np 2 train.py -- --its-options
+    distcheck -np 2 train.py -- --its-options
 
 Any program with Horovod or tf.distribute will do; it is not changed, and runs in a copy
 of the folder that one is in, so that it finds this as it was. Then it runs once more on
@@ -26,11 +26,9 @@ import psutil
 
 from distcheck import errors, files, machine, mpi, programs, supervise
 from distcheck import tasks as clusters
+from distcheck.judges import audit as judge
+from distcheck.judges.audit import CANT, WRONG, Finding
 from distcheck.show import Page, Table
-from utils.base import course
-from utils.checking.judges import audit as judge
-from utils.checking.judges.audit import CANT, WRONG, Finding
-from utils.checking.observers import audit as observer
 
 TIME_LIMIT = 600.0  # seconds for a run
 WARNED = 10  # seconds after which Horovod warns of a stall
@@ -39,6 +37,7 @@ WARNED = 10  # seconds after which Horovod warns of a stall
 STALL = 65.0
 MOST_COPIED = 1_000_000_000  # bytes of the folder that is copied
 MOST_OUTPUT = 200_000  # characters that are kept of either end of what is printed
+RECORDER = "distcheck.recorder.audit"
 NOT_COPIED = (".git", ".venv", "venv", "__pycache__", "node_modules", ".nox", ".tox")
 
 HOROVOD, REPLICAS, TASKS = "Horovod", "tf.distribute", "TF_CONFIG"
@@ -193,7 +192,7 @@ def _command(kind: str, workers: int, program: list[str], folder: Path) -> list[
 
 def watched(script: Path, arguments: Sequence[str]) -> list[str]:
     """The command of a worker that runs the program and reports."""
-    return [sys.executable, "-u", observer.__file__, str(script), *arguments]
+    return [sys.executable, "-u", "-m", RECORDER, str(script), *arguments]
 
 
 def environment(kind: str, workers: int, folder: Path, place: Path) -> dict[str, str]:
@@ -205,9 +204,9 @@ def environment(kind: str, workers: int, folder: Path, place: Path) -> dict[str,
     if workers > gpus > 0:  # two on a GPU would take turns, and NCCL refuses them
         variables |= machine.HIDDEN
     return variables | {
-        "COURSE_AUDIT": str(folder),
-        "COURSE_AUDIT_PLACE": str(place),
-        "COURSE_AUDIT_REPLICAS": str(workers if kind == REPLICAS else 0),
+        "DISTCHECK_REPORTS": str(folder),
+        "DISTCHECK_PLACE": str(place),
+        "DISTCHECK_REPLICAS": str(workers if kind == REPLICAS else 0),
         "HOROVOD_STALL_CHECK_TIME_SECONDS": str(WARNED),
         "PYTHONUNBUFFERED": "1",
     }
@@ -223,7 +222,7 @@ def _copied(place: Path, scratch: Path) -> Path:
         if size > MOST_COPIED:
             raise errors.UserError(
                 f"{place} has more than {MOST_COPIED / 1e9:g} GB of files, too many "
-                "to copy for each run. Start `course audit` in the program's own "
+                "to copy for each run. Start the audit in the program's own "
                 "folder, or use --in-place, which runs the program where it is."
             )
     copy = scratch / "copy" / place.name
@@ -272,8 +271,9 @@ def run(
     started = time.monotonic()
     outcome = judge.ENDED
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    # In a folder without modules, or the program's could be taken for Python's own.
     with supervise.owned(
-        command, time_limit, env=variables, cwd=course.PACKAGE_ROOT, **options
+        command, time_limit, env=variables, cwd=folder, **options
     ) as process:
         output, busy = _Output(process.stdout), started
         while process.poll() is None:
