@@ -28,7 +28,7 @@ def _leave(status: int) -> None:
 
 def _rank() -> int:
     """This worker's number: as a task of a cluster, or as mpirun tells it."""
-    return int(os.environ.get("COURSE_TASK", course.worker_rank()))
+    return int(os.environ.get("DISTCHECK_TASK", course.worker_rank()))
 
 
 def _report(**facts) -> None:
