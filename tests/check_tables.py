@@ -12,7 +12,7 @@ pytest, and imports TensorFlow once for all of its programs.
 import re
 import textwrap
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -21,7 +21,9 @@ import pytest
 import tomli
 from ci_sample import drawn
 
-from utils.checking import exercises, lab
+from distcheck import lab
+from distcheck.scenarios import SCENARIOS
+from utils.checking import exercises
 from utils.checking.judges import judge
 from utils.lessons import markup, outline
 from utils.lessons.parts import Part
@@ -67,7 +69,7 @@ class Program:
     def earlier(self) -> list[Part]:
         """The parts before that which can be judged: in a world of theirs, and in more
         of it than how many steps there were."""
-        worlds = {world for world in self.worlds if not lab.WORLDS[world].count_only}
+        worlds = {world for world in self.worlds if not SCENARIOS[world].count_only}
         before = self.its.parts[: self.its.parts.index(self.part)]
         return [part for part in before if worlds & {*self.its.worlds_of[part]}]
 
@@ -296,8 +298,8 @@ def observe(
     for number, program in enumerate(wanted):
         path = folder / f"program_{number}.py"
         path.write_text(program.text)
-        what = program.worlds, program.its.options
-        jobs.append(lab.Job(str(path), *what, graphs=program.graphs))
+        job = program.its.job(path, program.worlds, folder)
+        jobs.append(replace(job, graphs=program.graphs))
     places = kept_evidence.of_jobs(jobs + ([alone] if alone else []), silence)
     shared = judge.read(places.pop()) if alone else {}
     return {
@@ -316,7 +318,7 @@ def observed(tmp_path_factory, request):
         return observe(request, folder)
     alone = folder / "alone.py"
     alone.write_text(rendered(loop, 0))
-    job = lab.Job("", ("reference",), loop.options, str(alone))
+    job = lab.Job("", ("reference",), exercises.SOURCE, loop.options, str(alone))
     return observe(request, folder, job)
 
 

@@ -25,9 +25,9 @@ from check_tables import TABLES
 from ci_sample import drawn
 from test_evidence import OUTCOME
 
-from distcheck import files
+from distcheck import files, lab
 from utils.base import course
-from utils.checking import exercises, lab
+from utils.checking import exercises
 from utils.grading import examine, sandbox
 from utils.grading.gradebook import CRASHED, GRADER_ERROR, HUNG, OK
 from utils.grading.submissions import REFUSED

@@ -6,7 +6,8 @@ import os
 import numpy as np
 import pytest
 
-from utils.checking import evidence, exercises, lab
+from distcheck import events, lab
+from utils.checking import exercises
 from utils.checking.judges import judge
 from utils.lessons.verdict import UNDECIDED, WRONG
 
@@ -46,7 +47,7 @@ SPOILT = {
     "no event": lambda path: path.write_text("[1]\n"),
     "no text": lambda path: path.write_bytes(b"\xff\xfe\n"),
     "nested": lambda path: path.write_text("[" * 100_000 + "\n"),
-    "endless": lambda path: os.truncate(path, evidence.MOST_REPORT + 1),
+    "endless": lambda path: os.truncate(path, events.MOST_REPORT + 1),
 }
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from test_evidence import OUTCOME
 
-from utils.checking import lab
+from distcheck import lab
 from utils.checking.judges import graphs as judge_graphs
 from utils.checking.judges import judge
 

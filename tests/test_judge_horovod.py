@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from test_evidence import HOROVOD, OUTCOME
 
-from utils.checking import exercises, lab
+from distcheck.scenarios import BATCH_SIZE, STEPS, TRAIN_IMAGES, VAL_STEPS
+from utils.checking import exercises
 from utils.checking.judges import judge
 from utils.lessons.verdict import UNDECIDED, WRONG
 
@@ -310,7 +311,7 @@ def test_the_mean_of_divided_losses_is_divided_twice(report, value, times, caugh
 MADE = np.random.default_rng(1).normal(0, 1, (2, 1000))
 MADE[1] = (
     MADE[0] + 0.05 * MADE[1]
-)  # as far apart as utils.checking.observers.observe makes them
+)  # as far apart as distcheck.recorder.interventions makes them
 MEAN = MADE.mean(axis=0)
 SENT = exchange("broadcast", None, None, elements=1000, root=0)
 GREETING = exchange("broadcast", None, None, elements=9, root=1)
@@ -455,7 +456,7 @@ def steps(report, world, counts, more=()):
     report(ranks, world)
 
 
-TOTAL, ROUNDS = lab.STEPS, 3 * lab.VAL_STEPS
+TOTAL, ROUNDS = STEPS, 3 * VAL_STEPS
 RIGHT_STEPS = {n: (TOTAL // n, ROUNDS // n) for n in (1, 2, 3)}
 
 
@@ -510,14 +511,14 @@ def trainings(report, world, drawn, validated=None, epochs=4):
     return verdict(report, 5).id.removeprefix("step-5.")
 
 
-def batches(numbers, size=lab.BATCH_SIZE):
+def batches(numbers, size=BATCH_SIZE):
     """Images, cut into whole batches."""
     numbers = [*numbers]
     return [numbers[at : at + size] for at in range(0, len(numbers) - size + 1, size)]
 
 
-SHARDS = [range(rank, lab.TRAIN_IMAGES, 2) for rank in (0, 1)]
-HALF = range(lab.TRAIN_IMAGES // 2)
+SHARDS = [range(rank, TRAIN_IMAGES, 2) for rank in (0, 1)]
+HALF = range(TRAIN_IMAGES // 2)
 
 
 @pytest.mark.parametrize(
@@ -577,7 +578,7 @@ def test_fewer_epochs_on_more_workers_are_named(report):
     assert trainings(report, "three", three, epochs=2) == "epochs-divided"
 
 
-VALIDATED = -(-lab.TRAIN_IMAGES // 6)
+VALIDATED = -(-TRAIN_IMAGES // 6)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,8 @@ import pytest
 from check_tables import TABLES, Program, observe, title
 from ci_sample import drawn
 
-from utils.checking import exercises, lab
+from distcheck import lab
+from utils.checking import exercises
 from utils.checking.judges import judge
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]

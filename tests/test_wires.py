@@ -5,11 +5,14 @@ import types
 
 import pytest
 
+from distcheck import lab
 from distcheck.errors import UserError
-from utils.checking import exercises, lab
+from distcheck.recorder.recorder import schema_of
+from distcheck.scenarios import SCENARIOS
+from utils.checking import exercises
 from utils.checking.judges import judge
 from utils.checking.judges import wires as judged
-from utils.checking.observers import wires as observed
+from utils.checking.recorders import wires as observed
 from utils.cluster import recorded
 from utils.figures import wires as figures
 from utils.measure import cost_model, wires
@@ -132,8 +135,8 @@ def test_no_row_that_a_program_prints_breaks_a_judge(us, algbw, tmp_path):
         folder.mkdir()
         (folder / "rank.0.out").write_text(rows)
         ranks = [
-            judge.Rank(folder, number, kind="wires")
-            for number in range(lab.WORLDS[name].size)
+            judge.Rank(folder, number, schema=schema_of(SCENARIOS[name]))
+            for number in range(SCENARIOS[name].size)
         ]
         worlds[name] = judge.Observed(folder, name, lab.ENDED, ranks)
     exercise = exercises.find("bandwidth")

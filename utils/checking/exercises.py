@@ -1,7 +1,7 @@
 """The programs that learners write, and how each of their parts is judged.
 
 First by what can be seen at once: is the file Python, and was anything done? Then
-the program runs, unmodified, on the workers of a lab (utils.checking.lab), and judges
+the program runs, unmodified, on the workers of a lab (distcheck.lab), and judges
 (utils.checking.judges) compare what they did.
 """
 
@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from distcheck import files, programs
+from distcheck import files, lab, programs
+from distcheck.scenarios import SCENARIOS
 from utils.base import course
-from utils.checking import lab
+from utils.checking import images
 from utils.checking.judges import judge
 from utils.checking.judges.judge import Observed
 from utils.lessons import outline, work
@@ -27,6 +28,9 @@ from utils.lessons.verdict import WRONG, Verdict
 Observing = Callable[
     [tuple[str, ...]], contextlib.AbstractContextManager[dict[str, Observed]]
 ]
+
+
+SOURCE = images.__name__  # of the images that programs are given
 
 
 class Stopped(Exception):
@@ -85,7 +89,7 @@ class Exercise:
         needed = {world for part in parts for world in self.worlds_of[part]}
         if "two" in needed:  # it counts as well
             needed.discard("pair")
-        return tuple(name for name in lab.WORLDS if name in needed)
+        return tuple(name for name in SCENARIOS if name in needed)
 
     def job(self, script: Path, worlds: tuple[str, ...], folder: Path) -> lab.Job:
         """What the lab has to do with a program, to observe it in these worlds.
@@ -93,11 +97,11 @@ class Exercise:
         folder: where the program for one device is written, if a world runs that.
         """
         reference = ""
-        if any(lab.WORLDS[name].reference for name in worlds):
+        if any(SCENARIOS[name].reference for name in worlds):
             path = folder / "reference.py"
             path.write_text(render(self.source.read_text(encoding="utf-8"), 0))
             reference = str(path)
-        return lab.Job(str(script), worlds, self.options, reference)
+        return lab.Job(str(script), worlds, SOURCE, self.options, reference)
 
     def judged(
         self, program: bytes, parts: tuple[Part, ...], observing: Observing

@@ -14,10 +14,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from distcheck import errors, files
+from distcheck import errors, files, lab
 from distcheck.programs import as_python_reads_it
+from distcheck.recorder.recorder import recorder_of
+from distcheck.scenarios import SCENARIOS
 from utils.base import course
-from utils.checking import exercises, lab
+from utils.checking import exercises
 from utils.checking.exercises import Stopped
 from utils.checking.judges import judge
 from utils.checking.judges.judge import Observed
@@ -27,15 +29,13 @@ from utils.grading.gradebook import CRASHED, GRADER_ERROR, HUNG, OK
 from utils.grading.submissions import REFUSED
 from utils.lessons.parts import Part
 from utils.lessons.verdict import UNDECIDED, WRONG, Verdict
-from utils.running import beside
 
 NAME = "submission.py"
 # What a program and the lab need of the course; judges and grader are none of it.
 SHOWN = (
     *("distcheck", "utils/__init__.py", "utils/base", "utils/training"),
-    *("utils/running", "utils/checking/__init__.py", "utils/checking/lab.py"),
-    *("utils/checking/evidence.py", "utils/checking/messenger.py"),
-    "utils/checking/observers",
+    *("utils/running", "utils/checking/__init__.py", "utils/checking/images.py"),
+    "utils/checking/recorders",
 )
 LIMITS = sandbox.Limits(seconds=lab.START + lab.LIMIT)
 LOG = 8_000  # bytes of what each worker printed
@@ -128,18 +128,18 @@ class _Sandboxed:
 
     def _perform(self, name: str, folder: Path, observed: dict[str, Observed]) -> None:
         """Run it in one world, in a folder of its own, and add what was observed."""
-        world, place = lab.WORLDS[name], _place(folder, name)
+        scenario, place = SCENARIOS[name], _place(folder, name)
         place.mkdir()
         script = place / NAME
-        if not world.reference:  # it is compared with what this program can't touch
+        if not scenario.reference:  # it is compared with what this program can't touch
             text = as_python_reads_it(self.content)
             script.write_text(text, encoding="utf-8", newline="\n")
         job = self.exercise.job(script, (name,), place)
         readable = [course.PACKAGE_ROOT / name for name in SHOWN]
-        if world.host_devices:
-            readable.append(beside.folder(lab.JAX))
-        if world.after:
-            earlier = _reports_of(folder, world.after)
+        if recorder := recorder_of(scenario):
+            readable += recorder.needs()
+        if scenario.after:
+            earlier = _reports_of(folder, scenario.after)
             job = replace(job, earlier=str(earlier))
             readable.append(earlier)
         lab.prepare(place, [job], self.silence)

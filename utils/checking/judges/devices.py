@@ -1,10 +1,9 @@
 """Judge the tasks of exercises/way_on.py: by what the devices of one process did."""
 
 from utils.checking.judges.judge import Missing, Observed, Problem, in_line
-from utils.checking.lab import WORLDS
+from utils.checking.recorders.devices import DEVICES
 
 WORLD = "devices"
-DEVICES = WORLDS[WORLD].host_devices
 EPOCHS, BATCH, BASE_LR, TRAIN_IMAGES = 2, 8, 0.01, 40
 GLOBAL_BATCH, FULL_RATE = DEVICES * BATCH, DEVICES * BASE_LR
 STEPS = -(-TRAIN_IMAGES // GLOBAL_BATCH)  # in an epoch; the last batch is smaller

@@ -1,13 +1,14 @@
 """Judge whether what a program did while functions ran eagerly can be compiled, too.
 
 Keras compiles training, so what only runs eagerly fails as soon as the learner trains,
-however right it is here (see utils.checking.observers.graphs).
+however right it is here (see distcheck.recorder.graphs).
 """
 
 import functools
 from collections.abc import Callable
 
-from utils.checking import lab
+from distcheck import lab
+from distcheck.scenarios import SCENARIOS
 from utils.checking.judges.judge import Observed, Problem, Unreadable, in_line, short
 
 Judge = Callable[[dict[str, Observed]], None]
@@ -34,7 +35,7 @@ def _compiled(judge: Judge, validates: bool) -> Judge:
     def judged(worlds: dict[str, Observed]) -> None:
         judge(worlds)
         for world in worlds.values():
-            if lab.WORLDS[world.name].graphs:
+            if SCENARIOS[world.name].build_graphs:
                 _raise_what_fails(world, validates)
 
     return judged

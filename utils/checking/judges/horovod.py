@@ -10,7 +10,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from utils.checking import lab
+from distcheck import lab
+from distcheck.recorder.keras import SMALL, UNKNOWN, UPDATES, numbered
+from distcheck.scenarios import (
+    BATCH_SIZE,
+    SCENARIOS,
+    STEPS,
+    TRAIN_IMAGES,
+    VAL_BATCH_SIZE,
+    VAL_STEPS,
+)
 from utils.checking.judges.graphs import Judge, trains, validates
 from utils.checking.judges.judge import (
     DEADLOCK,
@@ -22,7 +31,6 @@ from utils.checking.judges.judge import (
     in_line,
     short,
 )
-from utils.checking.observers.observe import SMALL, UNKNOWN, UPDATES, numbered
 from utils.lessons.verdict import UNDECIDED
 
 CLOSE = 0.01  # relative: what compression to 16 bits may cost
@@ -51,7 +59,7 @@ def whatever_the_options(judge: Judge) -> Judge:
         try:
             judge({**worlds, "two": worlds[OTHER]})
         except Problem as problem:
-            options = shlex.join(lab.WORLDS[OTHER].options)
+            options = shlex.join(SCENARIOS[OTHER].options)
             problem.seen += f" This was seen with {options}; without, it was right."
             raise
 
@@ -91,7 +99,7 @@ def starts_and_pins(worlds: dict[str, Observed]) -> None:
     if not started:
         world.raise_trouble()
         raise Problem("not-started", "No worker called hvd.init().")
-    local_ranks = lab.WORLDS["two"].local_ranks
+    local_ranks = SCENARIOS["two"].local_ranks
     devices = [rank.first("devices") for rank in world.ranks]
     visible = [event["visible"] for event in devices]
     where = "On a machine with four GPUs"
@@ -99,7 +107,7 @@ def starts_and_pins(worlds: dict[str, Observed]) -> None:
     pinned = world.ranks[0].all("pinned")
     line = pinned[-1]["line"] if pinned else touched
     name = ""
-    if all(len(gpus) == lab.WORLDS["two"].gpus for gpus in visible):
+    if all(len(gpus) == SCENARIOS["two"].gpus for gpus in visible):
         name = "not-pinned"
     elif visible[0] == visible[1] and visible[0]:
         name = "same-gpu"
@@ -178,7 +186,7 @@ _KERAS = "horovod.tensorflow.keras"
 
 def _takes_what_is_given(world: Observed) -> None:
     """A scheduler has let this worker see a single GPU, the first of four."""
-    (rank,), (local_rank,) = world.ranks, lab.WORLDS[world.name].local_ranks
+    (rank,), (local_rank,) = world.ranks, SCENARIOS[world.name].local_ranks
     where = (
         "A scheduler had given each worker one GPU, with CUDA_VISIBLE_DEVICES. "
         f"The worker with local rank {local_rank}"
@@ -217,7 +225,7 @@ def _counts_its_own_machine(world: Observed) -> None:
 
 def _shares_no_gpu(world: Observed) -> None:
     """To end with an error is right here, and so is to compute on cores."""
-    (rank,), (local_rank,) = world.ranks, lab.WORLDS[world.name].local_ranks
+    (rank,), (local_rank,) = world.ranks, SCENARIOS[world.name].local_ranks
     for event in rank.all("devices"):
         if event["visible"]:
             raise Problem(
@@ -726,10 +734,8 @@ def shares_the_epoch(worlds: dict[str, Observed]) -> None:
     # One of each size, rather one whose steps are only counted.
     by_size = {
         world.size: world
-        for world in sorted(
-            worlds.values(), key=lambda w: lab.WORLDS[w.name].count_only
-        )
-        if not lab.WORLDS[world.name].devices_only and world.name != OPPOSITE
+        for world in sorted(worlds.values(), key=lambda w: SCENARIOS[w.name].count_only)
+        if not SCENARIOS[world.name].devices_only and world.name != OPPOSITE
     }
     used = list(by_size.values())
     done: dict[int, list[list[Epoch]]] = {}  # by size of the world and rank
@@ -766,7 +772,7 @@ def shares_the_epoch(worlds: dict[str, Observed]) -> None:
     def problem(name: str, seen: str) -> Problem:
         return Problem(name, seen, line, evidence)
 
-    total, rounds = lab.STEPS, 3 * lab.VAL_STEPS
+    total, rounds = STEPS, 3 * VAL_STEPS
     if not any(e["op"] == "join" for w in used for e in w.ranks[0].all("enter")):
         _raise_unequal(trained, problem)
     if not all(_one_pass(ranks) for ranks in first.values()):
@@ -785,7 +791,7 @@ def shares_the_epoch(worlds: dict[str, Observed]) -> None:
             problem,
         )
         _raise_other_images(first, problem)
-    alike = [w for w in used if lab.WORLDS[w.name].count_only]
+    alike = [w for w in used if SCENARIOS[w.name].count_only]
     _raise_other_epochs({w.size: done[w.size] for w in alike}, problem)
     for ranks in done.values():
         _raise_badly_drawn(ranks, problem)
@@ -795,17 +801,17 @@ def shares_the_epoch(worlds: dict[str, Observed]) -> None:
         "validation",
         {
             "validation-divided-first": (
-                lambda n: 3 * (lab.VAL_STEPS // n),
+                lambda n: 3 * (VAL_STEPS // n),
                 "The validation steps are 3 * (steps // N): dividing first drops a "
                 "remainder, which is then lost three times.",
             ),
             "validation-not-tripled": (
-                lambda n: lab.VAL_STEPS // n,
+                lambda n: VAL_STEPS // n,
                 "The validation steps are steps // N, without the three rounds. "
                 "Because images are drawn at random, one round leaves out too many.",
             ),
             "validation-not-shared": (
-                lambda n: lab.VAL_STEPS,
+                lambda n: VAL_STEPS,
                 "Every worker validated a whole round, however many workers there "
                 "were.",
             ),
@@ -840,7 +846,7 @@ def _epochs(rank: Rank) -> list[Epoch]:
     elif rank.number == 0:
         # Where it doesn't validate in fit, nothing but its place tells the test at the
         # end, of all images once, from the validation.
-        test = forwards[-lab.VAL_STEPS :]
+        test = forwards[-VAL_STEPS:]
         if not any(event["training"] for event in test):
             left_out = {id(event) for event in test}
             events = [e for e in events if id(e) not in left_out]
@@ -893,7 +899,7 @@ def _raise_unequal(
 def _local_size(size: int, used: list[Observed]) -> int:
     """How many workers of a world of this size are on a machine, as it is told."""
     (name,) = (world.name for world in used if world.size == size)
-    local_ranks = lab.WORLDS[name].local_ranks
+    local_ranks = SCENARIOS[name].local_ranks
     return max(local_ranks) + 1 if local_ranks else size
 
 
@@ -908,7 +914,7 @@ def _one_pass(epochs: list[Epoch]) -> bool:
     steps = [len(step) for epoch in epochs for step in epoch.trained]
     if not steps or 0 in steps:
         return False
-    missing = lab.TRAIN_IMAGES - sum(steps)
+    missing = TRAIN_IMAGES - sum(steps)
     in_a_step = len(epochs) * max(steps)
     return -in_a_step / 2 < missing < in_a_step
 
@@ -923,8 +929,8 @@ def _raise_other_images(
             raise problem(
                 "images-per-epoch",
                 f"On {_workers(size)} an epoch trained on {_images(epochs)} images, "
-                f"but a pass over all has {lab.TRAIN_IMAGES}: there were batches of "
-                f"{_and(sizes)}, although --batch-size was {lab.BATCH_SIZE}.",
+                f"but a pass over all has {TRAIN_IMAGES}: there were batches of "
+                f"{_and(sizes)}, although --batch-size was {BATCH_SIZE}.",
             )
 
 
@@ -983,12 +989,12 @@ def _raise_badly_drawn(
             )
     seen = len(set(images))
     # At random, all but one in sixty come in so many draws.
-    if len(images) > 2.5 * lab.TRAIN_IMAGES and seen < 0.7 * lab.TRAIN_IMAGES:
+    if len(images) > 2.5 * TRAIN_IMAGES and seen < 0.7 * TRAIN_IMAGES:
         raise problem(
             "unseen-images",
             f"In {len(ranks[0])} epochs, {_workers(size)} trained on {seen} of the "
-            f"{lab.TRAIN_IMAGES} images, again and again, and no worker on the other "
-            f"{lab.TRAIN_IMAGES - seen}.",
+            f"{TRAIN_IMAGES} images, again and again, and no worker on the other "
+            f"{TRAIN_IMAGES - seen}.",
         )
     _raise_out_of_a_small_buffer(ranks, problem)
 
@@ -1005,13 +1011,13 @@ def _raise_out_of_a_small_buffer(
     drawn = {number for e in ranks for step in e[0].trained for number in step}
     if not _one_pass([epochs[0] for epochs in ranks]):
         return
-    marks = [-1, *sorted(drawn), lab.TRAIN_IMAGES]
+    marks = [-1, *sorted(drawn), TRAIN_IMAGES]
     before, after = max(itertools.pairwise(marks), key=lambda pair: pair[1] - pair[0])
-    if after - before - 1 >= 0.3 * lab.TRAIN_IMAGES:
+    if after - before - 1 >= 0.3 * TRAIN_IMAGES:
         raise problem(
             "small-buffer",
             f"In the first epoch, {_workers(len(ranks))} drew no image from "
-            f"{before + 1} to {after - 1}, of {lab.TRAIN_IMAGES} in all. They draw "
+            f"{before + 1} to {after - 1}, of {TRAIN_IMAGES} in all. They draw "
             "from a few images at a time, in order, so all workers get nearly the "
             "same images. To draw at random, the buffer has to hold all images.",
         )
@@ -1026,18 +1032,18 @@ def _raise_badly_validated(
     images = [number for steps in validated for step in steps for number in step]
     if UNKNOWN in images or not all(step for steps in validated for step in steps):
         return
-    size, count = len(ranks), -(-lab.TRAIN_IMAGES // 6)
+    size, count = len(ranks), -(-TRAIN_IMAGES // 6)
     first = [epochs[0] for epochs in ranks]
     in_first = sum(len(step) for epoch in first for step in epoch.validated)
     # Each rank may be off by a batch; and the last one of a shard is small.
-    far = abs(in_first - 3 * count) > size * lab.VAL_BATCH_SIZE
-    as_said = max(map(len, itertools.chain(*validated))) == lab.VAL_BATCH_SIZE
+    far = abs(in_first - 3 * count) > size * VAL_BATCH_SIZE
+    as_said = max(map(len, itertools.chain(*validated))) == VAL_BATCH_SIZE
     if in_first and far and not as_said and not _each_once(first):
         raise problem(
             "validation-images",
             f"On {_workers(size)} an epoch was validated on {in_first} images, but "
             f"three rounds have {3 * count}: the batches did not have the "
-            f"{lab.VAL_BATCH_SIZE} images of --val-batch-size.",
+            f"{VAL_BATCH_SIZE} images of --val-batch-size.",
         )
     seen = len(set(images))
     if len(images) > 3 * count and seen < count:
@@ -1058,7 +1064,7 @@ def _and(numbers) -> str:
 def _each_once(epochs: list[Epoch]) -> bool:
     """Was every image validated once, by whichever rank?"""
     images = [n for epoch in epochs for step in epoch.validated for n in step]
-    return sorted(images) == list(range(-(-lab.TRAIN_IMAGES // 6)))
+    return sorted(images) == list(range(-(-TRAIN_IMAGES // 6)))
 
 
 def _raise_other_rate(world: Observed, epochs: list[Epoch]) -> None:

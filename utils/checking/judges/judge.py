@@ -1,6 +1,6 @@
 """Read what the workers of a check reported, and turn what is wrong into a verdict.
 
-The programs only report (utils.checking.observers). The judges of each exercise's
+The programs only report (distcheck.recorder). The judges of each exercise's
 parts, in the other modules here, compare what the workers did and raise a Problem. A
 part is judged by its own evidence as far as that goes: a program that hangs at its
 broadcast may well have a right step 1.
@@ -16,9 +16,10 @@ from signal import strsignal
 
 import numpy as np
 
-from distcheck import keras_2
-from utils.checking import evidence, lab
-from utils.checking.evidence import Unreadable
+from distcheck import events, keras_2, lab
+from distcheck.events import Unreadable
+from distcheck.recorder.recorder import schema_of
+from distcheck.scenarios import SCENARIOS
 from utils.lessons.parts import Part, finding
 from utils.lessons.verdict import RIGHT, UNDECIDED, WRONG, Verdict
 
@@ -49,18 +50,18 @@ class Problem(Exception):
 class Rank:
     """The report of one worker.
 
-    kind: of what was observed, see `evidence.SCHEMAS`.
+    schema: of the events in it.
     """
 
     folder: Path
     number: int
     script: str = ""
-    kind: str = "horovod"
+    schema: events.Schema = field(default_factory=lambda: events.HOROVOD)
 
     @cached_property
     def events(self) -> list[dict]:
         """All that it reported. Raises Unreadable."""
-        return evidence.events(self._file("jsonl"), self.kind)
+        return events.read_all(self._file("jsonl"), self.schema)
 
     def _file(self, name: str) -> Path:
         return self.folder / f"rank.{self.number}.{name}"
@@ -79,14 +80,14 @@ class Rank:
         """float32, one axis. Raises Missing, Unreadable, and a Problem where its
         numbers can't be compared."""
         try:
-            array = evidence.array(self._file(f"{name}.npy"))
+            array = events.array(self._file(f"{name}.npy"))
         except FileNotFoundError:
             raise Missing from None
-        except evidence.TooLarge:
+        except events.TooLarge:
             raise Problem(
                 "too-large",
                 "The network is too large for a check, which compares up to "
-                f"{evidence.MOST_ARRAY // 4:,} weights. Leave the network as it was.",
+                f"{events.MOST_ARRAY // 4:,} weights. Leave the network as it was.",
             ) from None
         if not np.isfinite(array).all():
             raise Problem(
@@ -99,7 +100,7 @@ class Rank:
     def text(self, name: str) -> str:
         """What it printed ("out", "err"), or where it was ("stack"). Raises
         Unreadable."""
-        return evidence.text(self._file(name))
+        return events.text(self._file(name))
 
     @property
     def state(self) -> str:
@@ -192,7 +193,7 @@ class Observed:
                 line,
             )
         if self.outcome == lab.FAILED and self.statuses == {}:
-            output = evidence.text(self.folder / "mpirun.txt")
+            output = events.text(self.folder / "mpirun.txt")
             raise Problem(
                 NO_MPIRUN,
                 "mpirun ended before it had started a worker. It printed: "
@@ -223,17 +224,17 @@ class Observed:
 def read(folder: Path) -> dict[str, Observed]:
     """The worlds of one job of the lab, by name. folder: resolved."""
     worlds = {}
-    for name, observed in lab.WORLDS.items():
+    for name, scenario in SCENARIOS.items():
         place = folder / name
         try:
-            facts = evidence.outcome(place / "outcome.json")
+            facts = events.outcome(place / "outcome.json")
         except FileNotFoundError:
             continue
         except Unreadable:
             facts = {"outcome": lab.FAILED, "script": "", "statuses": None}
         ranks = [
-            Rank(place, number, facts["script"], observed.kind)
-            for number in range(observed.size)
+            Rank(place, number, facts["script"], schema_of(scenario))
+            for number in range(scenario.size)
         ]
         worlds[name] = Observed(place, name, facts["outcome"], ranks, facts["statuses"])
     return worlds
@@ -255,7 +256,7 @@ def verdict(
             judge(worlds)
         except Missing:
             for world in worlds.values():
-                if not lab.WORLDS[world.name].devices_only:
+                if not SCENARIOS[world.name].devices_only:
                     world.raise_trouble()
             raise Problem(
                 "never-trained", "The program ended without having trained."
@@ -272,7 +273,7 @@ def verdict(
 def comes_to_its_end(worlds: dict[str, Observed]) -> None:
     """For a program whose parts are all right, as far as they were looked at."""
     for world in worlds.values():
-        if world.outcome != lab.ENDED and not lab.WORLDS[world.name].devices_only:
+        if world.outcome != lab.ENDED and not SCENARIOS[world.name].devices_only:
             world.raise_trouble()
 
 

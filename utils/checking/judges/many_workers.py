@@ -2,10 +2,11 @@
 
 import numpy as np
 
-from utils.checking import lab
+from distcheck import lab
+from distcheck.scenarios import SCENARIOS
 from utils.checking.judges.judge import Missing, Observed, Problem
 
-WORKERS = lab.WORLDS["cluster"].size
+WORKERS = SCENARIOS["cluster"].size
 TRAIN_IMAGES, BATCH, EPOCHS = 60, 4, 2
 STEPS = TRAIN_IMAGES // (BATCH * WORKERS)
 TOO_LATE = "Collective ops must be configured at program startup"

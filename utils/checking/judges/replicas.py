@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from utils.checking import evidence
+from distcheck import events
 from utils.checking.judges.judge import (
     CRASHED,
     Missing,
@@ -16,9 +16,8 @@ from utils.checking.judges.judge import (
     in_line,
     short,
 )
-from utils.checking.lab import WORLDS
+from utils.checking.recorders.replicas import REPLICAS
 
-REPLICAS = WORLDS["replicas"].replicas
 TRAIN_IMAGES, BATCH, BASE_LR = 60, 4, 0.01
 FULL_LR = REPLICAS * BASE_LR
 GLOBAL_BATCH, VAL_BATCH = 8, 3
@@ -59,7 +58,7 @@ def _made_outside(world: Observed) -> int | None:
 
 def _place(world: Observed, *names: str) -> int | None:
     """The line of the program that a finding is about: the first of these places
-    that the program has (see `observers.replicas.places`)."""
+    that the program has (see `recorders.replicas.places`)."""
     lines = world.ranks[0].first("places")["lines"]
     return next((lines[name] for name in names if name in lines), None)
 
@@ -331,7 +330,7 @@ def loop_counts_every_image(worlds: dict[str, Observed]) -> None:
 def _last_row(world: Observed) -> dict[str, str]:
     """Of history.csv. Raises Missing."""
     try:
-        row = evidence.last_row(world.folder / "history.csv")
+        row = events.last_row(world.folder / "history.csv")
     except FileNotFoundError:
         raise Missing from None
     if not row:

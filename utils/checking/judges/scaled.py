@@ -1,6 +1,6 @@
 """Judge the tasks of exercises/scaled.py: learning rate, warm-up and validation.
 
-Every worker is on a machine of its own (see lab.py), so its local rank is 0, and
+Every worker is on a machine of its own, so its local rank is 0, and
 what it writes can't be taken for another's.
 """
 
@@ -9,7 +9,7 @@ from collections import Counter
 
 import numpy as np
 
-from utils.checking import lab
+from distcheck import lab
 from utils.checking.judges.graphs import trains, validates
 from utils.checking.judges.judge import Missing, Observed, Problem, Rank
 

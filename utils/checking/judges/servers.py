@@ -2,10 +2,11 @@
 did."""
 
 from distcheck import tasks
+from distcheck.lab import ENDED
+from distcheck.scenarios import SCENARIOS
 from utils.checking.judges.judge import Observed, Problem, Rank
-from utils.checking.lab import ENDED, WORLDS
 
-CLUSTER = dict(WORLDS["servers"].cluster)
+CLUSTER = dict(SCENARIOS["servers"].cluster)
 TASKS = tasks.tasks_of({kind: [""] * count for kind, count in CLUSTER.items()})
 WORKERS, SERVERS = CLUSTER["worker"], CLUSTER["ps"]
 TRAIN_IMAGES, BATCH, EPOCHS, STEPS = 60, 4, 2, 6

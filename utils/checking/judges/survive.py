@@ -5,7 +5,7 @@ to train and the same folders. In another world, the newest file in them has bee
 off before it is started again; and in yet another one, rank 0 dies in the middle.
 """
 
-from utils.checking import lab
+from distcheck import lab
 from utils.checking.judges.graphs import validates
 from utils.checking.judges.judge import Missing, Observed, Problem, Rank, in_line, short
 

@@ -2,16 +2,17 @@
 and by the table that they print, on clocks that show made-up seconds.
 
 What each way to measure gives on these clocks is worked out here (see
-observers/wires.py). So no verdict depends on how fast a machine is.
+recorders/wires.py). So no verdict depends on how fast a machine is.
 """
 
 import math
 import re
 from dataclasses import dataclass
 
-from utils.checking import lab
+from distcheck import lab
+from distcheck.scenarios import SCENARIOS
 from utils.checking.judges.judge import Observed, Problem, Rank
-from utils.checking.observers.wires import (
+from utils.checking.recorders.wires import (
     COUNTS,
     LATE,
     LATE_IN_WARM_UP,
@@ -21,7 +22,7 @@ from utils.checking.observers.wires import (
 )
 
 TWO, THREE = "two wires", "three wires"
-WORKERS, MORE_WORKERS = lab.WORLDS[TWO].size, lab.WORLDS[THREE].size
+WORKERS, MORE_WORKERS = SCENARIOS[TWO].size, SCENARIOS[THREE].size
 DTYPE, BYTES = "float64", 8  # of a number
 LISTED = " ".join(map(str, COUNTS))  # as in a command
 

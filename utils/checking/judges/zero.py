@@ -10,11 +10,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from utils.checking import lab
+from distcheck import lab
+from distcheck.scenarios import SCENARIOS
 from utils.checking.judges.judge import Missing, Observed, Problem, Rank
 
 WORLD = "parts"
-WORKERS = lab.WORLDS[WORLD].size
+WORKERS = SCENARIOS[WORLD].size
 STEPS, BATCH, HIDDEN, RATE = 3, 4, 1, 0.01
 WEIGHTS = (784 + 1) * HIDDEN + (HIDDEN + 1) * 10  # of two layers, with their biases
 FILLED = -(-WEIGHTS // WORKERS) * WORKERS

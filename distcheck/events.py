@@ -1,11 +1,11 @@
 """Read what the workers of a check left behind.
 
-A worker of a learner's program shares its process and its folder with the observer
+A worker of a learner's program shares its process and its folder with the recorder
 that reports on it. So all that lies there is read as if an enemy had written it:
 regular files only, reached through no link, of bounded size; and every record passes
-the schema below before anything else sees it. What doesn't is Unreadable. So nothing
-that lies there harms the process that reads it. That the observer wrote what can be
-read is taken on trust.
+the recorder's schema before anything else sees it. What doesn't is Unreadable. So
+nothing that lies there harms the process that reads it. That the recorder wrote what
+can be read is taken on trust.
 """
 
 import csv
@@ -45,209 +45,122 @@ class TooLarge(Unreadable):
 Check = Callable[[object], bool]
 
 
-def _text(value: object) -> bool:
+def string(value: object) -> bool:
     return isinstance(value, str) and len(value) <= MOST_TEXT
 
 
-def _flag(value: object) -> bool:
+def flag(value: object) -> bool:
     return isinstance(value, bool)
 
 
-def _whole(value: object) -> bool:
+def whole(value: object) -> bool:
     # More than that a float can't tell from its neighbor.
     return type(value) is int and abs(value) <= 2**53
 
 
-def _metric(value: object) -> bool:
+def metric(value: object) -> bool:
     """A number that a program computed: if it diverged, not a finite one."""
-    return _whole(value) or type(value) is float
+    return whole(value) or type(value) is float
 
 
-def _number(value: object) -> bool:
-    return _metric(value) and math.isfinite(value)
+def number(value: object) -> bool:
+    return metric(value) and math.isfinite(value)
 
 
-def _optional(check: Check) -> Check:
+def optional(check: Check) -> Check:
     return lambda value: value is None or check(value)
 
 
-def _either(*checks: Check) -> Check:
+def either(*checks: Check) -> Check:
     return lambda value: any(check(value) for check in checks)
 
 
-def _list(check: Check) -> Check:
+def list_of(check: Check) -> Check:
     return lambda value: (
         isinstance(value, list) and len(value) <= MOST_ITEMS and all(map(check, value))
     )
 
 
-def _table(check: Check) -> Check:
+def table_of(check: Check) -> Check:
     """Of names, with something for each."""
     return lambda value: (
         isinstance(value, dict)
-        and _list(_text)(list(value))
-        and _list(check)(list(value.values()))
+        and list_of(string)(list(value))
+        and list_of(check)(list(value.values()))
     )
 
 
-def _inode(value: object) -> bool:
+def inode(value: object) -> bool:
     return type(value) is int and 0 <= value < 2**64
 
 
 # Python lets a program ask for steps in any of these.
-_argument = _optional(_either(_flag, _metric, _text))
+argument = optional(either(flag, metric, string))
 
 Schema = Mapping[str, Mapping[str, Check]]
 
-_OF_EVERY_EVENT = {"what": _text, "time": _number, "line": _optional(_whole)}
-_OF_EVERY_PROGRAM: Schema = {
-    "started": {"pid": _whole},
-    "keras 3": {"module": _text},
-    "tampered": {"replaced": _text},
-    "failed": {"error": _text, "status": _whole},
-    "ended": {"cpu": _list(_number)},
+_OF_EVERY_EVENT = {"what": string, "time": number, "line": optional(whole)}
+OF_EVERY_PROGRAM: Schema = {
+    "started": {"pid": whole},
+    "keras 3": {"module": string},
+    "tampered": {"replaced": string},
+    "failed": {"error": string, "status": whole},
+    "ended": {"cpu": list_of(number)},
 }
-_HOROVOD: Schema = _OF_EVERY_PROGRAM | {
+HOROVOD: Schema = OF_EVERY_PROGRAM | {
     "asked": {
-        "name": _text,
-        "too_early": _flag,
-        "answer": _optional(_either(_flag, _whole)),
+        "name": string,
+        "too_early": flag,
+        "answer": optional(either(flag, whole)),
     },
     "enter": {
-        "op": _text,
-        "name": _optional(_text),
-        "root": _optional(_whole),
-        "elements": _whole,
-        "given": _optional(_list(_metric)),
+        "op": string,
+        "name": optional(string),
+        "root": optional(whole),
+        "elements": whole,
+        "given": optional(list_of(metric)),
     },
-    "leave": {"op": _text, "got": _optional(_list(_metric))},
+    "leave": {"op": string, "got": optional(list_of(metric))},
     "wrapped": {},
-    "devices": {"visible": _list(_whole), "growth": _list(_whole)},
+    "devices": {"visible": list_of(whole), "growth": list_of(whole)},
     "pinned": {},
     "fit": {
-        "verbose": _argument,
-        "steps_per_epoch": _argument,
-        "validation_steps": _argument,
-        "epochs": _argument,
-        "modules": _list(_text),
+        "verbose": argument,
+        "steps_per_epoch": argument,
+        "validation_steps": argument,
+        "epochs": argument,
+        "modules": list_of(string),
     },
     "fitted": {},
-    "output": {"sizes": _list(_whole)},
+    "output": {"sizes": list_of(whole)},
     "forward": {
-        "training": _flag,
-        "fit": _flag,
-        "images": _list(_whole),
-        "rate": _optional(_metric),
+        "training": flag,
+        "fit": flag,
+        "images": list_of(whole),
+        "rate": optional(metric),
     },
-    "loss": {"value": _metric, "cross_entropy": _metric, "penalty": _metric},
-    "update": {"wrapped": _flag, "optimizer": _text},
+    "loss": {"value": metric, "cross_entropy": metric, "penalty": metric},
+    "update": {"wrapped": flag, "optimizer": string},
     "callback": {
-        "name": _text,
-        "made": _optional(_whole),
-        "before": _table(_metric),
-        "after": _table(_metric),
-        "read": _list(_text),
-        "stops": _flag,
+        "name": string,
+        "made": optional(whole),
+        "before": table_of(metric),
+        "after": table_of(metric),
+        "read": list_of(string),
+        "stops": flag,
     },
-    "evaluated": {"fit": _flag, "own": _flag, "metrics": _table(_metric)},
-    "left": {"files": _list(_text)},
-    "graphs": {"count": _whole},
+    "evaluated": {"fit": flag, "own": flag, "metrics": table_of(metric)},
+    "left": {"files": list_of(string)},
+    "graphs": {"count": whole},
     "graph": {
-        "error": _optional(_text),
-        "function": _optional(_text),
-        "training": _flag,
+        "error": optional(string),
+        "function": optional(string),
+        "training": flag,
     },
-}
-_SCALED: Schema = _HOROVOD | {
-    "fit": {},
-    "update": {"epoch": _whole, "rate": _metric},
-    "validated": {
-        "epoch": _whole,
-        "images": _list(_whole),
-        "right": _list(_flag),
-    },
-    "epoch": {"epoch": _whole, "files": _table(_list(_inode))},
-    "kept": {
-        "files": _list(_text),
-        "weights": _number,
-        "state": _number,
-        "epoch": _whole,
-    },
-}
-_FILES: Schema = _SCALED | {
-    "trained": {"epoch": _whole, "images": _list(_whole), "down": _list(_whole)},
-    "mapped": {"calls": _list(_whole)},
-}
-_ZERO: Schema = _HOROVOD | {
-    "gradient": {"elements": _whole},
-    "received": {"op": _text, "elements": _whole},
-    "update": {"optimizer": _text, "elements": _whole, "state": _whole},
-}
-_WIRES: Schema = _HOROVOD | {"read": {"clock": _text, "at": _number}}
-_PLACE = {"weights": _text, "state": _text}
-_SURVIVE: Schema = _SCALED | {
-    "reset": {"files": _list(_text)},
-    "lost": {},
-    "rest": {
-        "epoch": _whole,
-        "done": _whole,
-        "size": _whole,
-        "rank": _whole,
-        "seed": _argument,
-    },
-    "begins": {"epoch": _whole, "statistics": _text, **_PLACE},
-    "before": {"epoch": _whole, **_PLACE},
-    "after": _PLACE,
-}
-_REPLICAS: Schema = _OF_EVERY_PROGRAM | {
-    "strategy": {"kind": _text, "replicas": _whole},
-    "fit": {"kind": _text, "replicas": _whole},
-    "places": {"lines": _table(_whole)},
-    "makes": {"scoped": _flag},
-    "trains": {
-        "replica": _whole,
-        "step": _whole,
-        "images": _list(_text),
-        "rate": _optional(_metric),
-    },
-    "validates": {"replica": _whole, "step": _whole, "images": _list(_text)},
-    "model": {
-        "weights": _whole,
-        "state": _whole,
-        "apart": _metric,
-    },
-    "truth": {"loss": _metric, "accuracy": _metric},
-}
-_TASKS: Schema = _OF_EVERY_PROGRAM | {
-    **{what: _HOROVOD[what] for what in ("enter", "leave")},
-    "strategy": _REPLICAS["strategy"],
-    "trains": {"workers": _whole, "step": _whole, "images": _list(_text)},
-    "serves": {"job": _text, "index": _whole},
-    "orders": {"name": _text},
-    "placed": {"names": _list(_text), "servers": _list(_whole), "updates": _whole},
-    "left": {"files": _list(_text), "weights": _number},
-}
-_DEVICES: Schema = _OF_EVERY_PROGRAM | {
-    "keras": {"chosen": _optional(_text)},
-    "fit": {"devices": _whole, "asked": _whole},
-    "trains": {"rows": _whole, "parts": _list(_whole), "rate": _metric},
-    "model": {"copies": _whole, "apart": _metric, "off": _metric},
-}
-# By what is observed; see `World.kind` in utils.checking.lab.
-SCHEMAS: Mapping[str, Schema] = {
-    "horovod": _HOROVOD,
-    "scaled": _SCALED,
-    "files": _FILES,
-    "zero": _ZERO,
-    "wires": _WIRES,
-    "survive": _SURVIVE,
-    "replicas": _REPLICAS,
-    "tasks": _TASKS,
-    "devices": _DEVICES,
 }
 
 
-def event(line: bytes, kind: str) -> dict:
+def event(line: bytes, schema: Schema) -> dict:
     """The event that a line of a report stands for. Raises Unreadable."""
     if len(line) > MOST_LINE:
         raise Unreadable("an event is too long")
@@ -256,7 +169,7 @@ def event(line: bytes, kind: str) -> dict:
     except (ValueError, RecursionError):
         raise Unreadable("a line is no JSON") from None
     what = facts.get("what") if isinstance(facts, dict) else None
-    fields = SCHEMAS[kind].get(what) if isinstance(what, str) else None
+    fields = schema.get(what) if isinstance(what, str) else None
     if fields is None:
         raise Unreadable("it has an event that no worker reports")
     checks = {**_OF_EVERY_EVENT, **fields}
@@ -295,7 +208,7 @@ def _read(path: Path, read_file: Callable[[Path], bytes]) -> bytes:
         raise Unreadable(f"{path.name}: {error.strerror}") from None
 
 
-def events(path: Path, kind: str) -> list[dict]:
+def read_all(path: Path, schema: Schema) -> list[dict]:
     """All events of a report; none without one. Raises Unreadable."""
     try:
         # The last line is whole only if a newline follows it.
@@ -305,12 +218,12 @@ def events(path: Path, kind: str) -> list[dict]:
     if len(lines) > MOST_EVENTS:
         raise Unreadable(f"{path.name} has more than {MOST_EVENTS} events")
     try:
-        return [event(line, kind) for line in lines]
+        return [event(line, schema) for line in lines]
     except Unreadable as error:
         raise Unreadable(f"{path.name}: {error}") from None
 
 
-# Of a .npy file, as NumPy writes it for what observers keep. NumPy's own reader makes
+# Of a .npy file, as NumPy writes it for what recorders keep. NumPy's own reader makes
 # an array of any size that a header claims, and parses it as Python.
 _ARRAY = re.compile(
     rb"\x93NUMPY\x01\x00..\{'descr': '<f4', 'fortran_order': False, "
@@ -347,17 +260,18 @@ def _both_ends(path: Path) -> bytes:
 
 
 def outcome(path: Path) -> dict:
-    """How a world ended, as the lab wrote it. Raises FileNotFoundError, Unreadable."""
+    """How a scenario ended, as the lab wrote it. Raises FileNotFoundError, and
+    Unreadable."""
     try:
         facts = json.loads(read(path, MOST_OUTCOME))
     except (ValueError, RecursionError):
         raise Unreadable(f"{path.name} is no JSON") from None
     checks = {
-        "outcome": _text,
-        "script": _text,
-        "seconds": _number,
-        "mpirun": _optional(_whole),
-        "statuses": _table(_optional(_whole)),
+        "outcome": string,
+        "script": string,
+        "seconds": number,
+        "mpirun": optional(whole),
+        "statuses": table_of(optional(whole)),
     }
     if (
         not isinstance(facts, dict)
