@@ -258,7 +258,7 @@ def test_the_version_is_that_of_all_that_decides(tmp_path, monkeypatch):
     read = outline.read.__wrapped__
     for old, new, decides in (
         ("points = 1", "points = 2", False),
-        ('worlds = ["two"', 'worlds = ["pair"', True),
+        ('scenarios = ["two"', 'scenarios = ["pair"', True),
     ):
         assert old in text
         path.write_text(text.replace(old, new))

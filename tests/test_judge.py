@@ -23,11 +23,11 @@ OUTCOME = {
 @pytest.fixture
 def job(tmp_path):
     """The folder of a job in which "two" has ended, with empty reports."""
-    world = tmp_path / "two"
-    world.mkdir()
-    (world / "outcome.json").write_text(json.dumps(OUTCOME))
+    scenario = tmp_path / "two"
+    scenario.mkdir()
+    (scenario / "outcome.json").write_text(json.dumps(OUTCOME))
     for rank in (0, 1):
-        (world / f"rank.{rank}.jsonl").write_text("")
+        (scenario / f"rank.{rank}.jsonl").write_text("")
     return tmp_path
 
 

@@ -16,10 +16,10 @@ from utils.lessons.verdict import UNDECIDED, WRONG
 
 @pytest.fixture
 def report(tmp_path):
-    """Writes down what the ranks of a world did, as lists of events and arrays."""
+    """Writes down what the ranks of a scenario did, as lists of events and arrays."""
 
-    def write(ranks, world="two", **arrays):
-        folder = tmp_path / world
+    def write(ranks, scenario="two", **arrays):
+        folder = tmp_path / scenario
         folder.mkdir()
         (folder / "outcome.json").write_text(json.dumps(OUTCOME))
         for rank, events in enumerate(ranks):
@@ -96,8 +96,8 @@ def test_a_gpu_is_right_if_it_is_the_worker_s_own(report, two, given, crowded, c
     """None: the worker failed, where it was given a GPU, or there were too few."""
     report([chooses(*gpus) for gpus in two])
     failed = [STARTED, {"what": "failed", "error": "IndexError", "line": 9}]
-    for world, gpus in (("given", given), ("crowded", crowded)):
-        report([failed if gpus is None else chooses(*gpus)], world)
+    for scenario, gpus in (("given", given), ("crowded", crowded)):
+        report([failed if gpus is None else chooses(*gpus)], scenario)
     assert verdict(report, 1).id == f"step-1.{caught}"
 
 
@@ -446,14 +446,14 @@ def test_a_missing_optimizer_state_says_nothing_of_whose_the_weights_are(report)
 # ------------------------------------------------------------ step 5
 
 
-def steps(report, world, counts, more=()):
+def steps(report, scenario, counts, more=()):
     """Each rank does so many training and validation steps in fit, and then more."""
     fit = {"what": "fit", "line": 4, "steps_per_epoch": 1, "validation_steps": 1}
     ranks = []
     for train, val in counts:
         forwards = [forward(True, True)] * train + [forward(False, True)] * val
         ranks.append([fit, *forwards, {"what": "fitted"}, *more])
-    report(ranks, world)
+    report(ranks, scenario)
 
 
 TOTAL, ROUNDS = STEPS, 3 * VAL_STEPS
@@ -496,7 +496,7 @@ def test_training_steps_are_not_taken_for_the_test_at_the_end(report):
     assert verdict(report, 5).id == "step-5.validation-steps"
 
 
-def trainings(report, world, drawn, validated=None, epochs=4):
+def trainings(report, scenario, drawn, validated=None, epochs=4):
     """Each rank trains in an epoch on these batches of images, and in each epoch on the
     same; validated: likewise, default three rounds that weren't seen."""
     fit = {"what": "fit", "line": 4, "steps_per_epoch": 1, "validation_steps": 1}
@@ -507,7 +507,7 @@ def trainings(report, world, drawn, validated=None, epochs=4):
         epoch = [forward(True, True, batch) for batch in batches]
         epoch += [forward(False, True, batch) for batch in rounds]
         ranks.append([fit, *(epoch * epochs), {"what": "fitted"}])
-    report(ranks, world)
+    report(ranks, scenario)
     return verdict(report, 5).id.removeprefix("step-5.")
 
 

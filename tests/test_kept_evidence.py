@@ -35,10 +35,10 @@ def performed(tmp_path, monkeypatch):
 def job(tmp_path):
     """A function that gives the job of a program, each in a file of its own."""
 
-    def job(text: str, *worlds: str, **facts) -> lab.Job:
+    def job(text: str, *scenarios: str, **facts) -> lab.Job:
         path = tmp_path / f"{len(list(tmp_path.iterdir()))}.py"
         path.write_text(text)
-        return lab.Job(str(path), worlds or ("two",), exercises.SOURCE, **facts)
+        return lab.Job(str(path), scenarios or ("two",), exercises.SOURCE, **facts)
 
     return job
 

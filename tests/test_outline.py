@@ -150,7 +150,7 @@ def test_all_exercises_with_hints_are_there():
         ("points = 1\n", ""),
         ("\nminutes = ", "\nhours = "),
         ("[exercises.", "[programs."),
-        ("worlds = ", "worlds "),
+        ("scenarios = ", "scenarios "),
         ("[[routes]]", "[[ways]]"),
         ("about = ", "says = "),
     ],

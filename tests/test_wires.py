@@ -129,7 +129,7 @@ def test_no_row_that_a_program_prints_breaks_a_judge(us, algbw, tmp_path):
         f"{count * 8:12} {count:10} float64 {us} {algbw} 1\n"
         for count in observed.COUNTS
     )
-    worlds = {}
+    runs = {}
     for name in (judged.TWO, judged.THREE):
         folder = tmp_path / name
         folder.mkdir()
@@ -138,7 +138,7 @@ def test_no_row_that_a_program_prints_breaks_a_judge(us, algbw, tmp_path):
             judge.Rank(folder, number, schema=schema_of(SCENARIOS[name]))
             for number in range(SCENARIOS[name].size)
         ]
-        worlds[name] = judge.Observed(folder, name, lab.ENDED, ranks)
+        runs[name] = judge.Observed(folder, name, lab.ENDED, ranks)
     exercise = exercises.find("bandwidth")
-    verdicts = [exercise.judge(part, worlds) for part in exercise.parts]
+    verdicts = [exercise.judge(part, runs) for part in exercise.parts]
     assert not any(verdict.ok for verdict in verdicts)

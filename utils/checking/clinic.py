@@ -296,8 +296,8 @@ def _gpus(script: Path) -> dict[str, list[list[int]]]:
         job = lab.Job(str(script.resolve()), tuple(MACHINES), images.__name__)
         lab.perform(folder, [job])
         chosen = {}
-        for name, world in judge.read(folder / "0").items():
-            events = [rank.all("devices") for rank in world.ranks]
+        for name, run in judge.read(folder / "0").items():
+            events = [rank.all("devices") for rank in run.ranks]
             chosen[name] = [
                 of_rank[-1]["visible"] if of_rank else [] for of_rank in events
             ]

@@ -1,8 +1,8 @@
 """Examine a submission: run it in the sandbox, and judge it by what its workers did.
 
 The same lab and the same judge as for a learner's own check; only that the program
-runs where it can do no harm: in each world (one worker, two, ...) in a sandbox and a
-folder of their own, so that no world can touch what another one left behind.
+runs where it can do no harm: in each scenario (one worker, two, ...) in a sandbox and a
+folder of their own, so that no scenario can touch what another one left behind.
 
 A program shares its process with the observer, whose reports are taken on trust. One
 that replaces what it is observed with is refused.
@@ -98,8 +98,8 @@ class _Sandboxed:
     stopped: Stopped | None = None
 
     @contextlib.contextmanager
-    def observing(self, worlds: tuple[str, ...]) -> Iterator[dict[str, Observed]]:
-        """Run it in these worlds; give what was observed.
+    def observing(self, scenarios: tuple[str, ...]) -> Iterator[dict[str, Observed]]:
+        """Run it in these scenarios; give what was observed.
 
         Raises Stopped for what it did, UserError for what is no program's fault.
         """
@@ -107,8 +107,8 @@ class _Sandboxed:
             with self._folder() as folder:
                 observed: dict[str, Observed] = {}
                 try:
-                    for world in worlds:
-                        self._perform(world, folder, observed)
+                    for scenario in scenarios:
+                        self._perform(scenario, folder, observed)
                 finally:
                     self.log = _log(observed) or self.log
                 yield observed
@@ -127,7 +127,7 @@ class _Sandboxed:
                 sandbox.remove(folder)
 
     def _perform(self, name: str, folder: Path, observed: dict[str, Observed]) -> None:
-        """Run it in one world, in a folder of its own, and add what was observed."""
+        """Run it in one scenario, in a folder of its own, and add what was observed."""
         scenario, place = SCENARIOS[name], _place(folder, name)
         place.mkdir()
         script = place / NAME
@@ -187,25 +187,25 @@ class _Sandboxed:
         return (WRONG if failures else OK), ""
 
 
-def _place(folder: Path, world: str) -> Path:
-    """Where a world's sandbox may write."""
-    return folder / world.replace(" ", "-")
+def _place(folder: Path, scenario: str) -> Path:
+    """Where a scenario's sandbox may write."""
+    return folder / scenario.replace(" ", "-")
 
 
-def _reports_of(folder: Path, world: str) -> Path:
+def _reports_of(folder: Path, scenario: str) -> Path:
     """Where in there the lab and the workers leave what they report."""
-    return _place(folder, world) / "0" / world
+    return _place(folder, scenario) / "0" / scenario
 
 
 def _log(observed: dict[str, Observed]) -> str:
     """What the workers printed, one after the other; none of it is believed."""
     parts = []
-    for world in observed.values():
-        for rank in world.ranks:
+    for run in observed.values():
+        for rank in run.ranks:
             try:
                 text = rank.text("out")[:LOG] + rank.text("err")[-LOG:]
             except judge.Unreadable as error:
                 text = f"(unreadable: {error})"
             if text.strip():
-                parts.append(f"--- rank {rank.number} of {world.size}\n{text}")
+                parts.append(f"--- rank {rank.number} of {run.size}\n{text}")
     return "\n".join(parts)

@@ -222,8 +222,8 @@ class Observed:
 
 
 def read(folder: Path) -> dict[str, Observed]:
-    """The worlds of one job of the lab, by name. folder: resolved."""
-    worlds = {}
+    """The scenarios of one job of the lab, by name. folder: resolved."""
+    runs = {}
     for name, scenario in SCENARIOS.items():
         place = folder / name
         try:
@@ -236,28 +236,28 @@ def read(folder: Path) -> dict[str, Observed]:
             Rank(place, number, facts["script"], schema_of(scenario))
             for number in range(scenario.size)
         ]
-        worlds[name] = Observed(place, name, facts["outcome"], ranks, facts["statuses"])
-    return worlds
+        runs[name] = Observed(place, name, facts["outcome"], ranks, facts["statuses"])
+    return runs
 
 
 def verdict(
     part: Part,
     expected: str,
     judge: Callable[[dict[str, Observed]], None],
-    worlds: dict[str, Observed],
+    runs: dict[str, Observed],
 ) -> Verdict:
-    """What `judge` makes of these worlds: it raises a Problem, or Missing evidence."""
+    """What `judge` makes of these runs: it raises a Problem, or Missing evidence."""
     try:
-        for world in worlds.values():
-            _raise_tampering(world)
-            _raise_keras_3(world)
-            _raise_other_options(world)
+        for run in runs.values():
+            _raise_tampering(run)
+            _raise_keras_3(run)
+            _raise_other_options(run)
         try:
-            judge(worlds)
+            judge(runs)
         except Missing:
-            for world in worlds.values():
-                if not SCENARIOS[world.name].devices_only:
-                    world.raise_trouble()
+            for run in runs.values():
+                if not SCENARIOS[run.name].devices_only:
+                    run.raise_trouble()
             raise Problem(
                 "never-trained", "The program ended without having trained."
             ) from None
@@ -270,15 +270,15 @@ def verdict(
     return Verdict(part, finding(part, "right"), RIGHT, expected, expected)
 
 
-def comes_to_its_end(worlds: dict[str, Observed]) -> None:
+def comes_to_its_end(runs: dict[str, Observed]) -> None:
     """For a program whose parts are all right, as far as they were looked at."""
-    for world in worlds.values():
-        if world.outcome != lab.ENDED and not SCENARIOS[world.name].devices_only:
-            world.raise_trouble()
+    for run in runs.values():
+        if run.outcome != lab.ENDED and not SCENARIOS[run.name].devices_only:
+            run.raise_trouble()
 
 
-def _raise_tampering(world: Observed) -> None:
-    for rank in world.ranks:
+def _raise_tampering(run: Observed) -> None:
+    for rank in run.ranks:
         for event in rank.all("tampered"):
             raise Problem(
                 TAMPERED,
@@ -289,8 +289,8 @@ def _raise_tampering(world: Observed) -> None:
             )
 
 
-def _raise_keras_3(world: Observed) -> None:
-    for rank in world.ranks:
+def _raise_keras_3(run: Observed) -> None:
+    for rank in run.ranks:
         for event in rank.all("keras 3"):
             where, line = in_line(event["line"]), event["line"]
             if event["module"] == "tensorflow":
@@ -308,10 +308,10 @@ def _raise_keras_3(world: Observed) -> None:
             raise Problem("keras-3", seen, line)
 
 
-def _raise_other_options(world: Observed) -> None:
+def _raise_other_options(run: Observed) -> None:
     """Raise the Problem of a program that refuses the options a check gives it: what
     it would do with options of its own, nobody has seen."""
-    for rank in world.ranks:
+    for rank in run.ranks:
         for failure in rank.all("failed"):
             refused = _REFUSED_OPTIONS.search(rank.text("err"))
             if refused and failure["status"]:
