@@ -333,7 +333,7 @@ class Lab:
             report = running.folder / f"rank.{rank}.jsonl"
             last = last_event(report, schema_of(running.scenario))
             waits[rank] = None
-            if last.get("what") == "enter":
+            if last.get("what") == "collective_start":
                 waits[rank] = f"{last['op']} {last['name']} {last['elements']}"
             elif last.get("what") == "ended":
                 waits[rank] = "ended"

@@ -24,14 +24,14 @@ OF_ALL = {
 }
 HOROVOD = OF_ALL | {
     "asked": {"name": "rank", "too_early": False, "answer": 1},
-    "enter": {
+    "collective_start": {
         "op": "allreduce",
         "name": None,
         "root": 0,
         "elements": 3,
         "given": [1.0, 2, float("nan")],
     },
-    "leave": {"op": "allreduce", "got": None},
+    "collective_end": {"op": "allreduce", "got": None},
     "wrapped": {},
     "devices": {"visible": [3], "growth": []},
     "pinned": {},
@@ -56,7 +56,7 @@ HOROVOD = OF_ALL | {
         "stops": False,
     },
     "evaluated": {"fit": True, "own": False, "metrics": {"val_loss": 1.5}},
-    "left": {"files": ["best.h5"]},
+    "files_written": {"files": ["best.h5"]},
     "graphs": {"count": 1},
     "graph": {"error": "TypeError: no", "function": None, "training": True},
 }
@@ -96,13 +96,13 @@ REPLICAS = OF_ALL | {
     "truth": {"loss": 2.25, "accuracy": 0.5},
 }
 TASKS = OF_ALL | {
-    **{what: HOROVOD[what] for what in ("enter", "leave")},
+    **{what: HOROVOD[what] for what in ("collective_start", "collective_end")},
     "strategy": {"kind": "MultiWorkerMirroredStrategy", "replicas": 2},
     "trains": {"workers": 2, "step": 0, "images": ["3d", "4e"]},
     "serves": {"job": "ps", "index": 1},
     "orders": {"name": "schedule"},
     "placed": {"names": ["dense/kernel/part_0:0"], "servers": [-1], "updates": 12},
-    "left": {"files": ["kept.keras"], "weights": 1.0},
+    "files_written": {"files": ["kept.keras"], "weights": 1.0},
 }
 DEVICES = OF_ALL | {
     "keras": {"chosen": "jax"},

@@ -57,14 +57,14 @@ def exchange(op, given, got, line=7, elements=None, root=None):
     numbers = elements or len(given)
     entered = {"op": op, "given": given, "elements": numbers, "root": root}
     return [
-        {"what": "enter", "name": None, "line": line, **entered},
-        {"what": "leave", "op": op, "got": got},
+        {"what": "collective_start", "name": None, "line": line, **entered},
+        {"what": "collective_end", "op": op, "got": got},
     ]
 
 
 # ------------------------------------------------------------ step 1
 
-STARTED = {"what": "enter", "op": "init"}
+STARTED = {"what": "collective_start", "op": "init"}
 
 
 def chooses(*gpus):
@@ -246,7 +246,7 @@ def test_a_local_rank_that_pins_is_not_blamed_for_silence(report):
 def test_a_file_or_a_board_has_one_writer(report, names, caught):
     size = {"what": "output", "sizes": [0, 0]}
     trains = [size, FIT, forward(True, True), {"what": "fitted"}]
-    report([[*trains, {"what": "left", "files": [name]}] for name in names])
+    report([[*trains, {"what": "files_written", "files": [name]}] for name in names])
     (report.folder / "two" / "rank.0.out").write_text(BAR)
     (report.folder / "two" / "rank.1.out").write_text("")
     assert verdict(report, 2).id == f"step-2.{caught}"
@@ -258,7 +258,7 @@ def test_a_file_or_a_board_has_one_writer(report, names, caught):
 )
 def test_rank_0_does_not_wait_for_who_has_ended(report, trained, caught):
     """In training, which a later step may cure, or after it."""
-    waits = {"what": "enter", "op": "allreduce", "elements": 1, "line": 9}
+    waits = {"what": "collective_start", "op": "allreduce", "elements": 1, "line": 9}
     size = {"what": "output", "sizes": [0, 0]}
     trains = [size, FIT, forward(True, True)]
     fitted = [{"what": "fitted"}]

@@ -122,13 +122,13 @@ class HorovodRecorder(KerasRecorder):
             facts = {"op": kind, "name": kwargs.get("name"), "root": root}
             facts["elements"] = sum(elements_of(t) for t in tensors)
             facts["line"] = self.line_of_callback() or self.line()
-            self.event("enter", given=small, **facts)
+            self.event("collective_start", given=small, **facts)
             result = function(*args, **kwargs)
             results = result if isinstance(result, list | tuple) else [result]
             got = small_values(results) if small is not None else None
             if self.scenario.own_folders:
                 self._share_files()
-            self.event("leave", op=kind, got=got)
+            self.event("collective_end", op=kind, got=got)
             return result
 
         return call
@@ -149,7 +149,7 @@ class HorovodRecorder(KerasRecorder):
             self.keep("end", self._weights())
         self.after_epoch()
         if self._files:
-            self.event("left", files=sorted(self._files)[:MOST_ITEMS])
+            self.event("files_written", files=sorted(self._files)[:MOST_ITEMS])
 
     def after_epoch(self) -> None:
         """Note what it has written by now: some is deleted in the end."""

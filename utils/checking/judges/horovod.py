@@ -71,10 +71,16 @@ def whatever_the_options(judge: Judge) -> Judge:
 
 def starts_and_pins(runs: dict[str, Observed]) -> None:
     run = runs["two"]
-    started = [r for r in run.ranks if any(e["op"] == "init" for e in r.all("enter"))]
+    started = [
+        r
+        for r in run.ranks
+        if any(e["op"] == "init" for e in r.all("collective_start"))
+    ]
     if 0 < len(started) < run.size:
         numbers = ", ".join(str(rank.number) for rank in started)
-        line = next(e["line"] for e in started[0].all("enter") if e["op"] == "init")
+        line = next(
+            e["line"] for e in started[0].all("collective_start") if e["op"] == "init"
+        )
         raise Problem(
             "started-by-some", f"Only rank {numbers} called hvd.init().", line
         )
@@ -165,14 +171,16 @@ def _takes_the_keras_interface(run: Observed) -> None:
     alone = "horovod.tensorflow" in names and _KERAS not in names
     found_a_way = any(
         e["op"] == "broadcast" or ("reduce" in e["op"] and e["elements"] > SMALL)
-        for e in rank.all("enter")
+        for e in rank.all("collective_start")
     )
     failed = any(
         "'horovod.tensorflow' has no attribute" in failure["error"]
         for _, failure in run.failures()
     )
     if failed or (alone and not found_a_way):
-        started = next(e["line"] for e in rank.all("enter") if e["op"] == "init")
+        started = next(
+            e["line"] for e in rank.all("collective_start") if e["op"] == "init"
+        )
         raise Problem(
             "other-interface",
             f"The program has imported horovod.tensorflow, but not {_KERAS}. Only "
@@ -303,8 +311,17 @@ def _raise_waits_alone(run: Observed) -> None:
     for rank in run.ranks:
         others = [r for r in run.ranks if r is not rank]
         after = list(itertools.dropwhile(_not_fitted, rank.events))
-        last = next((e for e in reversed(after) if e["what"] in ("enter", "leave")), {})
-        if last.get("what") == "enter" and all(r.all("ended") for r in others):
+        last = next(
+            (
+                e
+                for e in reversed(after)
+                if e["what"] in ("collective_start", "collective_end")
+            ),
+            {},
+        )
+        if last.get("what") == "collective_start" and all(
+            r.all("ended") for r in others
+        ):
             raise Problem(
                 "waits-alone",
                 f"After the training, rank {rank.number} called "
@@ -322,7 +339,11 @@ def _raise_written_twice(run: Observed) -> None:
     """Raise the Problem of a file that several ranks write. TensorBoard takes all its
     files of a folder for those of one run, whatever they are called."""
     written = [
-        {_OF_TENSORBOARD.sub(r"\1", name) for e in r.all("left") for name in e["files"]}
+        {
+            _OF_TENSORBOARD.sub(r"\1", name)
+            for e in r.all("files_written")
+            for name in e["files"]
+        }
         for r in run.ranks
     ]
     for number, names in enumerate(written[1:], 1):
@@ -592,7 +613,7 @@ def _reduced_elements(rank: Rank) -> int:
     for event in rank.events:
         if event["what"] == "forward":
             total = 0
-        if event["what"] == "enter" and "allreduce" in event["op"]:
+        if event["what"] == "collective_start" and "allreduce" in event["op"]:
             total += event["elements"]
         if event["what"] == "update":
             break
@@ -608,7 +629,7 @@ def broadcasts(runs: dict[str, Observed]) -> None:
     run = runs["two"]
     start, updated = run.arrays("start"), run.arrays("updated")
     second, state = run.arrays("second"), [r.array("state") for r in run.ranks]
-    sent = [e for e in run.ranks[0].all("enter") if e["op"] == "broadcast"]
+    sent = [e for e in run.ranks[0].all("collective_start") if e["op"] == "broadcast"]
     line = _line_of_most(sent)
     started_alike = np.array_equal(start[0], start[1])
     if started_alike:
@@ -709,7 +730,9 @@ def _from_rank_0(
 def _foreign_broadcasts(rank: Rank, numbers: int) -> list[dict]:
     """The broadcasts from other ranks than 0, if they carried so many numbers in all:
     with fewer, they were about something else than the weights."""
-    sent = [e for e in rank.all("enter") if e["op"] == "broadcast" and e["root"]]
+    sent = [
+        e for e in rank.all("collective_start") if e["op"] == "broadcast" and e["root"]
+    ]
     return sent if sum(event["elements"] for event in sent) >= numbers else []
 
 
@@ -720,7 +743,7 @@ def _first_exchange(rank: Rank, since: str) -> int | None:
     for event in rank.events[kinds.index(since) :]:
         if event["what"] == "forward":
             break
-        large = event["what"] == "enter" and event["elements"] > SMALL
+        large = event["what"] == "collective_start" and event["elements"] > SMALL
         if large and event["op"] != "broadcast":
             return event["line"]
     return None
@@ -773,7 +796,9 @@ def shares_the_epoch(runs: dict[str, Observed]) -> None:
         return Problem(name, seen, line, evidence)
 
     total, rounds = STEPS, 3 * VAL_STEPS
-    if not any(e["op"] == "join" for w in used for e in w.ranks[0].all("enter")):
+    if not any(
+        e["op"] == "join" for w in used for e in w.ranks[0].all("collective_start")
+    ):
         _raise_unequal(trained, problem)
     if not all(_one_pass(ranks) for ranks in first.values()):
         _compare(
@@ -1264,7 +1289,7 @@ def _averages_for_itself(run: Observed, callback: dict) -> bool:
     for event in reversed(rank.events[:number]):
         if event["what"] in ("callback", "forward"):
             break
-        if event["what"] == "enter" and event["op"].endswith(_EXCHANGES):
+        if event["what"] == "collective_start" and event["op"].endswith(_EXCHANGES):
             given += event["given"] or []
     read = [callback["before"][k] for k in callback["read"] if k.startswith("val_")]
     return any(_near(number, value) for number in given for value in read)
@@ -1280,7 +1305,7 @@ def _raise_decided_alone(run: Observed) -> None:
             continue
         begin = max((n for n in callbacks if n < end), default=0)
         own = list(itertools.dropwhile(_not_own, rank.events[begin:end]))
-        exchanged = any(event["what"] == "enter" for event in own)
+        exchanged = any(event["what"] == "collective_start" for event in own)
         callback = rank.events[end]
         reads = any(name.startswith("val_") for name in callback["read"])
         if own and not exchanged and not reads:
@@ -1386,7 +1411,7 @@ def _broadcasts_in(rank: Rank, callback: dict) -> bool:
     for event in reversed(rank.events[: rank.events.index(callback)]):
         if event["what"] in ("callback", "forward"):
             break
-        if event["what"] == "enter" and event["op"] == "broadcast":
+        if event["what"] == "collective_start" and event["op"] == "broadcast":
             return True
     return False
 
@@ -1495,9 +1520,14 @@ def _small_exchanges(rank: Rank):
     )
     entered = None
     for event in rank.events[validated:]:
-        if event["what"] == "enter":
+        if event["what"] == "collective_start":
             entered = event if event["op"].endswith(_EXCHANGES) else None
-        elif event["what"] == "leave" and entered and entered["given"] and event["got"]:
+        elif (
+            event["what"] == "collective_end"
+            and entered
+            and entered["given"]
+            and event["got"]
+        ):
             yield {**entered, "got": event["got"]}
 
 

@@ -106,7 +106,7 @@ class Rank:
     def state(self) -> str:
         """What it was doing in the end."""
         last = self.events[-1] if self.events else {"what": "nothing"}
-        if last["what"] == "enter":
+        if last["what"] == "collective_start":
             at = in_line(last["line"])
             return f"rank {self.number} waits for the others in {last['op']}{at}"
         if last["what"] == "ended":
@@ -153,7 +153,9 @@ class Observed:
         """Raise the Problem of a program that did not end well."""
         states = [rank.state for rank in self.ranks]
         waiting = [
-            r for r in self.ranks if r.events and r.events[-1]["what"] == "enter"
+            r
+            for r in self.ranks
+            if r.events and r.events[-1]["what"] == "collective_start"
         ]
         if self.outcome == lab.DEADLOCK:
             raise Problem(

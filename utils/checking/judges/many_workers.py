@@ -156,7 +156,7 @@ def _part(steps: list, epoch: int) -> list:
 def keeps_one_copy(runs: dict[str, Observed]) -> None:
     """All save, and the chief alone keeps what it saved."""
     run = runs["cluster"]
-    left = [rank.all("left") for rank in run.ranks]
+    left = [rank.all("files_written") for rank in run.ranks]
     if not all(left):
         raise Missing
     chief, *others = (events[0] for events in left)

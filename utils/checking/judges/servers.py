@@ -34,7 +34,7 @@ def takes_its_role(runs: dict[str, Observed]) -> None:
             continue
         if not serves:
             # Several chiefs are in each other's way: that comes of it.
-            chiefs = [rank for rank in run.ranks[1:] if rank.all("enter")]
+            chiefs = [rank for rank in run.ranks[1:] if rank.all("collective_start")]
             if _chief(run).all("failed") and not chiefs:
                 run.raise_trouble()
             raise Problem(

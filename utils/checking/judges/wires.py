@@ -92,7 +92,7 @@ def _rounds(rank: Rank, count: int) -> list[dict]:
     """The all-reduces of messages of this size."""
     return [
         event
-        for event in rank.all("enter")
+        for event in rank.all("collective_start")
         if "allreduce" in event["op"] and event["elements"] == count
     ]
 

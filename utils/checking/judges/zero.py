@@ -38,7 +38,7 @@ def _phases(rank: Rank) -> Iterator[tuple[list[dict], dict | None]]:
             if phase is not None:
                 yield phase, None
             phase = []
-        elif phase is not None and event["what"] in ("enter", "received"):
+        elif phase is not None and event["what"] in ("collective_start", "received"):
             phase.append(event)
         elif phase is not None and event["what"] == "update":
             yield phase, event
@@ -81,7 +81,7 @@ def is_divisible(runs: dict[str, Observed]) -> None:
     count = _weights(run)
     for rank in run.ranks:
         phase, _ = next(_phases(rank))
-        handed = [event for event in phase if event["what"] == "enter"]
+        handed = [event for event in phase if event["what"] == "collective_start"]
         # A single number is a loss, or the like.
         handed = [event for event in handed if event["elements"] > 1]
         if not handed:

@@ -16,7 +16,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from distcheck import errors, supervise, worker
-from distcheck.events import OF_EVERY_PROGRAM, list_of, metric, optional, string, whole
+from distcheck.events import OF_EVERY_PROGRAM, Event
 from distcheck.recorder.recorder import Recorder
 from distcheck.scenarios import Scenario, register
 from utils.running import beside
@@ -27,16 +27,55 @@ KERAS, TRAINER = "keras", "keras.src.backend.jax.trainer"
 COUNT_FLAG = r"xla_force_host_platform_device_count=(\d{1,4})"
 
 
+class Keras(Event):
+    """The program is about to import Keras."""
+
+    chosen: str | None
+    """The backend that it has chosen by then."""
+
+
+class Fit(Event):
+    """`Model.fit` begins."""
+
+    devices: int
+    """How many JAX has."""
+    asked: int
+    """How many the program has asked it for; 0 if it hasn't."""
+
+
+class Trains(Event):
+    """A training step was given a batch."""
+
+    rows: int
+    """How many images are in it."""
+    parts: list[int]
+    """How many of them each device has."""
+    rate: float
+    """The learning rate of the step."""
+
+
+class Model(Event):
+    """At the end of the program: the copies of the weights."""
+
+    copies: int
+    """How many devices have a copy of each, at least."""
+    apart: float
+    """The largest difference between two copies of a weight."""
+    off: float
+    """How far the first update is from that of a single device, as a share of its
+    length."""
+
+
 class DevicesRecorder(Recorder):
     """Reports the backend that Keras is imported with; of each training step, how many
     images each device got; and in the end the weights' copies, and how far the first
     update is from the one that a single device makes of the same batch."""
 
     schema = OF_EVERY_PROGRAM | {
-        "keras": {"chosen": optional(string)},
-        "fit": {"devices": whole, "asked": whole},
-        "trains": {"rows": whole, "parts": list_of(whole), "rate": metric},
-        "model": {"copies": whole, "apart": metric, "off": metric},
+        "keras": Keras,
+        "fit": Fit,
+        "trains": Trains,
+        "model": Model,
     }
 
     def __init__(self, *args, **kwargs):

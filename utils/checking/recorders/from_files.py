@@ -8,10 +8,27 @@ machine had a copy of the files.
 
 from pathlib import Path
 
-from distcheck.events import list_of, whole
+from distcheck.events import Event
 from distcheck.recorder import patches
 from distcheck.scenarios import Scenario, register
 from utils.checking.recorders.scaled import ScaledRecorder
+
+
+class Trained(Event):
+    """A step was given a batch to train on."""
+
+    epoch: int
+    images: list[int]
+    """Their numbers among the images to train on; -1 for none of them."""
+    down: list[int]
+    """By how many rows each was shifted down."""
+
+
+class Mapped(Event):
+    """At the end of the program: how its pipelines ran."""
+
+    calls: list[int]
+    """How often each function ran that was given to `Dataset.map`, in their order."""
 
 
 class FilesRecorder(ScaledRecorder):
@@ -20,10 +37,7 @@ class FilesRecorder(ScaledRecorder):
     sizes, in its settings: of the shards in which the images of the check lie.
     """
 
-    schema = ScaledRecorder.schema | {
-        "trained": {"epoch": whole, "images": list_of(whole), "down": list_of(whole)},
-        "mapped": {"calls": list_of(whole)},
-    }
+    schema = ScaledRecorder.schema | {"trained": Trained, "mapped": Mapped}
 
     @classmethod
     def set_up(cls, scenario: Scenario, reports: Path) -> None:

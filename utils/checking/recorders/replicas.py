@@ -15,22 +15,72 @@ import threading
 from collections import Counter
 from pathlib import Path
 
-from distcheck.events import (
-    OF_EVERY_PROGRAM,
-    flag,
-    list_of,
-    metric,
-    optional,
-    string,
-    table_of,
-    whole,
-)
+from distcheck.events import OF_EVERY_PROGRAM, Event
 from distcheck.recorder import patches
 from distcheck.recorder.keras import variables_of
 from distcheck.recorder.recorder import Recorder
 from distcheck.scenarios import Scenario, register
 
-STRATEGY = {"kind": string, "replicas": whole}
+
+class Strategy(Event):
+    """A strategy was made."""
+
+    kind: str
+    """Its class."""
+    replicas: int
+    """How many it keeps in step."""
+
+
+class Fit(Strategy):
+    """`Model.fit` begins, with the strategy of its model."""
+
+
+class Places(Event):
+    """Before the program begins: what the function `places` has found in it."""
+
+    lines: dict[str, int]
+
+
+class Makes(Event):
+    """Variables that are trained were made; once for each line."""
+
+    scoped: bool
+    """Was a strategy there to see it?"""
+
+
+class Validates(Event):
+    """A replica is given a batch, without training."""
+
+    replica: int
+    step: int
+    """How many batches it had before."""
+    images: list[str]
+    """A digest of each."""
+
+
+class Trains(Validates):
+    """A replica is given a batch to train on."""
+
+    rate: float | None
+    """The learning rate, from replica 0."""
+
+
+class Model(Event):
+    """At the end of the program: the copies of what was trained."""
+
+    weights: int
+    """On how many devices each of the weights is, at least."""
+    state: int
+    """The same of the optimizer's variables."""
+    apart: float
+    """The largest difference between two copies of a weight."""
+
+
+class Truth(Event):
+    """At the end of the program: the model's metrics, over each test image once."""
+
+    loss: float
+    accuracy: float
 
 
 class ReplicaRecorder(Recorder):
@@ -38,19 +88,14 @@ class ReplicaRecorder(Recorder):
     trains and validates on, and the weights."""
 
     schema = OF_EVERY_PROGRAM | {
-        "strategy": STRATEGY,
-        "fit": STRATEGY,
-        "places": {"lines": table_of(whole)},
-        "makes": {"scoped": flag},
-        "trains": {
-            "replica": whole,
-            "step": whole,
-            "images": list_of(string),
-            "rate": optional(metric),
-        },
-        "validates": {"replica": whole, "step": whole, "images": list_of(string)},
-        "model": {"weights": whole, "state": whole, "apart": metric},
-        "truth": {"loss": metric, "accuracy": metric},
+        "strategy": Strategy,
+        "fit": Fit,
+        "places": Places,
+        "makes": Makes,
+        "trains": Trains,
+        "validates": Validates,
+        "model": Model,
+        "truth": Truth,
     }
 
     def __init__(self, *args, **kwargs):

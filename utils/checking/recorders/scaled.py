@@ -10,41 +10,66 @@ import contextlib
 import zipfile
 from pathlib import Path
 
-from distcheck.events import (
-    HOROVOD,
-    flag,
-    inode,
-    list_of,
-    metric,
-    number,
-    string,
-    table_of,
-    whole,
-)
+from distcheck.events import HOROVOD, Event, Finite, Inode
 from distcheck.recorder import patches
 from distcheck.recorder.horovod import HorovodRecorder
 from distcheck.recorder.keras import is_batch
 from distcheck.scenarios import Scenario, register
 
 
+class Fit(Event):
+    """`Model.fit` begins."""
+
+
+class Update(Event):
+    """An optimizer has updated the weights."""
+
+    epoch: int
+    rate: float
+    """The learning rate of this update."""
+
+
+class Validated(Event):
+    """A batch was validated, in an epoch."""
+
+    epoch: int
+    images: list[int]
+    """Their numbers among the images to validate on; -1 for none of them."""
+    right: list[bool]
+    """Which of them were recognized."""
+
+
+class Epoch(Event):
+    """An epoch has ended, with all callbacks."""
+
+    epoch: int
+    files: dict[str, list[Inode]]
+    """Of each file in the worker's folder: its inode, and the time of its last change,
+    in ns."""
+
+
+class Kept(Event):
+    """At the end of the program: what of the training is in the files that it left."""
+
+    files: list[str]
+    weights: Finite
+    """The share of the weights that is in them, as they were after one of the epochs:
+    the one of which most is there."""
+    state: Finite
+    """The share of the optimizer's state that is in them, of the same epoch."""
+    epoch: int
+    """This epoch; -1 if none was trained."""
+
+
 class ScaledRecorder(HorovodRecorder):
     """Reports whole trainings with `Model.fit`."""
 
     schema = HOROVOD | {
-        "fit": {},
-        "update": {"epoch": whole, "rate": metric},
-        "validated": {
-            "epoch": whole,
-            "images": list_of(whole),
-            "right": list_of(flag),
-        },
-        "epoch": {"epoch": whole, "files": table_of(list_of(inode))},
-        "kept": {
-            "files": list_of(string),
-            "weights": number,
-            "state": number,
-            "epoch": whole,
-        },
+        "fit": Fit,
+        "update": Update,
+        "validated": Validated,
+        "epoch": Epoch,
+        "kept": Kept,
     }
     metric_shift = 0.0  # what is validated here can be compared as it is
 

@@ -12,7 +12,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from distcheck.events import argument, list_of, string, whole
+from distcheck.events import Argument, Event
 from distcheck.recorder import patches
 from distcheck.scenarios import Scenario, register
 from utils.checking.recorders.scaled import ScaledRecorder, files_in
@@ -36,7 +36,48 @@ def cut_newest(folder: Path) -> None:
         os.truncate(newest, newest.stat().st_size // 2)
 
 
-_PLACE = {"weights": string, "state": string}
+class Reset(Event):
+    """Horovod is about to start again, without rank 0."""
+
+    files: list[str]
+    """Those in the folder that all share."""
+
+
+class Lost(Event):
+    """In an update, the worker is told that another one has died."""
+
+
+class Rest(Event):
+    """The program asks for the rest of an epoch: `data.rest_of_epoch`."""
+
+    epoch: int
+    done: int
+    """How many steps of it are done."""
+    size: int
+    rank: int
+    seed: Argument
+
+
+class After(Event):
+    """An optimizer has updated the weights."""
+
+    weights: str
+    """A digest of all of them."""
+    state: str
+    """A digest of the optimizer's."""
+
+
+class Before(After):
+    """An optimizer is about to update them."""
+
+    epoch: int
+
+
+class Begins(Before):
+    """The first batch of the training is there."""
+
+    statistics: str
+    """A digest of what isn't trained, such as the means of batch normalization."""
 
 
 class SurviveRecorder(ScaledRecorder):
@@ -44,18 +85,12 @@ class SurviveRecorder(ScaledRecorder):
     truncate_checkpoint, to leave half of the newest file before the program begins."""
 
     schema = ScaledRecorder.schema | {
-        "reset": {"files": list_of(string)},
-        "lost": {},
-        "rest": {
-            "epoch": whole,
-            "done": whole,
-            "size": whole,
-            "rank": whole,
-            "seed": argument,
-        },
-        "begins": {"epoch": whole, "statistics": string, **_PLACE},
-        "before": {"epoch": whole, **_PLACE},
-        "after": _PLACE,
+        "reset": Reset,
+        "lost": Lost,
+        "rest": Rest,
+        "begins": Begins,
+        "before": Before,
+        "after": After,
     }
 
     def __init__(self, *args, **kwargs):

@@ -10,29 +10,68 @@ import functools
 import re
 from pathlib import Path
 
-from distcheck.events import HOROVOD, OF_EVERY_PROGRAM, list_of, number, string, whole
+from distcheck.events import HOROVOD, OF_EVERY_PROGRAM, Event, FilesWritten, Finite
 from distcheck.recorder import patches
 from distcheck.recorder.recorder import Recorder
 from distcheck.scenarios import Scenario, register
-from utils.checking.recorders.replicas import STRATEGY, digests
+from utils.checking.recorders.replicas import Strategy, digests
 from utils.checking.recorders.scaled import arrays_in, share
+
+
+class Trains(Event):
+    """A worker is given a batch to train on."""
+
+    workers: int
+    """How many are in step."""
+    step: int
+    """How many batches it had before."""
+    images: list[str]
+    """A digest of each."""
+
+
+class Serves(Event):
+    """The task starts a server."""
+
+    job: str
+    """Its type, such as `ps`."""
+    index: int
+    """Its number among the tasks of this type."""
+
+
+class Orders(Event):
+    """The chief calls a method of its coordinator, by which it directs the workers."""
+
+    name: str
+
+
+class Placed(Event):
+    """At the end of the program: where the weights are."""
+
+    names: list[str]
+    servers: list[int]
+    """The number of the parameter server that has each of them; -1 for none."""
+    updates: int
+    """How many updates the optimizer has made."""
+
+
+class Left(FilesWritten):
+    """At the end of the program: the files in the task's folder."""
+
+    weights: Finite
+    """The share of the weights that is in them."""
 
 
 class TaskRecorder(Recorder):
     """Reports what one task does."""
 
     schema = OF_EVERY_PROGRAM | {
-        **{what: HOROVOD[what] for what in ("enter", "leave")},
-        "strategy": STRATEGY,
-        "trains": {"workers": whole, "step": whole, "images": list_of(string)},
-        "serves": {"job": string, "index": whole},
-        "orders": {"name": string},
-        "placed": {
-            "names": list_of(string),
-            "servers": list_of(whole),
-            "updates": whole,
-        },
-        "left": {"files": list_of(string), "weights": number},
+        **{what: HOROVOD[what] for what in ("collective_start", "collective_end")},
+        "strategy": Strategy,
+        "trains": Trains,
+        "serves": Serves,
+        "orders": Orders,
+        "placed": Placed,
+        "files_written": Left,
     }
 
     def __init__(self, *args, **kwargs):
@@ -129,9 +168,9 @@ class TaskRecorder(Recorder):
                 "root": None,
                 "elements": 0,
             }
-            self.event("enter", given=None, **facts)
+            self.event("collective_start", given=None, **facts)
             result = original(*args, **kwargs)
-            self.event("leave", op=what, got=None)
+            self.event("collective_end", op=what, got=None)
             return result
 
         return observed
@@ -185,7 +224,7 @@ class TaskRecorder(Recorder):
             weights = [v.numpy() for v in self._model.trainable_variables]
             found = share(weights, arrays_in(folder))
         files = (p.relative_to(folder) for p in folder.rglob("*") if p.is_file())
-        self.event("left", files=sorted(map(str, files)), weights=found)
+        self.event("files_written", files=sorted(map(str, files)), weights=found)
 
 
 def _server_of(device: str) -> int:

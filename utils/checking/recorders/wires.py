@@ -13,7 +13,7 @@ import time
 import timeit
 from collections import Counter
 
-from distcheck.events import HOROVOD, number, string
+from distcheck.events import HOROVOD, Event, Finite
 from distcheck.recorder.horovod import HorovodRecorder
 from distcheck.recorder.keras import elements_of
 from distcheck.scenarios import Scenario, register
@@ -32,10 +32,19 @@ BUSY = 0.1  # share of that time in which the processor works
 CLOCKS = {"time": (1.7e9, 5.0), "monotonic": (1e3, 1e3), "perf_counter": (1e3, 1e3)}
 
 
+class Read(Event):
+    """The program looks at a clock."""
+
+    clock: str
+    """Its name, in `time`."""
+    at: Finite
+    """How many of the made-up seconds have passed."""
+
+
 class WiresRecorder(HorovodRecorder):
     """Reports a program that times collectives of Horovod."""
 
-    schema = HOROVOD | {"read": {"clock": string, "at": number}}
+    schema = HOROVOD | {"read": Read}
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)

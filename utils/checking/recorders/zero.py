@@ -3,7 +3,7 @@ receives between a gradient and its update, what its optimizer updates, with whi
 gradient and how much state, and the weights before each gradient and in the end.
 """
 
-from distcheck.events import HOROVOD, string, whole
+from distcheck.events import HOROVOD, Event
 from distcheck.recorder import patches
 from distcheck.recorder.horovod import HorovodRecorder
 from distcheck.recorder.keras import elements_of, variables_of
@@ -12,14 +12,36 @@ from distcheck.scenarios import Scenario, register
 MOST_STEPS = 8  # of which arrays are kept; a check takes fewer
 
 
+class Gradient(Event):
+    """A gradient was taken."""
+
+    elements: int
+    """How many numbers it has."""
+
+
+class Received(Event):
+    """A collective has ended, after the first gradient."""
+
+    op: str
+    elements: int
+    """How many numbers came out of it; of several tensors, of the largest."""
+
+
+class Update(Event):
+    """An optimizer has updated what it was given."""
+
+    optimizer: str
+    """Its class."""
+    elements: int
+    """How many numbers it has updated."""
+    state: int
+    """How many numbers it keeps, without single ones."""
+
+
 class ZeroRecorder(HorovodRecorder):
     """Reports the updates of a program that applies its gradients itself."""
 
-    schema = HOROVOD | {
-        "gradient": {"elements": whole},
-        "received": {"op": string, "elements": whole},
-        "update": {"optimizer": string, "elements": whole, "state": whole},
-    }
+    schema = HOROVOD | {"gradient": Gradient, "received": Received, "update": Update}
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
