@@ -7,6 +7,8 @@ message with exit status 2, as wrong usage is.
 """
 
 import json
+import os
+import stat
 import sys
 from functools import partial
 from pathlib import Path
@@ -220,6 +222,40 @@ def run(
         _leave(False)
     if as_json:
         print(json.dumps(result.as_json(), indent=2))
+
+
+@app.command()
+def explain(
+    log: Annotated[
+        Path | None,
+        typer.Argument(help="The log; default: what is piped, or the newest run's."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what went wrong in a log: python train.py 2>&1 | course explain
+
+    It names the first error that matters, the rank that it is on, its cause and its
+    cure. Exit status: 0 if it is known or if there is none, 1 if it is unknown.
+    """
+    from utils.running import explain
+
+    if log is None and _is_piped(sys.stdin):
+        sys.stdin.reconfigure(errors="replace", newline="\n")
+        name, lines = "standard input", explain.lines_of(sys.stdin)
+    else:
+        name, lines = explain.open_log(log)
+    explanation = explain.explain(lines)
+    if as_json:
+        print(json.dumps({"log": name} | explanation.as_json(), indent=2))
+    else:
+        print(f"{name}, {explanation.lines:,} lines:\n{explanation}")
+    _leave(explanation.ok)
+
+
+def _is_piped(stream) -> bool:
+    """Whether somebody gives a text, `... | course` or `course < FILE`."""
+    mode = os.fstat(stream.fileno()).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
 
 
 @app.command()
