@@ -1,7 +1,9 @@
 """From what is on the screen to cause and cure: `course explain`.
 
 The table of messages is data: messages/*.toml beside this module, which says what an
-entry has. A log is read as a stream, of one rank or of many.
+entry has. Each key there stands on a line of its own, and lists have double quotes, as
+the set-up reads them with the standard library alone. A log is read as a stream, of one
+rank or of many.
 """
 
 import functools
