@@ -406,19 +406,27 @@ def audit(
     not be run.
     """
     from utils.checking.audit import audit
+    from utils.running.explain import known
 
     # A notebook's cell asks for colors, and would get a line for each turn of it.
     console = Console(stderr=True, force_terminal=sys.stderr.isatty())
-    with console.status("Running your program, watched ..."):
-        report = audit(
-            script,
-            *(arguments or ()),
-            workers=workers,
-            quick=quick,
-            in_place=in_place,
-            time_limit=time_limit,
-        )
+    try:
+        with console.status("Running your program, watched ..."):
+            report = audit(
+                script,
+                *(arguments or ()),
+                workers=workers,
+                quick=quick,
+                in_place=in_place,
+                time_limit=time_limit,
+            )
+    except UserError as error:
+        raise UserError(
+            "\n".join(filter(None, (f"{error}", known(f"{error}"))))
+        ) from None
     _show(report, report.as_json(), as_json)
+    if not report.ok and not as_json and (text := known(repr(report))):
+        print(text)
     _leave(report.ok)
 
 

@@ -1,7 +1,9 @@
 """From what is on the screen to cause and cure: `course explain`.
 
 The table of messages is data: messages/*.toml beside this module, which says what an
-entry has. A log is read as a stream, of one rank or of many.
+entry has. Each key there stands on a line of its own, and lists have double quotes, as
+the set-up reads them with the standard library alone. A log is read as a stream, of one
+rank or of many.
 """
 
 import functools
@@ -17,6 +19,7 @@ import tomli
 
 from distcheck import errors, files
 from utils.base import course
+from utils.running.result import LOG
 
 TABLE = Path(__file__).with_name("messages")
 # Where two entries match a line, the earlier one explains it.
@@ -240,15 +243,14 @@ class Found:
             text = f"{'... ' if first else ''}{text[first:]}"
         return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ..."
 
-    def explained(self) -> str:
-        """What it is and what to do, in at most five lines."""
-        head = f"{self.where}: {self.said}"
-        if self.message is None:
+    def explained(self, where: bool = True) -> str:
+        """What it is and what to do, in at most five lines. where: with its place."""
+        head = f"{self.where}: {self.said}" if where else self.said
+        if (m := self.message) is None:
             return (
                 f"{head}\n  This message is unknown to the course, which doesn't guess "
                 "what it means."
             )
-        m = self.message
         about = " ".join(filter(None, (m.meaning, m.cause, m.apart)))
         lesson = f"lesson {m.lesson}" if m.lesson.isdigit() else m.lesson
         more = ", ".join(filter(None, (lesson, *m.reports)))
@@ -314,9 +316,9 @@ class Explanation:
 
 
 def known(text: str) -> str:
-    """What is known of the error in a text, such as a report; "" if nothing is."""
+    """What is known of the error that a report quotes; "" if nothing is."""
     first = explain(text.splitlines()).first
-    return first.explained() if first and first.message else ""
+    return first.explained(where=False) if first and first.kind == "error" else ""
 
 
 def explain(log: Iterable[str]) -> Explanation:
@@ -464,16 +466,23 @@ def lines_of(stream: TextIO) -> Iterator[str]:
 
 
 def open_log(path: Path | None) -> tuple[str, Iterator[str]]:
-    """What a log is called, and its lines; without a path, that of the newest run, with
-    what its launcher said.
+    """What a log is called, and its lines; without a path, that of the newest run.
 
     Raises UserError if there is none.
     """
-    paths = [path] if path else _logs_of_newest_run()
-    for one in paths:
-        if not one.is_file():
-            raise errors.UserError(f"there is no log {files.shown(one)}.")
-    return " and ".join(map(files.shown, paths)), itertools.chain(*map(_read, paths))
+    if path is None:
+        folder = _newest_run()
+        return files.shown(folder / LOG), lines_of_run(folder)
+    if not path.is_file():
+        raise errors.UserError(f"there is no log {files.shown(path)}.")
+    return files.shown(path), _read(path)
+
+
+def lines_of_run(folder: Path) -> Iterator[str]:
+    """What the workers of a run printed, and then its launcher."""
+    for name in (LOG, "launcher.txt"):
+        if (folder / name).is_file():
+            yield from _read(folder / name)
 
 
 def _read(path: Path) -> Iterator[str]:
@@ -481,11 +490,11 @@ def _read(path: Path) -> Iterator[str]:
         yield from lines_of(log)
 
 
-def _logs_of_newest_run() -> list[Path]:
-    logs = sorted((course.root() / "logs").glob("*/log.txt"))
+def _newest_run() -> Path:
+    logs = sorted((course.root() / "logs").glob(f"*/{LOG}"))
     if not logs:
         raise errors.UserError(
             "there is no run of `course run` yet. Name a log, course explain LOG, or "
             "pipe what is printed: python train.py 2>&1 | course explain"
         )
-    return [logs[-1], *logs[-1].parent.glob("launcher.txt")]
+    return logs[-1].parent
