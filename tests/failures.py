@@ -21,6 +21,7 @@ from socket import gethostname
 import tomli
 
 from distcheck import supervise
+from utils.running import explain
 
 FOLDER = Path(__file__).with_suffix("")
 
@@ -79,6 +80,14 @@ def cause(failure: Failure) -> str:
     return text
 
 
+def is_explained(failure: Failure, found: explain.Explanation) -> bool:
+    """Whether what was found in its log is what it is, on the rank on which it is."""
+    if found.first is None or found.first.message is None:
+        return False
+    on = failure.rank is None or found.first.ranks == [failure.rank]
+    return found.first.message.id == failure.id and on
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME")
@@ -87,8 +96,11 @@ def main() -> None:
     if unknown := set(names) - {one.name for one in chosen}:
         sys.exit(f"There is no {', '.join(sorted(unknown))} in {FOLDER}.")
     for failure in chosen:
-        failure.log.write_text(cause(failure), encoding="utf-8")
-        print(f"{failure.name}: {len(failure.log.read_text())} characters")
+        text = cause(failure)
+        failure.log.write_text(text, encoding="utf-8")
+        found = explain.explain(text.splitlines())
+        right = is_explained(failure, found)
+        print(f"{failure.name}: {'right' if right else 'NOT RIGHT'}\n{found}\n")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ message with exit status 2, as wrong usage is.
 """
 
 import json
+import os
+import stat
 import sys
 from functools import partial
 from pathlib import Path
@@ -223,6 +225,40 @@ def run(
 
 
 @app.command()
+def explain(
+    log: Annotated[
+        Path | None,
+        typer.Argument(help="The log; default: what is piped, or the newest run's."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what went wrong in a log: python train.py 2>&1 | course explain
+
+    It names the first error that matters, the rank that it is on, its cause and its
+    cure. Exit status: 0 if it is known or if there is none, 1 if it is unknown.
+    """
+    from utils.running import explain
+
+    if log is None and _is_piped(sys.stdin):
+        sys.stdin.reconfigure(errors="replace", newline="\n")
+        name, lines = "standard input", explain.lines_of(sys.stdin)
+    else:
+        name, lines = explain.open_log(log)
+    explanation = explain.explain(lines)
+    if as_json:
+        print(json.dumps({"log": name} | explanation.as_json(), indent=2))
+    else:
+        print(f"{name}, {explanation.lines:,} lines:\n{explanation}")
+    _leave(explanation.ok)
+
+
+def _is_piped(stream) -> bool:
+    """Whether somebody gives a text, `... | course` or `course < FILE`."""
+    mode = os.fstat(stream.fileno()).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+
+
+@app.command()
 def watch() -> None:
     """Show how busy each worker of the current run keeps its core or GPU."""
     from utils.running.watch import watch_newest
@@ -370,19 +406,27 @@ def audit(
     not be run.
     """
     from utils.checking.audit import audit
+    from utils.running.explain import known
 
     # A notebook's cell asks for colors, and would get a line for each turn of it.
     console = Console(stderr=True, force_terminal=sys.stderr.isatty())
-    with console.status("Running your program, watched ..."):
-        report = audit(
-            script,
-            *(arguments or ()),
-            workers=workers,
-            quick=quick,
-            in_place=in_place,
-            time_limit=time_limit,
-        )
+    try:
+        with console.status("Running your program, watched ..."):
+            report = audit(
+                script,
+                *(arguments or ()),
+                workers=workers,
+                quick=quick,
+                in_place=in_place,
+                time_limit=time_limit,
+            )
+    except UserError as error:
+        raise UserError(
+            "\n".join(filter(None, (f"{error}", known(f"{error}"))))
+        ) from None
     _show(report, report.as_json(), as_json)
+    if not report.ok and not as_json and (text := known(repr(report))):
+        print(text)
     _leave(report.ok)
 
 
