@@ -11,6 +11,7 @@ neutral: the environment is VENV, the folder is HERE, and the machine is called 
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -77,7 +78,8 @@ def cause(failure: Failure) -> str:
         (gethostname(), "HOST"),
     ):
         text = text.replace(own, neutral)
-    return text
+    # Horovod names its sources by where they were when it was built.
+    return re.sub(r"/\S*/(?=horovod-[\d.]+/)", "", text)
 
 
 def is_explained(failure: Failure, found: explain.Explanation) -> bool:
