@@ -373,7 +373,9 @@ def _split(line: str, patterns: list[re.Pattern]) -> tuple[int | None, str]:
     rank = None
     for pattern in patterns:
         if prefix := pattern.match(line):
+            # A line that was written in parts has the prefix before each of them.
             rank, line = int(prefix["rank"]), line[prefix.end() :]
+            line = line.replace(prefix[0], "") if prefix[0] in line else line
             break
     if "\r" in line or "\x08" in line or "\x1b" in line:
         line = _REWRITTEN.sub("", line)
