@@ -61,9 +61,10 @@ def diseases() -> dict[str, dict[str, str]]:
     Raises UserError when a disease has other sections.
     """
     by_name = {}
-    for part in re.split(r"^## ", page().read_text(), flags=re.M)[1:]:
+    _, _, by_disease = page().read_text().partition("\n## By disease\n")
+    for part in re.split(r"^### ", by_disease, flags=re.M)[1:]:
         name, _, rest = part.partition("\n")
-        texts = dict(re.findall(r"^### (.+)\n((?:(?!###).*\n?)*)", rest, re.M))
+        texts = dict(re.findall(r"^#### (.+)\n((?:(?!####).*\n?)*)", rest, re.M))
         texts = {title: " ".join(text.split()) for title, text in texts.items()}
         if tuple(texts) != SECTIONS:
             raise errors.UserError(
@@ -96,12 +97,20 @@ class Case:
         return course.root() / "exercises" / f"clinic_{self.number:02}.py"
 
 
+def _table() -> dict:
+    return tomli.loads(Path(__file__).with_suffix(".toml").read_text())
+
+
+def symptoms() -> dict[str, list[str]]:
+    """What is seen where no message helps -> the diseases that look like that."""
+    return {row["what"]: row["diseases"] for row in _table()["symptom"]}
+
+
 @functools.cache
 def cases() -> tuple[Case, ...]:
     """All cases, in the order of their numbers, which begin at 1."""
     all_cases = []
-    table = tomli.loads(Path(__file__).with_suffix(".toml").read_text())
-    for number, row in enumerate(table["case"], 1):
+    for number, row in enumerate(_table()["case"], 1):
         text = PATIENT.read_text().partition('"""\n\n')[2]
         text = f'"""Case {number} of the clinic: a program with one fault."""\n\n{text}'
         text = _edited(text, row.get("given", []), number)
