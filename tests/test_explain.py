@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import re
-import time
 import tracemalloc
 
 import failures
@@ -81,6 +80,7 @@ def test_an_entry_that_is_wrong_is_named(tmp_path, old, new, told):
     assert [one.id for one in explain.messages(tmp_path)] == ["mpi.some-thing"]
     (tmp_path / "setup.toml").write_text(ENTRY.replace(old, new))
     explain.messages.cache_clear()
+    explain.by_file.cache_clear()
     with pytest.raises(errors.UserError, match=re.escape(told)) as raised:
         explain.messages(tmp_path)
     assert str(raised.value).startswith("setup.toml: ")
@@ -106,7 +106,7 @@ def test_a_literal_is_found_wherever_its_pattern_is():
     def literal(pattern):
         return explain.Message("a.b", pattern, *("",) * 2, (), "", "here").literal
 
-    assert literal(r"size \d+ of\.?x* (once)? more[ab]") == " more"
+    assert literal(r"size \d+ of\.?x* (once)? more of[ab]") == " more of"
     assert literal(r"abc?d{2,33}efg+h") == "efg"
     assert literal("this|that") == literal("(?i)abc") == literal(r"a\nb") == ""
 
@@ -270,21 +270,20 @@ def test_bars_and_colors_are_no_part_of_a_line():
     assert found.place == "train.py:12"
 
 
-def test_a_log_is_read_as_a_stream_and_fast():
-    """A hundred megabytes would take some ten seconds, and no memory."""
-    lines = 200_000
+def test_a_log_is_read_as_a_stream():
+    """A hundred megabytes take some ten seconds, and no memory."""
+    lines = 20_000
     log = (
         f"[{n % 4}] {n}/{lines} - loss: 0.{n} - accuracy: 0.5\n" for n in range(lines)
     )
-    started = time.process_time()
+    first(FULL)  # compiles all patterns
     tracemalloc.start()
     explanation = explain.explain(itertools.chain(log, [f"[1] {FULL}\n"]))
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert explanation.lines == lines + 1
     assert explanation.first.message.id == "setup.disk-full"
-    assert most < 5e6
-    assert time.process_time() - started < 20
+    assert most < 1.5e6
 
 
 # ------------------------------------------------------------ what really failed

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from distcheck import errors, files
+from distcheck import errors, files, lab
 from distcheck.show import Code, Page, Table
-from utils.checking import exercises, lab
+from utils.checking import exercises
 from utils.lessons import hints, outline, progress, work
 from utils.lessons.parts import Part, called, finding, title
 from utils.lessons.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG, Verdict

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from distcheck import files
+from distcheck import files, lab
 from distcheck.show import Page, in_notebook
-from utils.checking import checks, exercises, lab
+from utils.checking import checks, exercises
 from utils.lessons import outline, progress, work
 from utils.lessons.parts import Part, called, title
 
@@ -44,7 +44,10 @@ def watch(
         part = _first_open(chosen, program)
     first = chosen.parts.index(outline.exercise(chosen.name).part(part))
     name = files.shown(program)
-    with contextlib.suppress(KeyboardInterrupt), lab.staying() as perform:
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        lab.staying(exercises.SOURCE) as perform,
+    ):
         for part in chosen.parts[first:]:
             checked = None
             while True:

@@ -92,15 +92,23 @@ def messages(folder: Path = TABLE) -> tuple[Message, ...]:
 
     Raises UserError, with file and id, for an entry that isn't as `Message` says.
     """
-    table: dict[str, Message] = {}
+    return tuple(itertools.chain(*by_file(folder).values()))
+
+
+@functools.cache
+def by_file(folder: Path = TABLE) -> dict[str, list[Message]]:
+    """The table, by the file that an entry is in; errors as of `messages`."""
+    table: dict[str, list[Message]] = {}
+    ids = set()
     for name in FILES:
+        table[name] = []
         try:
             entries = tomli.loads((folder / name).read_text(encoding="utf-8"))
         except tomli.TOMLDecodeError as error:
             raise errors.UserError(f"{name}: {error}") from None
         for entry in entries.get("message", []):
             problem = _problem(entry)
-            if entry.get("id") in table:
+            if entry.get("id") in ids:
                 problem = "is there already"
             if problem:
                 raise errors.UserError(f"{name}: {entry.get('id')}: {problem}")
@@ -108,8 +116,9 @@ def messages(folder: Path = TABLE) -> tuple[Message, ...]:
                 _KEYS[key].name: tuple(value) if isinstance(value, list) else value
                 for key, value in entry.items()
             }
-            table[entry["id"]] = Message(**values)
-    return tuple(table.values())
+            ids.add(entry["id"])
+            table[name].append(Message(**values))
+    return table
 
 
 def _problem(entry: dict) -> str:
@@ -184,7 +193,7 @@ _AT_ONCE = 2_000  # lines
 _LONGEST = 1 << 16  # characters of a line, of which some have no end
 _MOST = 10_000  # errors that are kept: a log may repeat one for hours
 _OF_A_MESSAGE = 200  # lines
-_SHOWN = 160  # characters of a line
+_SHOWN, _BRIEFLY = 160, 100  # characters of a line
 
 
 @dataclass
@@ -306,7 +315,8 @@ class Explanation:
         else:
             follow = [one for one in self.found if one.kind == "consequence"]
             texts += [
-                f"This follows from it: {one.where}: {one.said}" for one in follow
+                f"This follows from it: {one.where}: {one.said[:_BRIEFLY]}"
+                for one in follow[:2]
             ]
         return "\n".join(texts)
 
@@ -365,7 +375,9 @@ def _split(line: str, patterns: list[re.Pattern]) -> tuple[int | None, str]:
     rank = None
     for pattern in patterns:
         if prefix := pattern.match(line):
+            # A line that was written in parts has the prefix before each of them.
             rank, line = int(prefix["rank"]), line[prefix.end() :]
+            line = line.replace(prefix[0], "") if prefix[0] in line else line
             break
     if "\r" in line or "\x08" in line or "\x1b" in line:
         line = _REWRITTEN.sub("", line)

@@ -12,7 +12,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
-OBSERVED = 1  # true like the True of a program that wants to run eagerly, but not it
+from distcheck.recorder import patches
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class _Call:
 
     @property
     def function(self) -> str:
-        return getattr(_plain(self.compiled), "__name__", "a function")
+        return getattr(patches.python_function(self.compiled), "__name__", "a function")
 
     def build(self) -> None:
         self.compiled.get_concrete_function(*self.args, **self.kwargs)
@@ -56,22 +56,21 @@ class _Call:
 class Graphs:
     """The functions of an observed program that would have been compiled."""
 
-    def __init__(self, observer, wanted: bool):
-        self._observer, self._wanted = observer, wanted
+    def __init__(self, recorder, wanted: bool):
+        self._recorder, self._wanted = recorder, wanted
         self._called: dict[tuple, _Step | _Call] = {}
         self._instances: list = []  # a method doesn't keep its own alive
 
     def watch(self) -> None:
         """Note from now on what is called."""
         import tensorflow as tf
-        from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
-        replace = self._observer.replace
+        replace = self._recorder.replace
         for kind in ("train", "test"):
             maker = functools.partial(self._keras, kind == "train")
             replace(tf.keras.Model, f"make_{kind}_function", maker)
-        replace(polymorphic_function.Function, "__call__", self._call)
-        replace(polymorphic_function.Function, "__get__", self._method)
+        replace(patches.compiled_function(), "__call__", self._call)
+        replace(patches.compiled_function(), "__get__", self._method)
 
     def _keras(self, training: bool, original):
         import tensorflow as tf
@@ -92,11 +91,12 @@ class Graphs:
 
     def _call(self, original):
         def observed(compiled, *args, **kwargs):
-            before = self._observer.work_done()
+            before = self._recorder.work_done()
             result = original(compiled, *args, **kwargs)
-            code = getattr(_plain(compiled), "__code__", None)
-            if code and code.co_filename == self._observer.script and not chosen():
-                training = self._observer.work_done() > before
+            code = getattr(patches.python_function(compiled), "__code__", None)
+            own = code is not None and code.co_filename == self._recorder.script
+            if own and not patches.program_runs_eagerly():
+                training = self._recorder.work_done() > before
                 call = _Call(compiled, training, args, kwargs)
                 self._called.setdefault((id(compiled),), call)
             return result
@@ -115,17 +115,17 @@ class Graphs:
         import tensorflow as tf
 
         calls = list(self._called.values()) if self._wanted else []
-        self._observer.event("graphs", count=len(calls))
-        self._observer.only_building()
+        self._recorder.event("graphs", count=len(calls))
+        self._recorder.only_building()
         tf.config.run_functions_eagerly(False)
         for call in calls:
             error = line = None
             try:
                 call.build()
             except Exception as raised:
-                error, line = _in_words(raised, self._observer.script)
+                error, line = _in_words(raised, self._recorder.script)
             facts = {"function": call.function, "training": call.training}
-            self._observer.event("graph", error=error, line=line, **facts)
+            self._recorder.event("graph", error=error, line=line, **facts)
 
 
 class _Noting:
@@ -136,34 +136,9 @@ class _Noting:
 
     def __call__(self, iterator):
         result = self.function(iterator)
-        if not chosen():
+        if not patches.program_runs_eagerly():
             self.note(iterator)
         return result
-
-
-def eagerly() -> None:
-    """Let functions run eagerly, for the sake of who observes them."""
-    from tensorflow.python.eager.polymorphic_function import eager_function_run
-
-    # TensorFlow's own setter makes it a bool.
-    eager_function_run.RUN_FUNCTIONS_EAGERLY = OBSERVED
-
-
-def chosen() -> bool:
-    """Does the program itself want its functions to run eagerly?"""
-    from tensorflow.python.eager.polymorphic_function import eager_function_run
-
-    return eager_function_run.RUN_FUNCTIONS_EAGERLY is True
-
-
-def _plain(compiled):
-    """The Python function in one that tf.function has made."""
-    from tensorflow.python.util import tf_decorator
-
-    plain = tf_decorator.unwrap(compiled.python_function)[1]
-    while isinstance(plain, functools.partial):
-        plain = plain.func
-    return plain
 
 
 def _in_words(error: Exception, script: str) -> tuple[str, int | None]:

@@ -6,22 +6,47 @@ the others. Each worker has a folder of its own with the same shards in it, as i
 machine had a copy of the files.
 """
 
-from collections.abc import Sequence
+from pathlib import Path
 
-from utils.checking.observers.scaled import ScaledObserver
-
-
-def write_shards(sizes: Sequence[int]) -> None:
-    """Write the images of the check into shards of these sizes, where the program looks
-    for them."""
-    from utils.training import data, shards
-
-    dataset = data.load("auto", sum(sizes))
-    shards.write("shards", dataset.x_train, dataset.y_train, sizes)
+from distcheck.events import Event
+from distcheck.recorder import patches
+from distcheck.scenarios import Scenario, register
+from utils.checking.recorders.scaled import ScaledRecorder
 
 
-class FilesObserver(ScaledObserver):
-    """Reports the batches of trainings with `Model.fit`."""
+class Trained(Event):
+    """A step was given a batch to train on."""
+
+    epoch: int
+    images: list[int]
+    """Their numbers among the images to train on; -1 for none of them."""
+    down: list[int]
+    """By how many rows each was shifted down."""
+
+
+class Mapped(Event):
+    """At the end of the program: how its pipelines ran."""
+
+    calls: list[int]
+    """How often each function ran that was given to `Dataset.map`, in their order."""
+
+
+class FilesRecorder(ScaledRecorder):
+    """Reports the batches of trainings with `Model.fit`.
+
+    sizes, in its settings: of the shards in which the images of the check lie.
+    """
+
+    schema = ScaledRecorder.schema | {"trained": Trained, "mapped": Mapped}
+
+    @classmethod
+    def set_up(cls, scenario: Scenario, reports: Path) -> None:
+        """Write the shards where the program looks for them."""
+        from utils.training import data, shards
+
+        sizes = scenario.settings["sizes"]
+        dataset = data.load("auto", sum(sizes))
+        shards.write("shards", dataset.x_train, dataset.y_train, sizes)
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -29,15 +54,15 @@ class FilesObserver(ScaledObserver):
         self._tops = None  # first row of each image that isn't all background
         self._calls: list[int] = []  # of each function of a pipeline
 
-    def _hook_training(self, tf) -> None:
-        from utils.training import networks
-
-        networks.use_instead(networks.tiny)
+    def hook_training(self, tf) -> None:
         self.replace(tf.keras.Model, "fit", self._fit)
         self.replace(tf.data.Dataset, "map", self._map)
 
-    def _skip_steps(self, tf) -> None:
+    def intervene(self, tf) -> None:
+        """Compute nothing in a step, of a tiny network, but let it meet the others."""
         import horovod.tensorflow as hvd
+
+        super().intervene(tf)
 
         def step(model, batch):
             images, _, _ = tf.keras.utils.unpack_x_y_sample_weight(batch)
@@ -67,10 +92,8 @@ class FilesObserver(ScaledObserver):
 
         return observed
 
-    def _hook_callbacks(self, tf) -> None:
-        from tf_keras.src import callbacks
-
-        self.replace(callbacks.CallbackList, "on_epoch_begin", self._epoch_begin)
+    def hook_callbacks(self, tf) -> None:
+        self.replace(patches.callback_list(), "on_epoch_begin", self._epoch_begin)
 
     def _epoch_begin(self, original):
         def observed(*args, **kwargs):
@@ -84,7 +107,7 @@ class FilesObserver(ScaledObserver):
 
         from utils.training import data
 
-        numbers = self._numbers(images, True)
+        numbers = self.numbers_of(images, True)
         if self._tops is None:
             self._tops = _tops(data.load("auto").x_train)
         pixels = np.asarray(images)
@@ -94,7 +117,7 @@ class FilesObserver(ScaledObserver):
             "trained", epoch=self._passes - 1, images=numbers, down=down.tolist()
         )
 
-    def _report_end(self) -> None:
+    def report_end(self) -> None:
         self.event("mapped", calls=self._calls)
 
 
@@ -105,3 +128,26 @@ def _tops(images):
     """
     least = images.min(axis=(1, 2), keepdims=True)
     return (images > least).any(axis=2).argmax(axis=1)
+
+
+SIZES = (10, 10, 10, 10)  # images in each shard
+EPOCHS_DONE, STEPS_DONE = 1, 1  # before "rest of files" begins
+EPOCHS_OF_REST = 3
+_REST = (
+    *("--epochs-done", str(EPOCHS_DONE), "--steps-done", str(STEPS_DONE)),
+    *("--epochs", str(EPOCHS_OF_REST)),
+)
+
+
+def _shards(*sizes: int, **facts) -> Scenario:
+    return FilesRecorder.on_machines(2, settings={"sizes": sizes}, **facts)
+
+
+register(
+    {
+        "files": _shards(*SIZES),
+        "few files": _shards(sum(SIZES)),
+        "uneven files": _shards(15, 5, 15, 5),
+        "rest of files": _shards(*SIZES, options=_REST),
+    }
+)

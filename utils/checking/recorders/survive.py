@@ -1,19 +1,21 @@
 """Report what the workers of exercises/survive.py do: where in which epoch they are at
 each update, with which weights and which state of the optimizer, and what they keep.
 
-As in scaled.py, tiny networks are trained to the end, each worker in a
-folder of its own. In one world rank 0 dies in the middle of an update: all workers are
-told, as Horovod tells them, and when it is to start again, rank 0 stands still, and the
-others have a Horovod without it, in which rank 1 is rank 0. As they are on disks of
-their own in the other worlds, here they share a folder: what rank 0 has kept outlives
-it.
+As in scaled.py, tiny networks are trained to the end, each worker in a folder of its
+own. In one scenario rank 0 dies in the middle of an update: all workers are told, as
+Horovod tells them, and when it is to start again, rank 0 stands still, and the others
+have a Horovod without it, in which rank 1 is rank 0. They are on disks of their own in
+the other scenarios; here they share a folder, so what rank 0 has kept outlives it.
 """
 
 import hashlib
 import os
 from pathlib import Path
 
-from utils.checking.observers.scaled import ScaledObserver, _files
+from distcheck.events import Argument, Event
+from distcheck.recorder import patches
+from distcheck.scenarios import Scenario, register
+from utils.checking.recorders.scaled import ScaledRecorder, files_in
 
 
 def cut_newest(folder: Path) -> None:
@@ -34,30 +36,91 @@ def cut_newest(folder: Path) -> None:
         os.truncate(newest, newest.stat().st_size // 2)
 
 
-class SurviveObserver(ScaledObserver):
-    """failing: the update, counted from 0, in which rank 0 dies; or None."""
+class Reset(Event):
+    """Horovod is about to start again, without rank 0."""
 
-    def __init__(self, *args, failing: int | None = None, **kwargs):
+    files: list[str]
+    """Those in the folder that all share."""
+
+
+class Lost(Event):
+    """In an update, the worker is told that another one has died."""
+
+
+class Rest(Event):
+    """The program asks for the rest of an epoch: `data.rest_of_epoch`."""
+
+    epoch: int
+    done: int
+    """How many steps of it are done."""
+    size: int
+    rank: int
+    seed: Argument
+
+
+class After(Event):
+    """An optimizer has updated the weights."""
+
+    weights: str
+    """A digest of all of them."""
+    state: str
+    """A digest of the optimizer's."""
+
+
+class Before(After):
+    """An optimizer is about to update them."""
+
+    epoch: int
+
+
+class Begins(Before):
+    """The first batch of the training is there."""
+
+    statistics: str
+    """A digest of what isn't trained, such as the means of batch normalization."""
+
+
+class SurviveRecorder(ScaledRecorder):
+    """Its settings: failing, the update, counted from 0, in which rank 0 dies;
+    truncate_checkpoint, to leave half of the newest file before the program begins."""
+
+    schema = ScaledRecorder.schema | {
+        "reset": Reset,
+        "lost": Lost,
+        "rest": Rest,
+        "begins": Begins,
+        "before": Before,
+        "after": After,
+    }
+
+    def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.failing, self._count, self._begun = failing, 0, False
+        self._failing = self.scenario.settings.get("failing")
+        self._count, self._begun = 0, False
 
-    def _hook_training(self, tf) -> None:
-        import horovod.tensorflow.elastic as elastic
+    @classmethod
+    def set_up(cls, scenario: Scenario, reports: Path) -> None:
+        if scenario.settings.get("truncate_checkpoint"):
+            cut_newest(Path.cwd())
 
+    def hook_training(self, tf) -> None:
         from utils.training import data
 
-        super()._hook_training(tf)
+        super().hook_training(tf)
         self.replace(data, "rest_of_epoch", self._rest)
-        if self.failing is not None:
+
+    def intervene(self, tf) -> None:
+        super().intervene(tf)
+        if self._failing is not None:
             # Horovod shuts MPI down with itself, unless another has started it.
             from mpi4py import MPI  # noqa: F401
 
-            elastic._reset = self._without_rank_0
+            patches.replace_elastic_reset(self._without_rank_0)
 
     def _without_rank_0(self) -> None:
         import horovod.tensorflow as hvd
 
-        self.event("reset", files=sorted(_files(Path.cwd())))
+        self.event("reset", files=sorted(files_in(Path.cwd())))
         if self.rank == 0:
             if self.graphs:
                 self.graphs.build()
@@ -98,7 +161,7 @@ class SurviveObserver(ScaledObserver):
             self._optimizer = optimizer
             self.event("before", epoch=self._epoch, **self._digests())
             self._count += 1
-            if self._count - 1 == self.failing:
+            if self._count - 1 == self._failing:
                 from horovod.common.exceptions import HorovodInternalError
 
                 self.event("lost")
@@ -119,3 +182,25 @@ def _digest(arrays) -> str:
     for array in arrays:
         digest.update(array.tobytes())
     return digest.hexdigest()
+
+
+register(
+    {
+        "first life": SurviveRecorder.on_machines(2, build_graphs=True),
+        "second life": SurviveRecorder.on_machines(
+            2, after="first life", options=("--epochs", "4")
+        ),
+        "cut off": SurviveRecorder.on_machines(
+            2, after="first life", settings={"truncate_checkpoint": True}
+        ),
+        "shaken": Scenario(
+            size=2,
+            recorder=SurviveRecorder.dotted_name(),
+            settings={"failing": 8},
+            local_ranks=(0, 0),
+            gpus=1,
+            shared_disk=True,
+            build_graphs=True,
+        ),
+    }
+)

@@ -3,32 +3,62 @@ receives between a gradient and its update, what its optimizer updates, with whi
 gradient and how much state, and the weights before each gradient and in the end.
 """
 
-from utils.checking.observers.observe import Observer, _elements
+from distcheck.events import HOROVOD, Event
+from distcheck.recorder import patches
+from distcheck.recorder.horovod import HorovodRecorder
+from distcheck.recorder.keras import elements_of, variables_of
+from distcheck.scenarios import Scenario, register
 
 MOST_STEPS = 8  # of which arrays are kept; a check takes fewer
 
 
-class ZeroObserver(Observer):
+class Gradient(Event):
+    """A gradient was taken."""
+
+    elements: int
+    """How many numbers it has."""
+
+
+class Received(Event):
+    """A collective has ended, after the first gradient."""
+
+    op: str
+    elements: int
+    """How many numbers came out of it; of several tensors, of the largest."""
+
+
+class Update(Event):
+    """An optimizer has updated what it was given."""
+
+    optimizer: str
+    """Its class."""
+    elements: int
+    """How many numbers it has updated."""
+    state: int
+    """How many numbers it keeps, without single ones."""
+
+
+class ZeroRecorder(HorovodRecorder):
     """Reports the updates of a program that applies its gradients itself."""
+
+    schema = HOROVOD | {"gradient": Gradient, "received": Received, "update": Update}
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self._sources: list = []  # what gradients were taken of
         self._applied = 0
 
-    def _hook_training(self, tf) -> None:
-        from tf_keras.src.optimizers import optimizer as optimizers
-
+    def hook_training(self, tf) -> None:
         self.replace(tf.GradientTape, "gradient", self._gradient)
-        self.replace(optimizers._BaseOptimizer, "apply_gradients", self._update)
+        self.replace(patches.optimizer(), "apply_gradients", self._update)
 
-    def _skip_steps(self, tf) -> None:
-        """A loop of its own has no steps of Keras'."""
+    def hook_callbacks(self, tf) -> None:
+        """A loop of its own has no callbacks."""
 
-    def _hook_callbacks(self, tf) -> None:
-        """Nor any callbacks."""
+    def intervene(self, tf) -> None:
+        """Nor has it steps of Keras'."""
 
-    def _perturb_weights(self, next_creator, **kwargs):
+    def create_variable(self, next_creator, **kwargs):
         """All begin as the program has it: the optimizer's own copy of a part must not
         differ from the weights."""
         return next_creator(**kwargs)
@@ -43,7 +73,7 @@ class ZeroObserver(Observer):
                 self.event(
                     "received",
                     op=kind,
-                    elements=max(_elements(tensor) for tensor in received),
+                    elements=max(elements_of(tensor) for tensor in received),
                 )
             return result
 
@@ -59,7 +89,7 @@ class ZeroObserver(Observer):
                 self.keep(f"local.{self._gradients}", tf.nest.flatten(result))
                 self.keep(f"weights.{self._gradients}", self._sources)
             self._gradients += 1
-            self.event("gradient", elements=sum(map(_elements, self._sources)))
+            self.event("gradient", elements=sum(map(elements_of, self._sources)))
             return result
 
         return observed
@@ -75,18 +105,22 @@ class ZeroObserver(Observer):
                 self.keep(f"before.{number}", [variable for _, variable in pairs])
             with self.inside("update"):
                 result = original(optimizer, pairs, *args, **kwargs)
-            state = optimizer.variables
-            state = state() if callable(state) else state
+            state = variables_of(optimizer)
             self.event(
                 "update",
                 optimizer=type(optimizer).__name__,
-                elements=sum(_elements(variable) for _, variable in pairs),
-                state=sum(_elements(v) for v in state if len(v.shape)),
+                elements=sum(elements_of(variable) for _, variable in pairs),
+                state=sum(elements_of(v) for v in state if len(v.shape)),
             )
             return result
 
         return observed
 
-    def _report_end(self) -> None:
+    def report_end(self) -> None:
         if self._sources:
             self.keep("end", self._sources)
+
+
+# Three, so that a part is not what is left of the other.
+_PARTS = Scenario(3, recorder=ZeroRecorder.dotted_name(), build_graphs=True)
+register({"parts": _PARTS})

@@ -1,6 +1,6 @@
 """Report what the replicas of a program with tf.distribute do while they train.
 
-As in observe.py, nothing is decided here, and nothing of the program is changed;
+Nothing is decided here, and nothing of the program is changed;
 only that the course's large network gives way to its small one, as no check depends
 on the network. Functions stay graphs: what runs in them is seen by an operation that
 is put before each training step of a model.
@@ -15,15 +15,91 @@ import threading
 from collections import Counter
 from pathlib import Path
 
-from utils.checking.observers.observe import Reporter
+from distcheck.events import OF_EVERY_PROGRAM, Event
+from distcheck.recorder import patches
+from distcheck.recorder.keras import variables_of
+from distcheck.recorder.recorder import Recorder
+from distcheck.scenarios import Scenario, register
 
 
-class ReplicaObserver(Reporter):
+class Strategy(Event):
+    """A strategy was made."""
+
+    kind: str
+    """Its class."""
+    replicas: int
+    """How many it keeps in step."""
+
+
+class Fit(Strategy):
+    """`Model.fit` begins, with the strategy of its model."""
+
+
+class Places(Event):
+    """Before the program begins: what the function `places` has found in it."""
+
+    lines: dict[str, int]
+
+
+class Makes(Event):
+    """Variables that are trained were made; once for each line."""
+
+    scoped: bool
+    """Was a strategy there to see it?"""
+
+
+class Validates(Event):
+    """A replica is given a batch, without training."""
+
+    replica: int
+    step: int
+    """How many batches it had before."""
+    images: list[str]
+    """A digest of each."""
+
+
+class Trains(Validates):
+    """A replica is given a batch to train on."""
+
+    rate: float | None
+    """The learning rate, from replica 0."""
+
+
+class Model(Event):
+    """At the end of the program: the copies of what was trained."""
+
+    weights: int
+    """On how many devices each of the weights is, at least."""
+    state: int
+    """The same of the optimizer's variables."""
+    apart: float
+    """The largest difference between two copies of a weight."""
+
+
+class Truth(Event):
+    """At the end of the program: the model's metrics, over each test image once."""
+
+    loss: float
+    accuracy: float
+
+
+class ReplicaRecorder(Recorder):
     """Reports strategies, where variables are made, the images that each replica
     trains and validates on, and the weights."""
 
-    def __init__(self, folder, rank: int, script: str):
-        super().__init__(folder, rank, script)
+    schema = OF_EVERY_PROGRAM | {
+        "strategy": Strategy,
+        "fit": Fit,
+        "places": Places,
+        "makes": Makes,
+        "trains": Trains,
+        "validates": Validates,
+        "model": Model,
+        "truth": Truth,
+    }
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
         self._lock = threading.Lock()  # replicas report from several threads
         self._steps: Counter[int] = Counter()  # replica -> training steps so far
         self._looks: Counter[int] = Counter()  # likewise of batches without training
@@ -39,19 +115,17 @@ class ReplicaObserver(Reporter):
 
     @contextlib.contextmanager
     def at_work(self):
-        """Observe the program that runs in this block."""
+        """Record what the program does that runs in this block."""
         import tensorflow as tf
-        from tensorflow.python.distribute import distribute_lib
-        from tf_keras.src.optimizers import optimizer as optimizers
 
         from utils.training import networks
 
         networks.use_instead(lambda: networks.small_cnn((28, 28, 1)))
         self.event("places", lines=places(self.script))
-        self.replace(distribute_lib.StrategyBase, "__init__", self._strategy)
+        self.replace(patches.strategy(), "__init__", self._strategy)
         self.replace(tf.keras.Model, "__call__", self._forward)
         self.replace(tf.keras.Model, "fit", self._fit)
-        self.replace(optimizers._BaseOptimizer, "apply_gradients", self._update)
+        self.replace(patches.optimizer(), "apply_gradients", self._update)
         try:
             with tf.variable_creator_scope(self._makes):
                 yield
@@ -102,7 +176,6 @@ class ReplicaObserver(Reporter):
 
     def _forward(self, original):
         import tensorflow as tf
-        from tensorflow.python.eager import record
 
         def observed(model, *args, **kwargs):
             inputs = kwargs.get("inputs", args[0] if args else None)
@@ -112,7 +185,7 @@ class ReplicaObserver(Reporter):
             context = tf.distribute.get_replica_context()
             replica = context.replica_id_in_sync_group if context else -1
             # Whoever trains records gradients, whatever he says of `training`.
-            if record.could_possibly_record():
+            if patches.records_gradients():
                 self._model = model
                 weights = [tf.convert_to_tensor(v) for v in model.trainable_variables]
                 tf.numpy_function(self._trains, [replica, inputs, *weights], [])
@@ -171,13 +244,12 @@ class ReplicaObserver(Reporter):
     def _report_end(self) -> None:
         if self._model is None:
             return
-        state = self._optimizer.variables if self._optimizer is not None else []
-        state = state() if callable(state) else state
+        state = [] if self._optimizer is None else variables_of(self._optimizer)
         self.event(
             "model",
             weights=_copies(self._model.trainable_variables),
             state=_copies([v for v in state if len(v.shape)]),
-            apart=_apart(self._model.trainable_variables),
+            apart=max_copy_difference(self._model.trainable_variables),
         )
         self.event("truth", **self._truth())
 
@@ -190,13 +262,13 @@ class ReplicaObserver(Reporter):
 
         dataset = data.load("auto")
         images = data.standardise(tf.constant(dataset.x_test), dataset)
-        self._inside = True  # what the observer looks at is not reported
-        guess = self._model(images, training=False).numpy()
-        if abs(guess.sum(axis=-1) - 1).max() > 1e-3:  # logits
-            guess = tf.nn.softmax(guess).numpy()
-        probabilities = guess[np.arange(len(guess)), dataset.y_test]
-        losses = -np.log(np.maximum(probabilities, 1e-7))
-        right = guess.argmax(axis=-1) == dataset.y_test
+        self._inside = True  # what the recorder looks at is not reported
+        predictions = self._model(images, training=False).numpy()
+        if abs(predictions.sum(axis=-1) - 1).max() > 1e-3:  # logits
+            predictions = tf.nn.softmax(predictions).numpy()
+        chances = predictions[np.arange(len(predictions)), dataset.y_test]
+        losses = -np.log(np.maximum(chances, 1e-7))
+        right = predictions.argmax(axis=-1) == dataset.y_test
         return {"loss": float(losses.mean()), "accuracy": float(right.mean())}
 
 
@@ -249,7 +321,7 @@ def _copies(variables) -> int:
     )
 
 
-def _apart(variables) -> float:
+def max_copy_difference(variables) -> float:
     """The largest difference between copies of the same variable."""
     import numpy as np
 
@@ -263,3 +335,20 @@ def _apart(variables) -> float:
 def _rate(optimizer) -> float | None:
     rate = getattr(optimizer, "learning_rate", None)
     return None if rate is None else float(getattr(rate, "numpy", lambda: rate)())
+
+
+REPLICAS = 2
+
+
+def _replicas(number: int, **facts) -> Scenario:
+    facts = {"recorder": ReplicaRecorder.dotted_name()} | facts
+    return Scenario(1, options=("--replicas", str(number)), **facts)
+
+
+register(
+    {
+        "replicas": _replicas(REPLICAS),
+        "reference": _replicas(1, reference=True),
+        "plain replicas": _replicas(REPLICAS, recorder=""),
+    }
+)

@@ -14,24 +14,21 @@ from types import ModuleType
 from distcheck import keras_2
 
 # What imports TensorFlow when it is imported, with all that is in these packages.
-IMPORT_TENSORFLOW = (
-    *("tensorflow", "tf_keras", "horovod.tensorflow"),
-    *("utils.training.stopwatch", "utils.training.survival"),
-)
+IMPORT_TENSORFLOW = ("tensorflow", "tf_keras", "horovod.tensorflow")
 FOR_KERAS_3 = "horovod.keras"  # whatever TensorFlow comes with
 
 
 @contextlib.contextmanager
-def watched(tell: Callable[[str], None]) -> Iterator[None]:
+def watched(tell: Callable[[str], None], more: tuple[str, ...] = ()) -> Iterator[None]:
     """Call `tell` with the module by whose import, in this block, the program gets
-    Keras 3, if it does."""
+    Keras 3, if it does. more: packages that import TensorFlow, too."""
 
     def of_tensorflow() -> None:
         if not keras_2.is_chosen():
             tell("tensorflow")
 
     finders = (
-        _FirstImport(IMPORT_TENSORFLOW, of_tensorflow),
+        _FirstImport((*IMPORT_TENSORFLOW, *more), of_tensorflow),
         _FirstImport((FOR_KERAS_3,), lambda: tell(FOR_KERAS_3)),
     )
     sys.meta_path[:0] = finders

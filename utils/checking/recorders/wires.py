@@ -1,5 +1,5 @@
-"""Report what the workers of exercises/bandwidth.py do: each collective, as observe.py
-does, and each look at a clock.
+"""Report what the workers of exercises/bandwidth.py do: each collective, as of
+other Horovod programs, and each look at a clock.
 
 No check may depend on how fast a machine is. So the clocks that a program reads show
 made-up seconds: only collectives take time, and how much is laid down here. It ends
@@ -13,7 +13,10 @@ import time
 import timeit
 from collections import Counter
 
-from utils.checking.observers.observe import Observer, _elements
+from distcheck.events import HOROVOD, Event, Finite
+from distcheck.recorder.horovod import HorovodRecorder
+from distcheck.recorder.keras import elements_of
+from distcheck.scenarios import Scenario, register
 
 COUNTS = (64, 640)  # numbers in the messages
 WARM_UP, ROUNDS = 6, 4
@@ -29,8 +32,19 @@ BUSY = 0.1  # share of that time in which the processor works
 CLOCKS = {"time": (1.7e9, 5.0), "monotonic": (1e3, 1e3), "perf_counter": (1e3, 1e3)}
 
 
-class WiresObserver(Observer):
+class Read(Event):
+    """The program looks at a clock."""
+
+    clock: str
+    """Its name, in `time`."""
+    at: Finite
+    """How many of the made-up seconds have passed."""
+
+
+class WiresRecorder(HorovodRecorder):
     """Reports a program that times collectives of Horovod."""
+
+    schema = HOROVOD | {"read": Read}
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -40,7 +54,13 @@ class WiresObserver(Observer):
         self._meetings = 0
         self._meeting = False
 
-    def _hook_training(self, tf) -> None:
+    def hook_training(self, tf) -> None:
+        """Nothing is trained."""
+
+    def hook_callbacks(self, tf) -> None:
+        """Nor are there callbacks."""
+
+    def intervene(self, tf) -> None:
         """Replace the clocks, as they are seen from a line of the program."""
         for name, (first, step) in CLOCKS.items():
             begins = first + step * self.rank
@@ -55,12 +75,6 @@ class WiresObserver(Observer):
             ),
         )
         importlib.reload(timeit)  # which knows the clock by a name of its own
-
-    def _skip_steps(self, tf) -> None:
-        """Nothing is trained."""
-
-    def _hook_callbacks(self, tf) -> None:
-        """Nor are there callbacks."""
 
     def _replace_clock(self, name: str, seconds) -> None:
         def make(original, scale=None):
@@ -86,7 +100,7 @@ class WiresObserver(Observer):
             result = original(*args, **kwargs)
             tensors = args[0] if args else None
             many = isinstance(tensors, list | tuple)
-            count = sum(map(_elements, tensors)) if many else _elements(tensors)
+            count = sum(map(elements_of, tensors)) if many else elements_of(tensors)
             self._pass(count if "allreduce" in kind else 0, came)
             return result
 
@@ -119,8 +133,16 @@ class WiresObserver(Observer):
         self._meeting = True
         try:
             all_came = hvd.allgather(
-                tf.constant([came], tf.float64), name=f"observer.{self._meetings}"
+                tf.constant([came], tf.float64), name=f"recorder.{self._meetings}"
             )
         finally:
             self._meeting = False
         return float(tf.reduce_max(all_came)), len(all_came)
+
+
+def _machines(size: int) -> Scenario:
+    recorder = WiresRecorder.dotted_name()
+    return Scenario(size, recorder=recorder, local_ranks=(0,) * size)
+
+
+register({"two wires": _machines(2), "three wires": _machines(3)})

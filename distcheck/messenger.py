@@ -15,7 +15,7 @@ lab.connect(door)
 request = {"key": key, "environment": dict(os.environ)}
 lab.sendall(json.dumps(request).encode() + b"\n")
 answer = lab.makefile().readline()
-# No answer: the lab is gone, or has ended this world.
+# No answer: the lab is gone, or has ended this scenario.
 status = json.loads(answer) if answer else 1
 if status < 0:
     signal.signal(-status, signal.SIG_DFL) if -status != signal.SIGKILL else None

@@ -1,11 +1,9 @@
 """Report what a program with Keras 3 and JAX does on the devices of its one process.
 
-    .venv-jax/bin/python -m utils.checking.observers.devices FOLDER PROGRAM [OPTIONS]
-
 The lab has TensorFlow imported and the Python of the course, and such a program needs
-neither: the worker that the lab forks becomes this process, with the Python of the
-environment beside the course's. As in observe.py, nothing is decided here, and nothing
-of the program is changed.
+neither: the worker that the lab forks becomes a process of `main`, with the Python of
+the environment beside the course's. Nothing is decided here, and nothing of the program
+is changed.
 """
 
 import contextlib
@@ -17,29 +15,101 @@ import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from distcheck import supervise
-from utils.checking.observers import observe
-from utils.running import worker
+from distcheck import errors, supervise, worker
+from distcheck.events import OF_EVERY_PROGRAM, Event
+from distcheck.recorder.recorder import Recorder
+from distcheck.scenarios import Scenario, register
+from utils.running import beside
 
+JAX = "jax"
+CHOICES_OF_JAX = ("KERAS_BACKEND", "XLA_FLAGS", "JAX_NUM_CPU_DEVICES", "JAX_PLATFORMS")
 KERAS, TRAINER = "keras", "keras.src.backend.jax.trainer"
 COUNT_FLAG = r"xla_force_host_platform_device_count=(\d{1,4})"
 
 
-class DevicesObserver(observe.Reporter):
+class Keras(Event):
+    """The program is about to import Keras."""
+
+    chosen: str | None
+    """The backend that it has chosen by then."""
+
+
+class Fit(Event):
+    """`Model.fit` begins."""
+
+    devices: int
+    """How many JAX has."""
+    asked: int
+    """How many the program has asked it for; 0 if it hasn't."""
+
+
+class Trains(Event):
+    """A training step was given a batch."""
+
+    rows: int
+    """How many images are in it."""
+    parts: list[int]
+    """How many of them each device has."""
+    rate: float
+    """The learning rate of the step."""
+
+
+class Model(Event):
+    """At the end of the program: the copies of the weights."""
+
+    copies: int
+    """How many devices have a copy of each, at least."""
+    apart: float
+    """The largest difference between two copies of a weight."""
+    off: float
+    """How far the first update is from that of a single device, as a share of its
+    length."""
+
+
+class DevicesRecorder(Recorder):
     """Reports the backend that Keras is imported with; of each training step, how many
     images each device got; and in the end the weights' copies, and how far the first
     update is from the one that a single device makes of the same batch."""
 
-    def __init__(self, folder: Path, script: str):
-        super().__init__(folder, 0, script)
+    schema = OF_EVERY_PROGRAM | {
+        "keras": Keras,
+        "fit": Fit,
+        "trains": Trains,
+        "model": Model,
+    }
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
         self._model = None
         self._first: dict = {}  # of the first step: batch, weights before and after
         self._wrapped = None
-        self._over = False  # what the observer trains itself is not reported
+        self._over = False  # what the recorder trains itself is not reported
+
+    @classmethod
+    def needs(cls) -> tuple[Path, ...]:
+        """The environment beside the course's."""
+        why = beside.problem(JAX)
+        if why:
+            raise errors.UserError(why)
+        return (beside.folder(JAX),)
+
+    @classmethod
+    def set_up(cls, scenario: Scenario, reports: Path) -> None:
+        """Become a process of the Python that has JAX: this one has TensorFlow."""
+        python = str(beside.program(JAX))
+        code = f"from {__name__} import main; main()"
+        # Not what Keras was told to compute with in this home.
+        keras_home = {"KERAS_HOME": str(reports / "keras")}
+        environment = {n: v for n, v in os.environ.items() if n not in CHOICES_OF_JAX}
+        os.execve(
+            python,
+            [python, "-c", code, str(reports), *sys.argv],
+            environment | keras_home,
+        )
 
     @contextlib.contextmanager
     def at_work(self):
-        """Observe the program that runs in this block."""
+        """Record what the program does that runs in this block."""
         finder = _Watched({KERAS: self._begins, TRAINER: self._hook})
         sys.meta_path.insert(0, finder)
         try:
@@ -211,18 +281,19 @@ def main() -> None:
     faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
     sys.argv = [script, *options]
     sys.path[0] = str(Path(script).parent)
-    observer = DevicesObserver(Path(folder), script)
-    observer.event("started", pid=os.getpid())
-    with observer.at_work():
+    recorder = DevicesRecorder(Path(folder), 0, script)
+    recorder.event("started", pid=os.getpid())
+    with recorder.at_work():
         failure = worker.run_program(script)
     sys.stdout.flush()
     sys.stderr.flush()
     if failure:
         failure["status"] = failure["status"] & 0xFF or 1  # as the system has it
-        observer.event("failed", **failure)
+        recorder.event("failed", **failure)
         os._exit(failure["status"])
-    observer.wait_for_the_end()
+    recorder.wait_for_the_end()
 
 
-if __name__ == "__main__":
-    main()
+DEVICES = 2
+_DEVICES = Scenario(1, recorder=DevicesRecorder.dotted_name())
+register({"devices": _DEVICES})

@@ -6,42 +6,93 @@ task has a folder of its own, as if it were on a machine of its own.
 """
 
 import contextlib
+import functools
 import re
 from pathlib import Path
 
-from utils.checking.observers.observe import Reporter
-from utils.checking.observers.replicas import digests
-from utils.checking.observers.scaled import arrays_in, share
+from distcheck.events import HOROVOD, OF_EVERY_PROGRAM, Event, FilesWritten, Finite
+from distcheck.recorder import patches
+from distcheck.recorder.recorder import Recorder
+from distcheck.scenarios import Scenario, register
+from utils.checking.recorders.replicas import Strategy, digests
+from utils.checking.recorders.scaled import arrays_in, share
 
 
-class TaskObserver(Reporter):
+class Trains(Event):
+    """A worker is given a batch to train on."""
+
+    workers: int
+    """How many are in step."""
+    step: int
+    """How many batches it had before."""
+    images: list[str]
+    """A digest of each."""
+
+
+class Serves(Event):
+    """The task starts a server."""
+
+    job: str
+    """Its type, such as `ps`."""
+    index: int
+    """Its number among the tasks of this type."""
+
+
+class Orders(Event):
+    """The chief calls a method of its coordinator, by which it directs the workers."""
+
+    name: str
+
+
+class Placed(Event):
+    """At the end of the program: where the weights are."""
+
+    names: list[str]
+    servers: list[int]
+    """The number of the parameter server that has each of them; -1 for none."""
+    updates: int
+    """How many updates the optimizer has made."""
+
+
+class Left(FilesWritten):
+    """At the end of the program: the files in the task's folder."""
+
+    weights: Finite
+    """The share of the weights that is in them."""
+
+
+class TaskRecorder(Recorder):
     """Reports what one task does."""
 
-    def __init__(self, folder, rank: int, script: str):
-        super().__init__(folder, rank, script)
+    schema = OF_EVERY_PROGRAM | {
+        **{what: HOROVOD[what] for what in ("collective_start", "collective_end")},
+        "strategy": Strategy,
+        "trains": Trains,
+        "serves": Serves,
+        "orders": Orders,
+        "placed": Placed,
+        "files_written": Left,
+    }
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
         self._steps = 0
         self._model = self._optimizer = None
         self._inside = False
 
     @contextlib.contextmanager
     def at_work(self):
-        """Observe the program that runs in this block."""
+        """Record what the program does that runs in this block."""
         import tensorflow as tf
-        from tensorflow.python.distribute import collective_all_reduce_strategy as multi
-        from tensorflow.python.distribute import cross_device_utils, distribute_lib
 
-        self.replace(distribute_lib.StrategyBase, "__init__", self._strategy)
-        self.replace(
-            multi.CollectiveAllReduceExtended,
-            "_initialize_multi_worker",
-            lambda original: self._together("the start of the cluster", original),
-        )
-        for name in ("all_reduce", "all_gather"):
-            self.replace(
-                cross_device_utils.CollectiveReplicaLauncher,
-                name,
-                lambda original, name=name: self._together(name, original),
-            )
+        self.replace(patches.strategy(), "__init__", self._strategy)
+        start = "the start of the cluster"
+        for owner, name, what in (
+            (patches.multi_worker_start(), "_initialize_multi_worker", start),
+            (patches.collective_launcher(), "all_reduce", "all_reduce"),
+            (patches.collective_launcher(), "all_gather", "all_gather"),
+        ):
+            self.replace(owner, name, functools.partial(self._together, what))
         self.replace(tf.keras.Model, "__call__", self._forward)
         self._watch_servers()
         try:
@@ -52,32 +103,22 @@ class TaskObserver(Reporter):
 
     def _watch_servers(self) -> None:
         """Look at what there is beside parameter servers only."""
-        from tensorflow.python.distribute import parameter_server_strategy_v2 as served
-        from tensorflow.python.distribute.coordinator import cluster_coordinator
-        from tensorflow.python.training import server_lib
-        from tf_keras.src.optimizers import optimizer as optimizers
-
-        self.replace(server_lib.Server, "__init__", self._server)
+        server, strategy = patches.server(), patches.parameter_server_strategy()
+        self.replace(server, "__init__", self._server)
         for owner, name, what in (
-            (server_lib.Server, "join", "join() of its server"),
-            (served.ParameterServerStrategyV2, "__init__", "the start of the cluster"),
+            (server, "join", "join() of its server"),
+            (strategy, "__init__", "the start of the cluster"),
         ):
-            self.replace(
-                owner, name, lambda original, what=what: self._together(what, original)
-            )
-        coordinator = cluster_coordinator.ClusterCoordinator
-        for name in ("create_per_worker_dataset", "schedule", "join"):
-            self.replace(
-                coordinator,
-                name,
-                lambda original, name=name: self._ordered(name, original),
-            )
-        self.replace(
-            cluster_coordinator.RemoteValueImpl,
-            "fetch",
-            lambda original: self._ordered("fetch", original),
-        )
-        self.replace(optimizers._BaseOptimizer, "apply_gradients", self._update)
+            self.replace(owner, name, functools.partial(self._together, what))
+        coordinator, remote_value = patches.coordinator_and_remote_value()
+        for owner, name in (
+            (coordinator, "create_per_worker_dataset"),
+            (coordinator, "schedule"),
+            (coordinator, "join"),
+            (remote_value, "fetch"),
+        ):
+            self.replace(owner, name, functools.partial(self._ordered, name))
+        self.replace(patches.optimizer(), "apply_gradients", self._update)
 
     def _server(self, original):
         def made(server, cluster, job_name=None, task_index=None, *args, **kwargs):
@@ -127,22 +168,21 @@ class TaskObserver(Reporter):
                 "root": None,
                 "elements": 0,
             }
-            self.event("enter", given=None, **facts)
+            self.event("collective_start", given=None, **facts)
             result = original(*args, **kwargs)
-            self.event("leave", op=what, got=None)
+            self.event("collective_end", op=what, got=None)
             return result
 
         return observed
 
     def _forward(self, original):
         import tensorflow as tf
-        from tensorflow.python.eager import record
 
         def observed(model, *args, **kwargs):
             inputs = kwargs.get("inputs", args[0] if args else None)
             real = tf.is_tensor(inputs) and not tf.keras.backend.is_keras_tensor(inputs)
             # Whoever trains records gradients, whatever he says of `training`.
-            if self._inside or not real or not record.could_possibly_record():
+            if self._inside or not real or not patches.records_gradients():
                 return original(model, *args, **kwargs)
             self._model = model
             context = tf.distribute.get_replica_context()
@@ -184,10 +224,22 @@ class TaskObserver(Reporter):
             weights = [v.numpy() for v in self._model.trainable_variables]
             found = share(weights, arrays_in(folder))
         files = (p.relative_to(folder) for p in folder.rglob("*") if p.is_file())
-        self.event("left", files=sorted(map(str, files)), weights=found)
+        self.event("files_written", files=sorted(map(str, files)), weights=found)
 
 
 def _server_of(device: str) -> int:
     """The number of the parameter server that a device belongs to; -1: of none."""
     match = re.search(r"/job:ps/.*task:(\d+)", device)
     return int(match[1]) if match else -1
+
+
+def _cluster(**counts: int) -> Scenario:
+    return Scenario(
+        sum(counts.values()),
+        recorder=TaskRecorder.dotted_name(),
+        own_disks=True,
+        cluster=tuple(counts.items()),
+    )
+
+
+register({"cluster": _cluster(worker=2), "servers": _cluster(chief=1, worker=2, ps=2)})

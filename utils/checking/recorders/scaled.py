@@ -1,7 +1,7 @@
 """Report what the workers of exercises/scaled.py do: the learning rate of each update,
 the images that each validates on, what it knows of the metrics, and what it keeps.
 
-As in observe.py, nothing is decided here, and functions run eagerly. The course's
+Nothing is decided here, and functions run eagerly. The course's
 network gives way to a tiny one, as no check depends on it, so that whole trainings are
 computed. Each worker has a folder of its own to work in, as if on a disk of its own.
 """
@@ -10,13 +10,74 @@ import contextlib
 import zipfile
 from pathlib import Path
 
-from utils.checking.observers.observe import Observer, _is_batch
+from distcheck.events import HOROVOD, Event, Finite, Inode
+from distcheck.recorder import patches
+from distcheck.recorder.horovod import HorovodRecorder
+from distcheck.recorder.keras import is_batch
+from distcheck.scenarios import Scenario, register
 
 
-class ScaledObserver(Observer):
+class Fit(Event):
+    """`Model.fit` begins."""
+
+
+class Update(Event):
+    """An optimizer has updated the weights."""
+
+    epoch: int
+    rate: float
+    """The learning rate of this update."""
+
+
+class Validated(Event):
+    """A batch was validated, in an epoch."""
+
+    epoch: int
+    images: list[int]
+    """Their numbers among the images to validate on; -1 for none of them."""
+    right: list[bool]
+    """Which of them were recognized."""
+
+
+class Epoch(Event):
+    """An epoch has ended, with all callbacks."""
+
+    epoch: int
+    files: dict[str, list[Inode]]
+    """Of each file in the worker's folder: its inode, and the time of its last change,
+    in ns."""
+
+
+class Kept(Event):
+    """At the end of the program: what of the training is in the files that it left."""
+
+    files: list[str]
+    weights: Finite
+    """The share of the weights that is in them, as they were after one of the epochs:
+    the one of which most is there."""
+    state: Finite
+    """The share of the optimizer's state that is in them, of the same epoch."""
+    epoch: int
+    """This epoch; -1 if none was trained."""
+
+
+class ScaledRecorder(HorovodRecorder):
     """Reports whole trainings with `Model.fit`."""
 
+    schema = HOROVOD | {
+        "fit": Fit,
+        "update": Update,
+        "validated": Validated,
+        "epoch": Epoch,
+        "kept": Kept,
+    }
     metric_shift = 0.0  # what is validated here can be compared as it is
+
+    @classmethod
+    def on_machines(cls, size: int, **facts) -> Scenario:
+        """Workers on a machine each, which has one GPU."""
+        watched = {"recorder": cls.dotted_name(), "own_disks": True}
+        return Scenario(size, local_ranks=(0,) * size, gpus=1, **watched, **facts)
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -25,27 +86,23 @@ class ScaledObserver(Observer):
         self._kept: list[tuple[list, list]] = []  # weights and state of each epoch
         self._held: list = []  # open files, so that no new file gets their numbers
 
-    def _hook_training(self, tf) -> None:
-        from tf_keras.src.optimizers import optimizer as new
-        from tf_keras.src.optimizers.legacy import optimizer_v2 as legacy
+    def hook_training(self, tf) -> None:
+        self.replace(tf.keras.Model, "__call__", self._forward)
+        self.replace(tf.keras.Model, "fit", self._fit)
+        self.replace(patches.optimizer(), "apply_gradients", self._update)
+        self.replace(patches.legacy_optimizer(), "_distributed_apply", self._update)
 
+    def intervene(self, tf) -> None:
+        """Compute all steps: there are few, of a tiny network."""
         from utils.training import networks
 
         networks.use_instead(networks.tiny)
-        self.replace(tf.keras.Model, "__call__", self._forward)
-        self.replace(tf.keras.Model, "fit", self._fit)
-        self.replace(new._BaseOptimizer, "apply_gradients", self._update)
-        self.replace(legacy.OptimizerV2, "_distributed_apply", self._update)
 
-    def _skip_steps(self, tf) -> None:
-        """Compute all steps: there are few, of a tiny network."""
-
-    def _hook_callbacks(self, tf) -> None:
-        from tf_keras.src import callbacks
-
-        super()._hook_callbacks(tf)
-        self.replace(callbacks.CallbackList, "on_epoch_begin", self._epoch_begin)
-        self.replace(callbacks.CallbackList, "on_epoch_end", self._epoch_end)
+    def hook_callbacks(self, tf) -> None:
+        super().hook_callbacks(tf)
+        callback_list = patches.callback_list()
+        self.replace(callback_list, "on_epoch_begin", self._epoch_begin)
+        self.replace(callback_list, "on_epoch_end", self._epoch_end)
 
     def _fit(self, original):
         def observed(model, *args, **kwargs):
@@ -77,7 +134,7 @@ class ScaledObserver(Observer):
             inputs = kwargs.get("inputs", args[0] if args else None)
             training = bool(kwargs.get("training", len(args) > 1 and args[1]))
             inner = "forward" in self._inside or "fit" not in self._inside
-            if inner or training or not _is_batch(inputs):
+            if inner or training or not is_batch(inputs):
                 return original(model, *args, **kwargs)
             with self.inside("forward"):
                 result = original(model, *args, **kwargs)
@@ -101,36 +158,37 @@ class ScaledObserver(Observer):
         pixels = np.asarray(images)[..., 0] * dataset.std + dataset.mean
         pixels = np.rint(pixels).clip(0, 255).astype(np.uint8)
         identities = [self._labels.get(image.tobytes(), (-1, -1)) for image in pixels]
-        guess = np.asarray(result).argmax(axis=-1)
+        predictions = np.asarray(result).argmax(axis=-1)
         self.event(
             "validated",
             epoch=self._epoch,
             images=[number for number, _ in identities],
             right=[
-                int(g) == label for g, (_, label) in zip(guess, identities, strict=True)
+                int(answer) == label
+                for answer, (_, label) in zip(predictions, identities, strict=True)
             ],
         )
 
     def _epoch_begin(self, original):
-        def observed(listing, epoch, logs=None):
+        def observed(callback_list, epoch, logs=None):
             self._epoch = int(epoch)
-            return original(listing, epoch, logs)
+            return original(callback_list, epoch, logs)
 
         return observed
 
     def _epoch_end(self, original):
-        def observed(listing, epoch, logs=None):
-            original(listing, epoch, logs)
+        def observed(callback_list, epoch, logs=None):
+            original(callback_list, epoch, logs)
             if self._model is not None:
                 weights = [v.numpy() for v in self._model.weights]
                 self._kept.append((weights, self._state()))
-            files = _files(Path.cwd())
+            files = files_in(Path.cwd())
             self._held += [open(name, "rb") for name in files]
             self.event("epoch", epoch=int(epoch), files=files)
 
         return observed
 
-    def _report_end(self) -> None:
+    def report_end(self) -> None:
         """Report what files the worker left, and what of the training is in them."""
         arrays = arrays_in(Path.cwd())
         best = max(
@@ -141,7 +199,7 @@ class ScaledObserver(Observer):
             default=(0.0, 0.0, -1),
         )
         weights, state, epoch = best
-        files = sorted(_files(Path.cwd()))
+        files = sorted(files_in(Path.cwd()))
         self.event("kept", files=files, weights=weights, state=state, epoch=epoch)
 
 
@@ -153,7 +211,7 @@ def _rate(optimizer) -> float:
     return float(getattr(rate, "numpy", lambda: rate)())
 
 
-def _files(folder: Path) -> dict[str, list[int]]:
+def files_in(folder: Path) -> dict[str, list[int]]:
     """Name -> number of the file (its inode), and when it was last written, in ns."""
     files = {}
     for path in folder.rglob("*"):
@@ -215,3 +273,12 @@ def share(wanted: list, arrays: list) -> float:
         for array in wanted
     ]
     return sum(matches) / len(matches) if matches else 1.0
+
+
+register(
+    {
+        "machine": ScaledRecorder.on_machines(1),
+        "two machines": ScaledRecorder.on_machines(2, build_graphs=True),
+        "three machines": ScaledRecorder.on_machines(3),
+    }
+)
