@@ -223,10 +223,12 @@ class Found:
 
     @property
     def order(self) -> tuple[int, int]:
-        """What matters most is least: the first error, if there is one."""
+        """What matters most is least: the first error, else the last warning, as a
+        program warns of much at its start that has nothing to do with its end."""
         kind = "error" if self.raised and not self.message else self.kind
         kinds = ("error", "unknown", "warning", "consequence")
-        return kinds.index(kind), self.number
+        number = -self.number if kind == "warning" else self.number
+        return kinds.index(kind), number
 
     def explained_by(self, message: Message, number: int, text: str) -> None:
         """Take this entry for the whole exception, unless it has a better one."""
