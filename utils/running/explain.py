@@ -394,12 +394,15 @@ class _Worker:
         self.in_frames = self.chained = self.ignored = False
         self.left = 0  # lines that may still belong to the exception's message
         self.to_the_operation = False
-        self.place = ""
+        self.place = self.prefix = ""
 
     def take(self, number: int, text: str, table: Sequence[Message]) -> Found | None:
         """What begins with this line, if anything does."""
+        if _TRACEBACK in text:  # and what may be before it, and each of its lines
+            self.prefix, text = text.split(_TRACEBACK)[0], _TRACEBACK
+        text = text.removeprefix(self.prefix)
         self.lines.append(text)
-        if _TRACEBACK in text:
+        if text == _TRACEBACK:
             self._begin_traceback()
             return None
         if self.in_frames and (not text or text[0].isspace()):
