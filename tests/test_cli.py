@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 from nbformat.v4 import new_code_cell, new_notebook, writes_json
 
+from distcheck.audit import WRONG, Finding, Report
 from utils import cli
 from utils.base.course import PACKAGE_ROOT
 from utils.lessons import markup
@@ -17,13 +19,16 @@ from utils.measure.table import TITLES
 
 COMMANDS = {
     *("doctor", "notebooks", "margins", "run", "watch", "steps"),
-    *("check", "progress", "diff", "hint", "grade", "bench", "speedrun"),
+    *("check", "progress", "diff", "hint", "grade", "bench", "speedrun", "explain"),
 }
 
 
-def run_course(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
+def run_course(
+    *arguments: str, stdin=subprocess.DEVNULL, **environment: str
+) -> subprocess.CompletedProcess:
     return subprocess.run(
         [Path(sys.executable).with_name("course"), *arguments],
+        stdin=stdin,
         capture_output=True,
         text=True,
         timeout=120,
@@ -165,6 +170,67 @@ def test_notebooks_says_yes_and_does_nothing_twice(tiny_course):
     assert was | {"cached": True} == is_now
     output = run_course("notebooks", "00", "--profile", "ci").stdout
     assert "before, nothing changed" in output
+
+
+FULL = "OSError: [Errno 28] No space left on device"
+DISK_FULL = f"[1] {FULL}\n"
+SLOTS = "There are not enough slots available in the system to satisfy the 4\n"
+
+
+def test_explain_reads_a_log_a_pipe_or_the_newest_run(tiny_course):
+    (tiny_course / "log").write_text(f"[0] hello\n{DISK_FULL}")
+    answer = run_course("explain", "log")
+    assert (answer.returncode, answer.stderr) == (0, "")
+    first, second, *rest = answer.stdout.splitlines()
+    assert (first, second) == ("log, 2 lines:", f"Rank 1, line 2 of the log: {FULL}")
+    assert any("The disk is full" in line for line in rest)
+    with (tiny_course / "log").open() as log:
+        piped = run_course("explain", stdin=log).stdout.splitlines()
+    assert piped == ["standard input, 2 lines:", second, *rest]
+    assert "there is no run" in run_course("explain").stderr
+    for day, text in (("25", DISK_FULL), ("26", "[0] KeyError: 'x'\n")):
+        folder = tiny_course / "logs" / f"2026-11-{day}_09-00-00_program"
+        folder.mkdir(parents=True)
+        (folder / "log.txt").write_text(text)
+    answer = run_course("explain")
+    assert answer.returncode == 1
+    assert answer.stdout.startswith(f"{folder.relative_to(tiny_course)}/log.txt, 1 li")
+    assert "unknown to the course" in answer.stdout
+    # What mpirun says belongs to the run, and what is no error hides none.
+    (folder / "log.txt").write_text("[0] hello\n")
+    assert "no error" in run_course("explain").stdout
+    (folder / "launcher.txt").write_text(SLOTS)
+    answer = json.loads(run_course("explain", "--json").stdout)
+    (found,) = answer["found"]
+    assert (found["id"], found["ranks"]) == ("mpi.not-enough-slots", [])
+    assert found["cure"]
+    assert answer["lines"] == 2
+
+
+def test_explain_is_instant_and_refuses_what_is_not_there(tiny_course):
+    answer = run_course("explain", "nothing")
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert "there is no log nothing" in answer.stderr
+    script = "import sys; from utils.running import explain; explain.messages(); "
+    script += "assert not {'tensorflow', 'pandas', 'numpy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_audit_says_what_is_known_of_an_error(monkeypatch, capsys):
+    def audited(**options):
+        raise cli.UserError(f"train.py failed before it trained: {FULL}")
+
+    monkeypatch.setattr(cli.distcheck_cli, "audited", audited)
+    with pytest.raises(cli.UserError, match="The disk is full") as raised:
+        cli.audit(script=Path("train.py"))
+    assert str(raised.value).startswith("train.py failed before it trained")
+    finding = Finding("end", "Did every worker finish?", WRONG, FULL)
+    report = Report("train.py", 2, [finding], 1.0)
+    monkeypatch.setattr(cli.distcheck_cli, "audited", lambda **options: report)
+    for as_json in (False, True):
+        with pytest.raises(typer.Exit):
+            cli.audit(script=Path("train.py"), as_json=as_json)
+        assert ("The disk is full" in capsys.readouterr().out) is not as_json
 
 
 def test_a_diff_in_a_pipe_has_its_lines_whole(monkeypatch, capsys):

@@ -7,9 +7,9 @@ from ci_sample import drawn
 from processes import empty_course
 
 from distcheck import errors, show
-from utils.checking import clinic
+from utils.checking import clinic, troubleshooting
 from utils.lessons import work
-from utils.running import stacks
+from utils.running import explain, stacks
 from utils.running.result import Run
 
 SHOWN_BY = {
@@ -53,6 +53,28 @@ def test_every_case_has_a_disease_of_its_own_that_is_on_the_page():
     names = [case.disease for case in clinic.cases()]
     assert len(set(names)) == len(names) >= 12
     assert set(names) == set(SHOWN_BY) <= set(clinic.diseases())
+
+
+def test_the_page_says_what_the_table_and_the_clinic_know():
+    assert clinic.page().read_text() == troubleshooting.generated(), (
+        "python -m utils.checking.troubleshooting"
+    )
+    page = clinic.page().read_text()
+    assert re.findall("^## (.*)", page, re.M) == [
+        *("By message", "By symptom", "By disease"),
+    ]
+    by_message, by_symptom, by_disease = re.split("^## By ", page, flags=re.M)[1:]
+    for message in explain.messages():
+        assert all(line in by_message for line in message.cure)
+    for disease in clinic.diseases():
+        assert f"See [{disease}](#" in by_symptom, "which symptom has it?"
+        assert f"\n### {disease}\n" in by_disease
+
+
+def test_a_symptom_of_no_disease_is_refused(monkeypatch):
+    monkeypatch.setattr(clinic, "symptoms", lambda: {"It is hot": ["flu"]})
+    with pytest.raises(errors.UserError, match="there is no disease 'flu'"):
+        troubleshooting.by_symptom()
 
 
 def test_every_disease_names_where_it_was_met():
@@ -194,6 +216,15 @@ CURED = {case.healthy.partition("import")[2]: case for case in clinic.cases()}.v
 def test_what_is_cured_is_healthy(case, folder):
     case.program.write_text(case.healthy)
     assert "Your program" in repr(clinic.cure(case.number))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_case_12_is_met_by_its_message(folder):
+    clinic.admit(12)
+    _, lines = explain.open_log(None)  # of the newest run
+    first = explain.explain(lines).first
+    assert (first.message.id, first.ranks) == ("data.half-a-json", [1])
 
 
 @pytest.mark.slow

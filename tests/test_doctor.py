@@ -119,6 +119,15 @@ def test_an_unknown_profile_is_wrong_usage(monkeypatch):
         doctor.doctor()
 
 
+def test_what_is_known_of_an_error_is_a_part_of_the_fix(monkeypatch):
+    says = "import sys; sys.exit('OSError: [Errno 28] No space left on device')"
+    facts = doctor._facts_from([sys.executable, "-c", says], dict(os.environ))
+    lines = {line.name: line for line in doctor._lines_of_software(facts)}
+    for name in ("tensorflow", "all-reduce"):
+        assert "The disk is full" in lines[name].fix
+    assert "known" not in doctor._facts_from(["echo", "error: what"], dict(os.environ))
+
+
 # -------------------------------------------------------------- line by line
 
 

@@ -192,6 +192,14 @@ def test_the_first_of_two_errors_is_explained_and_the_same_one_on_all_ranks():
     assert first(of_rank(1, TRACEBACK + FULL) + two).ranks == [0, 1]
 
 
+def test_what_was_interrupted_is_not_unknown():
+    (stall,) = (one.line for one in MESSAGES if one.id == "horovod.stall")
+    interrupted = f"{TRACEBACK}KeyboardInterrupt\n"
+    assert first(of_rank(0, interrupted)).kind == "consequence"
+    assert first(of_rank(0, stall) + of_rank(1, interrupted)).kind == "warning"
+    assert first(of_rank(1, interrupted) + of_rank(0, UNKNOWN)).kind == "unknown"
+
+
 def test_of_chained_exceptions_the_known_one_or_the_last_one_counts():
     chain = "\n{}\n\n".format(
         "During handling of the above exception, another exception occurred:"
@@ -268,6 +276,13 @@ def test_bars_and_colors_are_no_part_of_a_line():
     found = first(f"{bar}{UNKNOWN}".replace("Value", "\x1b[31mValue"))
     assert found.text == "ValueError: no such garment"
     assert found.place == "train.py:12"
+
+
+@pytest.mark.parametrize("prefix", ["worker-1  | ", "    ", "> ", "(train pid=7) "])
+def test_a_traceback_may_be_quoted_or_indented(prefix):
+    found = first("".join(f"{prefix}{line}\n" for line in UNKNOWN.splitlines()))
+    assert (found.text, found.place) == ("ValueError: no such garment", "train.py:12")
+    assert found.raised
 
 
 def test_a_log_is_read_as_a_stream():

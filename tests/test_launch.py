@@ -22,7 +22,7 @@ from processes import (
 )
 
 from distcheck import errors, files, supervise
-from utils.running import follow, launch, watch
+from utils.running import explain, follow, launch, watch
 from utils.running.follow import Followed
 from utils.running.result import Run, RunFailed
 
@@ -181,6 +181,39 @@ def test_a_rank_that_fails_ends_the_run_and_is_named(folder, what, message):
     assert "[0]" not in str(e.value)
     assert e.value.run.status not in (0, supervise.TIMED_OUT)
     assert not descendants_of_runs_in(folder)
+
+
+def failed_run(folder, status, log, launcher=""):
+    run = Run("program.py", 2, "mpirun", folder, status=status)
+    run.log.write_text(log)
+    (folder / "launcher.txt").write_text(launcher)
+    return follow._known(run)
+
+
+def test_what_is_known_of_the_error_stands_below_it(folder):
+    full = "[1] OSError: [Errno 28] No space left on device\n"
+    known = failed_run(folder, 1, f"[0] hello\n{full}")
+    assert known.startswith("\nRank 1, line 2 of the log: OSError")
+    assert "The disk is full" in known
+    slots = "There are not enough slots available in the system to satisfy the 4\n"
+    assert "--oversubscribe" in failed_run(folder, 1, "", slots)
+    # Whoever stopped it knows why; an unknown error is shown already.
+    assert failed_run(folder, supervise.STOPPED, full) == ""
+    assert failed_run(folder, 1, "[1] ValueError: no such garment\n") == ""
+
+
+def test_a_warning_is_explained_in_what_stood_still(folder):
+    (stall,) = (m.line for m in explain.messages() if m.id == "horovod.stall")
+    stall = f"[0] {stall}\n"
+    assert "Rank 0, line 1" in failed_run(folder, supervise.TIMED_OUT, stall)
+    assert failed_run(folder, 1, stall) == ""
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_says_what_to_do(folder):
+    program(folder, "raise OSError(28, 'No space left on device')", "full.py")
+    with pytest.raises(RunFailed, match="The disk is full"):
+        launch.run("full.py", workers=2)
 
 
 @pytest.mark.slow

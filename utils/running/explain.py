@@ -223,10 +223,12 @@ class Found:
 
     @property
     def order(self) -> tuple[int, int]:
-        """What matters most is least: the first error, if there is one."""
+        """What matters most is least: the first error, else the last warning, as a
+        program warns of much at its start that has nothing to do with its end."""
         kind = "error" if self.raised and not self.message else self.kind
         kinds = ("error", "unknown", "warning", "consequence")
-        return kinds.index(kind), self.number
+        number = -self.number if kind == "warning" else self.number
+        return kinds.index(kind), number
 
     def explained_by(self, message: Message, number: int, text: str) -> None:
         """Take this entry for the whole exception, unless it has a better one."""
@@ -373,7 +375,9 @@ def _split(line: str, patterns: list[re.Pattern]) -> tuple[int | None, str]:
     rank = None
     for pattern in patterns:
         if prefix := pattern.match(line):
+            # A line that was written in parts has the prefix before each of them.
             rank, line = int(prefix["rank"]), line[prefix.end() :]
+            line = line.replace(prefix[0], "") if prefix[0] in line else line
             break
     if "\r" in line or "\x08" in line or "\x1b" in line:
         line = _REWRITTEN.sub("", line)
@@ -390,12 +394,15 @@ class _Worker:
         self.in_frames = self.chained = self.ignored = False
         self.left = 0  # lines that may still belong to the exception's message
         self.to_the_operation = False
-        self.place = ""
+        self.place = self.prefix = ""
 
     def take(self, number: int, text: str, table: Sequence[Message]) -> Found | None:
         """What begins with this line, if anything does."""
+        if _TRACEBACK in text:  # and what may be before it, and each of its lines
+            self.prefix, text = text.split(_TRACEBACK)[0], _TRACEBACK
+        text = text.removeprefix(self.prefix)
         self.lines.append(text)
-        if _TRACEBACK in text:
+        if text == _TRACEBACK:
             self._begin_traceback()
             return None
         if self.in_frames and (not text or text[0].isspace()):
