@@ -210,6 +210,7 @@ def test_of_chained_exceptions_the_known_one_or_the_last_one_counts():
     for text in (UNKNOWN + chain + TRACEBACK + FULL, TRACEBACK + FULL + chain + other):
         assert first(of_rank(1, text)).message.id == "setup.disk-full"
     assert first(ENDED_BY_OTHERS + chain + other).kind == "consequence"
+    assert first(ENDED_BY_OTHERS + chain + TRACEBACK + FULL).kind == "error"
 
 
 def test_a_warning_matters_if_nothing_failed(monkeypatch):
