@@ -210,6 +210,7 @@ def test_of_chained_exceptions_the_known_one_or_the_last_one_counts():
     for text in (UNKNOWN + chain + TRACEBACK + FULL, TRACEBACK + FULL + chain + other):
         assert first(of_rank(1, text)).message.id == "setup.disk-full"
     assert first(ENDED_BY_OTHERS + chain + other).kind == "consequence"
+    assert first(ENDED_BY_OTHERS + chain + TRACEBACK + FULL).kind == "error"
 
 
 def test_a_warning_matters_if_nothing_failed(monkeypatch):
@@ -222,9 +223,12 @@ def test_a_warning_matters_if_nothing_failed(monkeypatch):
     assert "no error in the log, but a warning" in str(explain.explain([log]))
     assert first(log + of_rank(1, SHUT_DOWN)).message is stall
     assert first(log + of_rank(1, TRACEBACK + FULL)).kind == "error"
-    explanation = explain.explain((log + of_rank(1, UNKNOWN)).splitlines())
-    assert explanation.first.kind == "unknown"
-    assert [one.kind for one in explanation.shown] == ["unknown", "warning"]
+    kinds = {UNKNOWN: ["unknown"], "ERROR 7": ["unknown", "warning"]}
+    for text, shown in kinds.items():
+        explanation = explain.explain((log + of_rank(1, text)).splitlines())
+        assert [one.kind for one in explanation.shown] == shown
+    both = str(explain.explain((UNKNOWN + SLOTS).splitlines()))
+    assert "\nThe log also has this. Line 7 of the log: There are not" in both
 
 
 @pytest.mark.parametrize(
