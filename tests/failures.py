@@ -5,7 +5,7 @@
 failures/NAME.toml has the id of the message that explains it (`id`), a `command` for
 bash, and what else is needed: `program`, the text of program.py in the folder in which
 the command runs; `rank`, on which it fails; `seconds`, after which it is ended, by
-default 120. failures/NAME.log is all that it printed, where this machine is made
+default 120; `needs`, what the machine must have that not each has. failures/NAME.log is all that it printed, where this machine is made
 neutral: the environment is VENV, the folder is HERE, and the machine is called HOST.
 """
 
@@ -37,6 +37,7 @@ class Failure:
     program: str = ""
     rank: int | None = None
     seconds: float = 120.0
+    needs: str = ""
 
     @property
     def log(self) -> Path:
