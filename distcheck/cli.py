@@ -46,7 +46,9 @@ def show(result: object, data: object, as_json: bool) -> None:
 
 def complain(error: UserError) -> None:
     """Show an error as one message, without a traceback."""
-    Console(stderr=True).print(f"{error}", style="red", markup=False, highlight=False)
+    Console(stderr=True).print(
+        f"{error}", style="red", markup=False, highlight=False, soft_wrap=True
+    )
 
 
 def run_app(app: typer.Typer) -> None:

@@ -275,6 +275,15 @@ def test_no_more_than_five_lines_for_each():
         assert len(explanation.first.explained().splitlines()) <= 5
 
 
+def test_of_a_long_line_the_part_that_matters_is_shown():
+    before, after = "{{function_node __wrapped__}} " * 9, " and more" * 30
+    said = first(f"{before}{FULL}{after}").said
+    assert said.startswith("... ")
+    assert FULL.partition("] ")[2] in said
+    assert said.endswith(" ...")
+    assert len(said) < 180
+
+
 def test_bars_and_colors_are_no_part_of_a_line():
     bar = "1/9 [..]\r9/9 [==]\x08\x08\x08"
     found = first(f"{bar}{UNKNOWN}".replace("Value", "\x1b[31mValue"))

@@ -249,9 +249,10 @@ class Found:
     def said(self) -> str:
         """Its line, or the part of it that matters."""
         text = self.text.strip()
-        if self.message and (match := self.message.regex.search(text)):
-            first = max(0, match.end() - _SHOWN)
-            text = f"{'... ' if first else ''}{text[first:]}"
+        if len(text) <= _SHOWN:
+            return text
+        match = self.message and self.message.regex.search(text)
+        text = f"... {text[match.start() :]}" if match and match.start() else text
         return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ..."
 
     def explained(self, where: bool = True) -> str:
