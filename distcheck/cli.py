@@ -98,23 +98,28 @@ def audit(
     not changed. Exit status: 0 if nothing is wrong, 1 if something is, 2 if it could
     not be run.
     """
+    options = dict(locals())
+    leave(audited(**options).ok)
+
+
+def audited(
+    script: Path,
+    arguments: list[str] | None,
+    form: Format,
+    as_json: bool,
+    **options,
+) -> "Report":
+    """Audit a program and show the report. Arguments: see `audit`."""
     from distcheck.audit import audit
 
     # A notebook's cell asks for colors, and would get a line for each turn of it.
     console = Console(stderr=True, force_terminal=sys.stderr.isatty())
     with console.status("Running your program, watched ..."):
-        report = audit(
-            script,
-            *(arguments or ()),
-            workers=workers,
-            quick=quick,
-            in_place=in_place,
-            time_limit=time_limit,
-        )
+        report = audit(script, *(arguments or ()), **options)
     show(report, report.as_json(), as_json)
     if form == Format.GITHUB:
         print("\n".join(annotations(report)), file=sys.stderr)
-    leave(report.ok)
+    return report
 
 
 def annotations(report: "Report") -> list[str]:

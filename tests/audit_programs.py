@@ -11,8 +11,7 @@ from unittest import mock
 
 import tomli
 
-from distcheck import audit, mpi, supervise
-from utils.checking import lab
+from distcheck import audit, lab, mpi, supervise
 
 FOLDER = Path(__file__).parent / "audited"
 RIGHT = sorted(FOLDER.glob("*.py"))

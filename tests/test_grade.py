@@ -239,8 +239,9 @@ def test_the_version_is_that_of_all_that_decides(tmp_path, monkeypatch):
         tmp_path / "requirements.lock",
         package / "grading" / "sandbox.py",
         package / "checking" / "judges" / "horovod.py",
-        package / "checking" / "observers" / "observe.py",
-        package / "checking" / "messenger.py",
+        package / "checking" / "recorders" / "survive.py",
+        tmp_path / "distcheck" / "recorder" / "horovod.py",
+        tmp_path / "distcheck" / "messenger.py",
         package / "training" / "survival.py",  # which a program may import
     ):
         path.open("a").write("# another line\n")
@@ -257,7 +258,7 @@ def test_the_version_is_that_of_all_that_decides(tmp_path, monkeypatch):
     read = outline.read.__wrapped__
     for old, new, decides in (
         ("points = 1", "points = 2", False),
-        ('worlds = ["two"', 'worlds = ["pair"', True),
+        ('scenarios = ["two"', 'scenarios = ["pair"', True),
     ):
         assert old in text
         path.write_text(text.replace(old, new))

@@ -6,7 +6,8 @@ import os
 import numpy as np
 import pytest
 
-from utils.checking import evidence, exercises, lab
+from distcheck import events, lab
+from utils.checking import exercises
 from utils.checking.judges import judge
 from utils.lessons.verdict import UNDECIDED, WRONG
 
@@ -22,11 +23,11 @@ OUTCOME = {
 @pytest.fixture
 def job(tmp_path):
     """The folder of a job in which "two" has ended, with empty reports."""
-    world = tmp_path / "two"
-    world.mkdir()
-    (world / "outcome.json").write_text(json.dumps(OUTCOME))
+    scenario = tmp_path / "two"
+    scenario.mkdir()
+    (scenario / "outcome.json").write_text(json.dumps(OUTCOME))
     for rank in (0, 1):
-        (world / f"rank.{rank}.jsonl").write_text("")
+        (scenario / f"rank.{rank}.jsonl").write_text("")
     return tmp_path
 
 
@@ -46,7 +47,7 @@ SPOILT = {
     "no event": lambda path: path.write_text("[1]\n"),
     "no text": lambda path: path.write_bytes(b"\xff\xfe\n"),
     "nested": lambda path: path.write_text("[" * 100_000 + "\n"),
-    "endless": lambda path: os.truncate(path, evidence.MOST_REPORT + 1),
+    "endless": lambda path: os.truncate(path, events.MOST_REPORT + 1),
 }
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from test_evidence import OUTCOME
 
-from utils.checking import lab
+from distcheck import lab
 from utils.checking.judges import graphs as judge_graphs
 from utils.checking.judges import judge
 
@@ -28,7 +28,7 @@ def ends(job, outcome):
 
 
 def built(job, *graphs, count):
-    """The worlds once rank 0 has built graphs: each for training?, with this error."""
+    """The runs once rank 0 has built graphs: each for training?, with this error."""
     events = [{"what": "graphs", "line": None, "count": count, **TIME}]
     for training, error in graphs:
         facts = {"function": None, "training": training, "error": error}
@@ -38,40 +38,40 @@ def built(job, *graphs, count):
     return judge.read(job)
 
 
-def passes(worlds):
+def passes(runs):
     """A judge that finds all right."""
 
 
 def test_what_fails_in_training_is_wrong(job):
-    worlds = built(job, (True, "TypeError: no value"), (False, None), count=2)
+    runs = built(job, (True, "TypeError: no value"), (False, None), count=2)
     for judged in (judge_graphs.trains, judge_graphs.validates):
         with pytest.raises(judge.Problem) as problem:
-            judged(passes)(worlds)
+            judged(passes)(runs)
         assert (problem.value.name, problem.value.line) == ("eager-only", 7)
         assert "training step" in problem.value.seen
         assert "rank 0 in line 7: TypeError: no value" in problem.value.seen
 
 
 def test_what_fails_in_validation_is_wrong_where_that_matters(job):
-    worlds = built(job, (True, None), (False, "TypeError: no value"), count=2)
-    judge_graphs.trains(passes)(worlds)
+    runs = built(job, (True, None), (False, "TypeError: no value"), count=2)
+    judge_graphs.trains(passes)(runs)
     with pytest.raises(judge.Problem, match="validation step"):
-        judge_graphs.validates(passes)(worlds)
+        judge_graphs.validates(passes)(runs)
 
 
 def test_what_the_evidence_says_comes_first(job):
-    def finds_fault(worlds):
+    def finds_fault(runs):
         raise judge.Problem("sum", "They are added up.")
 
-    worlds = built(job, (True, "TypeError: no value"), count=1)
+    runs = built(job, (True, "TypeError: no value"), count=1)
     with pytest.raises(judge.Problem, match="added up"):
-        judge_graphs.trains(finds_fault)(worlds)
+        judge_graphs.trains(finds_fault)(runs)
 
 
 def test_graphs_that_were_not_all_built_prove_nothing(job):
-    for worlds in (judge.read(job), built(job, (True, None), count=2)):
+    for runs in (judge.read(job), built(job, (True, None), count=2)):
         with pytest.raises(judge.Unreadable):
-            judge_graphs.trains(passes)(worlds)
+            judge_graphs.trains(passes)(runs)
 
 
 def test_a_program_that_does_not_end_has_built_none(job):

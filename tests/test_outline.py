@@ -5,9 +5,10 @@ import re
 import pytest
 
 from distcheck import errors
+from distcheck.scenarios import SCENARIOS
 from utils import Routes
 from utils.base import course
-from utils.checking import doctor, exercises, lab
+from utils.checking import doctor, exercises
 from utils.lessons import hints, markup, notebook_rules, notebooks, outline
 
 OUTLINE = outline.read()
@@ -101,7 +102,7 @@ def test_each_part_has_a_text_a_judge_worlds_hints_and_a_place(exercise):
     for part in checked.parts:
         assert "{" not in checked.expected[part]
         assert callable(checked.judges[part])
-        assert set(checked.worlds_of[part]) <= set(lab.WORLDS)
+        assert set(checked.worlds_of[part]) <= set(SCENARIOS)
     assert "{" not in " ".join(checked.options)
     assert sum(part.points for part in exercise.parts.values()) > 0
 
@@ -149,7 +150,7 @@ def test_all_exercises_with_hints_are_there():
         ("points = 1\n", ""),
         ("\nminutes = ", "\nhours = "),
         ("[exercises.", "[programs."),
-        ("worlds = ", "worlds "),
+        ("scenarios = ", "scenarios "),
         ("[[routes]]", "[[ways]]"),
         ("about = ", "says = "),
     ],

@@ -3,7 +3,7 @@
 import pytest
 
 from utils.checking import checks, exercises
-from utils.checking.observers import replicas
+from utils.checking.recorders import replicas
 from utils.lessons.verdict import RIGHT, Verdict
 
 # As TensorFlow 2.21 says it, with fewer numbers.

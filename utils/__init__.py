@@ -22,6 +22,7 @@ _NAMES = {
     "replica_devices": "training.devices",
     "Stopwatch": "training.stopwatch",
     "check": "checking.checks",
+    "check_on_save": "checking.on_save",
     "doctor": "checking.doctor",
     "excerpt": "lessons.work",
     "need_steps": "lessons.work",

@@ -6,15 +6,19 @@ shows its result and leaves with `leave`: 0 yes, 1 no. A UserError is shown as o
 message with exit status 2, as wrong usage is.
 """
 
+import functools
 import json
-from functools import partial
+import os
+import stat
+import sys
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
 
-from distcheck.cli import Json, audit, complain, leave, run_app, show
+from distcheck import cli as distcheck_cli
+from distcheck.cli import Json, complain, leave, run_app, show
 from distcheck.errors import UserError
 from utils.base.course import TIME_LIMIT, version
 from utils.lessons import outline
@@ -208,6 +212,40 @@ def run(
 
 
 @app.command()
+def explain(
+    log: Annotated[
+        Path | None,
+        typer.Argument(help="The log; default: what is piped, or the newest run's."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what went wrong in a log: python train.py 2>&1 | course explain
+
+    It names the first error that matters, the rank that it is on, its cause and its
+    cure. Exit status: 0 if it is known or if there is none, 1 if it is unknown.
+    """
+    from utils.running import explain
+
+    if log is None and _is_piped(sys.stdin):
+        sys.stdin.reconfigure(errors="replace", newline="\n")
+        name, lines = "standard input", explain.lines_of(sys.stdin)
+    else:
+        name, lines = explain.open_log(log)
+    explanation = explain.explain(lines)
+    if as_json:
+        print(json.dumps({"log": name} | explanation.as_json(), indent=2))
+    else:
+        print(f"{name}, {explanation.lines:,} lines:\n{explanation}")
+    leave(explanation.ok)
+
+
+def _is_piped(stream) -> bool:
+    """Whether somebody gives a text, `... | course` or `course < FILE`."""
+    mode = os.fstat(stream.fileno()).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+
+
+@app.command()
 def watch() -> None:
     """Show how busy each worker of the current run keeps its core or GPU."""
     from utils.running.watch import watch_newest
@@ -323,7 +361,21 @@ def _check_on_save(
     leave(on_save.watch(Console().print, part, exercise, script))
 
 
-app.command()(audit)
+@app.command()
+@functools.wraps(distcheck_cli.audit)
+def audit(**options) -> None:
+    """As distcheck has it; below, what the course knows of an error."""
+    from utils.running.explain import known
+
+    try:
+        report = distcheck_cli.audited(**options)
+    except UserError as error:
+        raise UserError(
+            "\n".join(filter(None, (f"{error}", known(f"{error}"))))
+        ) from None
+    if not report.ok and not options["as_json"] and (text := known(repr(report))):
+        print(text)
+    leave(report.ok)
 
 
 @app.command()
@@ -441,7 +493,7 @@ def grade(
         jobs,
         anonymous,
         compared=not without_solution,
-        examine=partial(examine, protected=not unprotected),
+        examine=functools.partial(examine, protected=not unprotected),
         until=until,
     )
     header = ("Learner", "Points", "Status", "Findings")

@@ -1,7 +1,7 @@
 """The programs that learners write, and how each of their parts is judged.
 
 First by what can be seen at once: is the file Python, and was anything done? Then
-the program runs, unmodified, on the workers of a lab (utils.checking.lab), and judges
+the program runs, unmodified, on the workers of a lab (distcheck.lab), and judges
 (utils.checking.judges) compare what they did.
 """
 
@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from distcheck import files, programs
+from distcheck import files, lab, programs
+from distcheck.scenarios import SCENARIOS
 from utils.base import course
-from utils.checking import lab
+from utils.checking import images
 from utils.checking.judges import judge
 from utils.checking.judges.judge import Observed
 from utils.lessons import outline, work
@@ -23,10 +24,14 @@ from utils.lessons.markup import render
 from utils.lessons.parts import Part, finding, number, title
 from utils.lessons.verdict import WRONG, Verdict
 
-# What runs a program and gives, while it is entered, what was observed in these worlds.
+# What runs a program and gives, while it is entered, what was observed in these
+# scenarios.
 Observing = Callable[
     [tuple[str, ...]], contextlib.AbstractContextManager[dict[str, Observed]]
 ]
+
+
+SOURCE = images.__name__  # of the images that programs are given
 
 
 class Stopped(Exception):
@@ -42,14 +47,14 @@ class Exercise:
     """An exercise with checks.
 
     name: of the program, without .py. expected: for each part, what a right program
-    does. judges: what raises a Problem otherwise. worlds_of: the worlds (of the lab)
+    does. judges: what raises a Problem otherwise. worlds_of: the scenarios (of the lab)
     that the judge of each part looks at. options: what the program is run with.
     """
 
     name: str
     expected: dict[Part, str]
     judges: dict[Part, Callable[[dict[str, Observed]], None]]
-    worlds_of: dict[Part, tuple[str, ...]]
+    scenarios_of: dict[Part, tuple[str, ...]]
     options: tuple[str, ...]
 
     @classmethod
@@ -62,7 +67,7 @@ class Exercise:
             facts.name,
             {part: of_it.expected.format_map(names) for part, of_it in parts},
             {part: names[of_it.judge] for part, of_it in parts},
-            {part: of_it.worlds for part, of_it in parts},
+            {part: of_it.scenarios for part, of_it in parts},
             tuple(shlex.split(facts.options.format_map(names))),
         )
 
@@ -80,24 +85,24 @@ class Exercise:
         """The annotated one."""
         return course.PACKAGE_ROOT / "solutions" / f"{self.name}_solution.py"
 
-    def worlds(self, parts: Iterable[Part]) -> tuple[str, ...]:
-        """The worlds that the checks of these parts need, none twice."""
-        needed = {world for part in parts for world in self.worlds_of[part]}
+    def scenarios(self, parts: Iterable[Part]) -> tuple[str, ...]:
+        """The scenarios that the checks of these parts need, none twice."""
+        needed = {scenario for part in parts for scenario in self.scenarios_of[part]}
         if "two" in needed:  # it counts as well
             needed.discard("pair")
-        return tuple(name for name in lab.WORLDS if name in needed)
+        return tuple(name for name in SCENARIOS if name in needed)
 
-    def job(self, script: Path, worlds: tuple[str, ...], folder: Path) -> lab.Job:
-        """What the lab has to do with a program, to observe it in these worlds.
+    def job(self, script: Path, scenarios: tuple[str, ...], folder: Path) -> lab.Job:
+        """What the lab has to do with a program, to observe it in these scenarios.
 
-        folder: where the program for one device is written, if a world runs that.
+        folder: where the program for one device is written, if a scenario runs that.
         """
         reference = ""
-        if any(lab.WORLDS[name].reference for name in worlds):
+        if any(SCENARIOS[name].reference for name in scenarios):
             path = folder / "reference.py"
             path.write_text(render(self.source.read_text(encoding="utf-8"), 0))
             reference = str(path)
-        return lab.Job(str(script), worlds, self.options, reference)
+        return lab.Job(str(script), scenarios, SOURCE, self.options, reference)
 
     def judged(
         self, program: bytes, parts: tuple[Part, ...], observing: Observing
@@ -114,7 +119,7 @@ class Exercise:
 
     @contextlib.contextmanager
     def in_lab(
-        self, script: Path, perform: Callable, worlds: tuple[str, ...]
+        self, script: Path, perform: Callable, scenarios: tuple[str, ...]
     ) -> Iterator[dict[str, Observed]]:
         """Run a program as it is, and give what was observed.
 
@@ -123,11 +128,11 @@ class Exercise:
         """
         with files.scratch() as place:
             folder = place.resolve()
-            perform(folder, [self.job(script, worlds, folder)])
+            perform(folder, [self.job(script, scenarios, folder)])
             yield judge.read(folder / "0")
 
     def judge(self, part: Part, observed: dict[str, Observed]) -> Verdict:
-        """The verdict on one part, from what was observed in the worlds it needs."""
+        """The verdict on one part, from what was observed in the scenarios it needs."""
         return judge.verdict(part, self.expected[part], self.judges[part], observed)
 
     def judge_all(
@@ -195,7 +200,7 @@ class Exercise:
     ) -> dict[Part, Verdict]:
         """The verdicts on the others: by what the program does."""
         try:
-            with observing(self.worlds(parts)) as observed:
+            with observing(self.scenarios(parts)) as observed:
                 return self.judge_all(parts, observed)
         except Stopped as stopped:
             return {part: self._stopped(part, stopped) for part in parts}

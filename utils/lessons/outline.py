@@ -83,11 +83,12 @@ class Route:
 @dataclass(frozen=True)
 class Facts:
     """Of a step or a task: what a right program does (`expected`), the name of the
-    function that judges it, the worlds that this one looks at, and what it is worth."""
+    function that judges it, the scenarios that this one looks at, and what it is
+    worth."""
 
     expected: str
     judge: str
-    worlds: tuple[str, ...]
+    scenarios: tuple[str, ...]
     points: float
 
 
@@ -167,7 +168,7 @@ def _exercise(name: str, facts: dict) -> Exercise:
             raise ValueError(
                 f"the points of {parts.called(part)} of {name} are {points!r}"
             )
-        found[part] = Facts(**of_it | {"worlds": tuple(of_it["worlds"])})
+        found[part] = Facts(**of_it | {"scenarios": tuple(of_it["scenarios"])})
     return Exercise(name, facts["judges"], facts["options"], found)
 
 

@@ -1,10 +1,9 @@
 """Judge the tasks of exercises/way_on.py: by what the devices of one process did."""
 
 from utils.checking.judges.judge import Missing, Observed, Problem, in_line
-from utils.checking.lab import WORLDS
+from utils.checking.recorders.devices import DEVICES
 
-WORLD = "devices"
-DEVICES = WORLDS[WORLD].host_devices
+SCENARIO = "devices"
 EPOCHS, BATCH, BASE_LR, TRAIN_IMAGES = 2, 8, 0.01, 40
 GLOBAL_BATCH, FULL_RATE = DEVICES * BATCH, DEVICES * BASE_LR
 STEPS = -(-TRAIN_IMAGES // GLOBAL_BATCH)  # in an epoch; the last batch is smaller
@@ -14,9 +13,9 @@ ROUNDING = 1e-4  # of the length of the first update
 OLD = ("tensorflow", "horovod", "tf_keras")
 
 
-def leaves_horovod(worlds: dict[str, Observed]) -> None:
+def leaves_horovod(runs: dict[str, Observed]) -> None:
     """It trains with Keras 3, whose backend was chosen in time."""
-    rank = worlds[WORLD].ranks[0]
+    rank = runs[SCENARIO].ranks[0]
     for failure in rank.all("failed"):
         begun = rank.all("keras")
         if begun and begun[0]["chosen"] != "jax":
@@ -40,9 +39,9 @@ def leaves_horovod(worlds: dict[str, Observed]) -> None:
     rank.first("trains")
 
 
-def has_two_devices(worlds: dict[str, Observed]) -> None:
+def has_two_devices(runs: dict[str, Observed]) -> None:
     """JAX has as many devices as the exercise asks for."""
-    fit = worlds[WORLD].ranks[0].first("fit")
+    fit = runs[SCENARIO].ranks[0].first("fit")
     if fit["devices"] == DEVICES:
         return
     if fit["devices"] > 1:
@@ -61,11 +60,11 @@ def has_two_devices(worlds: dict[str, Observed]) -> None:
     )
 
 
-def shares_the_batch(worlds: dict[str, Observed]) -> None:
+def shares_the_batch(runs: dict[str, Observed]) -> None:
     """Each device gets its part of each batch, and has a copy of each variable; and
     the update is that of one device."""
-    world = worlds[WORLD]
-    rank = world.ranks[0]
+    run = runs[SCENARIO]
+    rank = run.ranks[0]
     steps = rank.all("trains")
     if not steps:
         raise Missing
@@ -98,9 +97,9 @@ def shares_the_batch(worlds: dict[str, Observed]) -> None:
         )
 
 
-def scales(worlds: dict[str, Observed]) -> None:
+def scales(runs: dict[str, Observed]) -> None:
     """The global batch is as large as that of as many workers, and so is the rate."""
-    rank = worlds[WORLD].ranks[0]
+    rank = runs[SCENARIO].ranks[0]
     steps = rank.all("trains")
     if not steps:
         raise Missing

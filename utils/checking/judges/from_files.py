@@ -1,26 +1,31 @@
 """Judge the tasks of exercises/from_files.py: by which images two workers trained on.
 
 They get the same images in shards of equal sizes, in one file, and in shards of very
-different sizes; and in yet another world they are started in the middle of an epoch.
+different sizes; and in yet another scenario they are started in the middle of an epoch.
 """
 
-from utils.checking import lab
+from distcheck import lab
+from distcheck.scenarios import SCENARIOS
 from utils.checking.judges.judge import Missing, Observed, Problem
+from utils.checking.recorders.from_files import (
+    EPOCHS_DONE,
+    EPOCHS_OF_REST,
+    STEPS_DONE,
+)
 
 EPOCHS, BATCH, TRAIN_IMAGES = 2, 5, 40
 EQUAL, FEW, UNEVEN, REST = "files", "few files", "uneven files", "rest of files"
-WORKERS = lab.WORLDS[EQUAL].size
-SIZES = lab.WORLDS[UNEVEN].shards
+WORKERS = SCENARIOS[EQUAL].size
+SIZES = SCENARIOS[UNEVEN].settings["sizes"]
 # If every second file is a worker's; whoever shares out records can take more.
 LEAST_STEPS = min(sum(SIZES[rank::WORKERS]) for rank in range(WORKERS)) // BATCH
-EPOCHS_DONE, STEPS_DONE = lab.REST_OF_FILES
 
 Epoch = list[list[list[int]]]  # rank -> step -> the images of its batch
 
 
-def _epochs(world: Observed) -> list[Epoch]:
+def _epochs(run: Observed) -> list[Epoch]:
     """The epochs that all ranks have begun. Raises Missing where one never trained."""
-    trained = [rank.all("trained") for rank in world.ranks]
+    trained = [rank.all("trained") for rank in run.ranks]
     if not all(trained):
         raise Missing
     count = min(events[-1]["epoch"] for events in trained) + 1
@@ -34,20 +39,20 @@ def _all(steps: list[list[int]]) -> list[int]:
     return [image for images in steps for image in images]
 
 
-def _place(world: Observed) -> int | None:
+def _place(run: Observed) -> int | None:
     """The line that trains."""
-    return world.ranks[0].first("fit")["line"]
+    return run.ranks[0].first("fit")["line"]
 
 
-def shares_the_files(worlds: dict[str, Observed]) -> None:
+def shares_the_files(runs: dict[str, Observed]) -> None:
     """Every image is trained on by one worker, however many files there are."""
-    line = _place(worlds[EQUAL])
+    line = _place(runs[EQUAL])
     for name in (EQUAL, FEW):
-        if name not in worlds:  # the checks of later tasks don't need both
+        if name not in runs:  # the checks of later tasks don't need both
             continue
-        world = worlds[name]
+        run = runs[name]
         where = "With one file for two workers" if name == FEW else "With four files"
-        idle = [str(r.number) for r in world.ranks if not r.all("trained")]
+        idle = [str(r.number) for r in run.ranks if not r.all("trained")]
         if name == FEW and idle:  # though it has trained with four
             raise Problem(
                 "without-a-file",
@@ -55,11 +60,11 @@ def shares_the_files(worlds: dict[str, Observed]) -> None:
                 "because it got no file or no steps.",
                 line,
             )
-        epochs = _epochs(world)
+        epochs = _epochs(run)
         for epoch in epochs:
             _raise_shared(epoch, where, line)
-        if world.outcome != lab.ENDED:
-            world.raise_trouble()
+        if run.outcome != lab.ENDED:
+            run.raise_trouble()
         for number, epoch in enumerate(epochs, 1):
             seen = len({image for steps in epoch for image in _all(steps)})
             if seen < TRAIN_IMAGES - WORKERS * (BATCH - 1):
@@ -97,10 +102,10 @@ def _raise_shared(epoch: Epoch, where: str, line: int | None) -> None:
         )
 
 
-def works_by_the_batch(worlds: dict[str, Observed]) -> None:
+def works_by_the_batch(runs: dict[str, Observed]) -> None:
     """No function is called image by image; each image is moved for itself, anew."""
-    world, line = worlds[EQUAL], _place(worlds[EQUAL])
-    for rank in world.ranks:
+    run, line = runs[EQUAL], _place(runs[EQUAL])
+    for rank in run.ranks:
         batches = [event["images"] for event in rank.all("trained")]
         images = len(_all(batches))
         most = max(rank.first("mapped")["calls"], default=0)
@@ -150,22 +155,22 @@ def _raise_unmoved(number: int, batches: list[dict], line: int | None) -> None:
         )
 
 
-def takes_equal_steps(worlds: dict[str, Observed]) -> None:
+def takes_equal_steps(runs: dict[str, Observed]) -> None:
     """All take as many steps, whatever the shards hold."""
-    world, line = worlds[UNEVEN], _place(worlds[UNEVEN])
-    epochs = _epochs(world)
+    run, line = runs[UNEVEN], _place(runs[UNEVEN])
+    epochs = _epochs(run)
     where = f"With shards of {', '.join(map(str, SIZES))} images"
     _raise_shared(epochs[0], where, line)
-    if world.outcome == lab.DEADLOCK:
-        counts = " and ".join(str(len(rank.all("trained"))) for rank in world.ranks)
+    if run.outcome == lab.DEADLOCK:
+        counts = " and ".join(str(len(rank.all("trained"))) for rank in run.ranks)
         raise Problem(
             "waits-for-ever",
             f"{where}, the workers began {counts} steps, and then waited for each "
             "other forever.",
             line,
         )
-    if world.outcome != lab.ENDED:
-        world.raise_trouble()
+    if run.outcome != lab.ENDED:
+        run.raise_trouble()
     for epoch in epochs:
         counts = [len(steps) for steps in epoch]
         if len(set(counts)) > 1:
@@ -191,9 +196,9 @@ def takes_equal_steps(worlds: dict[str, Observed]) -> None:
                 )
 
 
-def goes_on_within(worlds: dict[str, Observed]) -> None:
+def goes_on_within(runs: dict[str, Observed]) -> None:
     """Started in the middle of an epoch, it trains on the images that are left."""
-    whole, rest = worlds[EQUAL], worlds[REST]
+    whole, rest = runs[EQUAL], runs[REST]
     before, after, line = _epochs(whole), _epochs(rest), _place(rest)
     if rest.outcome != lab.ENDED:
         rest.raise_trouble()
@@ -220,10 +225,10 @@ def goes_on_within(worlds: dict[str, Observed]) -> None:
             f"{len(left - first)} of those that were left.",
             line,
         )
-    if len(after) != lab.EPOCHS_OF_REST - EPOCHS_DONE:
+    if len(after) != EPOCHS_OF_REST - EPOCHS_DONE:
         raise Problem(
             "other-epochs",
-            f"{where}, with --epochs {lab.EPOCHS_OF_REST}, the workers trained "
+            f"{where}, with --epochs {EPOCHS_OF_REST}, the workers trained "
             f"{len(after)} epochs.",
             line,
         )

@@ -1,13 +1,14 @@
 """Judge whether what a program did while functions ran eagerly can be compiled, too.
 
 Keras compiles training, so what only runs eagerly fails as soon as the learner trains,
-however right it is here (see utils.checking.observers.graphs).
+however right it is here (see distcheck.recorder.graphs).
 """
 
 import functools
 from collections.abc import Callable
 
-from utils.checking import lab
+from distcheck import lab
+from distcheck.scenarios import SCENARIOS
 from utils.checking.judges.judge import Observed, Problem, Unreadable, in_line, short
 
 Judge = Callable[[dict[str, Observed]], None]
@@ -31,18 +32,18 @@ def validates(judge: Judge) -> Judge:
 
 def _compiled(judge: Judge, validates: bool) -> Judge:
     @functools.wraps(judge)
-    def judged(worlds: dict[str, Observed]) -> None:
-        judge(worlds)
-        for world in worlds.values():
-            if lab.WORLDS[world.name].graphs:
-                _raise_what_fails(world, validates)
+    def judged(runs: dict[str, Observed]) -> None:
+        judge(runs)
+        for run in runs.values():
+            if SCENARIOS[run.name].build_graphs:
+                _raise_what_fails(run, validates)
 
     return judged
 
 
-def _raise_what_fails(world: Observed, validates: bool) -> None:
-    first, graphs = world.ranks[0], world.ranks[0].all("graph")
-    if world.outcome == lab.ENDED:
+def _raise_what_fails(run: Observed, validates: bool) -> None:
+    first, graphs = run.ranks[0], run.ranks[0].all("graph")
+    if run.outcome == lab.ENDED:
         counts = [event["count"] for event in first.all("graphs")]
         if counts != [len(graphs)]:
             raise Unreadable("the graphs of rank 0")

@@ -10,7 +10,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from utils.checking import lab
+from distcheck import lab
+from distcheck.recorder.keras import SMALL, UNKNOWN, UPDATES, numbered
+from distcheck.scenarios import (
+    BATCH_SIZE,
+    SCENARIOS,
+    STEPS,
+    TRAIN_IMAGES,
+    VAL_BATCH_SIZE,
+    VAL_STEPS,
+)
 from utils.checking.judges.graphs import Judge, trains, validates
 from utils.checking.judges.judge import (
     DEADLOCK,
@@ -22,7 +31,6 @@ from utils.checking.judges.judge import (
     in_line,
     short,
 )
-from utils.checking.observers.observe import SMALL, UNKNOWN, UPDATES, numbered
 from utils.lessons.verdict import UNDECIDED
 
 CLOSE = 0.01  # relative: what compression to 16 bits may cost
@@ -44,14 +52,14 @@ def whatever_the_options(judge: Judge) -> Judge:
     """The same, for a step that has to be right with other options, too."""
 
     @functools.wraps(judge)
-    def judged(worlds: dict[str, Observed]) -> None:
-        judge(worlds)
-        if OTHER not in worlds:
+    def judged(runs: dict[str, Observed]) -> None:
+        judge(runs)
+        if OTHER not in runs:
             return
         try:
-            judge({**worlds, "two": worlds[OTHER]})
+            judge({**runs, "two": runs[OTHER]})
         except Problem as problem:
-            options = shlex.join(lab.WORLDS[OTHER].options)
+            options = shlex.join(SCENARIOS[OTHER].options)
             problem.seen += f" This was seen with {options}; without, it was right."
             raise
 
@@ -61,16 +69,22 @@ def whatever_the_options(judge: Judge) -> Judge:
 # ------------------------------------------------------------ step 1
 
 
-def starts_and_pins(worlds: dict[str, Observed]) -> None:
-    world = worlds["two"]
-    started = [r for r in world.ranks if any(e["op"] == "init" for e in r.all("enter"))]
-    if 0 < len(started) < world.size:
+def starts_and_pins(runs: dict[str, Observed]) -> None:
+    run = runs["two"]
+    started = [
+        r
+        for r in run.ranks
+        if any(e["op"] == "init" for e in r.all("collective_start"))
+    ]
+    if 0 < len(started) < run.size:
         numbers = ", ".join(str(rank.number) for rank in started)
-        line = next(e["line"] for e in started[0].all("enter") if e["op"] == "init")
+        line = next(
+            e["line"] for e in started[0].all("collective_start") if e["op"] == "init"
+        )
         raise Problem(
             "started-by-some", f"Only rank {numbers} called hvd.init().", line
         )
-    for rank in world.ranks:
+    for rank in run.ranks:
         for event in rank.all("asked"):
             if event["too_early"]:
                 raise Problem(
@@ -79,7 +93,7 @@ def starts_and_pins(worlds: dict[str, Observed]) -> None:
                     f"{event['line']}, before hvd.init().",
                     event["line"],
                 )
-    for rank, failure in world.failures():
+    for rank, failure in run.failures():
         if "cannot be modified after being initialized" in failure["error"]:
             touched = next((e["line"] for e in rank.all("devices")), None)
             raise Problem(
@@ -89,23 +103,23 @@ def starts_and_pins(worlds: dict[str, Observed]) -> None:
                 failure["line"],
             )
     if not started:
-        world.raise_trouble()
+        run.raise_trouble()
         raise Problem("not-started", "No worker called hvd.init().")
-    local_ranks = lab.WORLDS["two"].local_ranks
-    devices = [rank.first("devices") for rank in world.ranks]
+    local_ranks = SCENARIOS["two"].local_ranks
+    devices = [rank.first("devices") for rank in run.ranks]
     visible = [event["visible"] for event in devices]
     where = "On a machine with four GPUs"
     touched = devices[0]["line"]
-    pinned = world.ranks[0].all("pinned")
+    pinned = run.ranks[0].all("pinned")
     line = pinned[-1]["line"] if pinned else touched
     name = ""
-    if all(len(gpus) == lab.WORLDS["two"].gpus for gpus in visible):
+    if all(len(gpus) == SCENARIOS["two"].gpus for gpus in visible):
         name = "not-pinned"
     elif visible[0] == visible[1] and visible[0]:
         name = "same-gpu"
     elif any(len(gpus) != 1 for gpus in visible):
         name = "wrong-gpu"
-    elif sorted(visible) == [[n] for n in range(world.size)]:
+    elif sorted(visible) == [[n] for n in range(run.size)]:
         name = (
             "rank-for-local-rank"  # of this machine's workers, these are not the first
         )
@@ -128,15 +142,15 @@ def starts_and_pins(worlds: dict[str, Observed]) -> None:
                 "was not on for it.",
                 line,
             )
-    _takes_the_keras_interface(world)
-    if "given" in worlds:
-        _takes_what_is_given(worlds["given"])
-    if "hosts" in worlds:
-        _counts_its_own_machine(worlds["hosts"])
-    if "crowded" in worlds:
-        _shares_no_gpu(worlds["crowded"])
-    without_gpu = worlds.get("one")
-    failures = without_gpu.failures() if without_gpu and not world.failures() else []
+    _takes_the_keras_interface(run)
+    if "given" in runs:
+        _takes_what_is_given(runs["given"])
+    if "hosts" in runs:
+        _counts_its_own_machine(runs["hosts"])
+    if "crowded" in runs:
+        _shares_no_gpu(runs["crowded"])
+    without_gpu = runs.get("one")
+    failures = without_gpu.failures() if without_gpu and not run.failures() else []
     if failures and not without_gpu.ranks[0].all("forward"):
         _, failure = failures[0]
         raise _failed("needs-gpu", "On a machine without a GPU, the program", failure)
@@ -149,22 +163,24 @@ def _failed(name: str, who: str, failure: dict) -> Problem:
     return Problem(name, seen, failure["line"])
 
 
-def _takes_the_keras_interface(world: Observed) -> None:
+def _takes_the_keras_interface(run: Observed) -> None:
     """Only that has callbacks: who trains with fit, and hasn't found a way without
     them, is told before a later step fails."""
-    rank = world.ranks[0]
+    rank = run.ranks[0]
     names = {name for fit in rank.all("fit") for name in fit["modules"]}
     alone = "horovod.tensorflow" in names and _KERAS not in names
     found_a_way = any(
         e["op"] == "broadcast" or ("reduce" in e["op"] and e["elements"] > SMALL)
-        for e in rank.all("enter")
+        for e in rank.all("collective_start")
     )
     failed = any(
         "'horovod.tensorflow' has no attribute" in failure["error"]
-        for _, failure in world.failures()
+        for _, failure in run.failures()
     )
     if failed or (alone and not found_a_way):
-        started = next(e["line"] for e in rank.all("enter") if e["op"] == "init")
+        started = next(
+            e["line"] for e in rank.all("collective_start") if e["op"] == "init"
+        )
         raise Problem(
             "other-interface",
             f"The program has imported horovod.tensorflow, but not {_KERAS}. Only "
@@ -176,18 +192,18 @@ def _takes_the_keras_interface(world: Observed) -> None:
 _KERAS = "horovod.tensorflow.keras"
 
 
-def _takes_what_is_given(world: Observed) -> None:
+def _takes_what_is_given(run: Observed) -> None:
     """A scheduler has let this worker see a single GPU, the first of four."""
-    (rank,), (local_rank,) = world.ranks, lab.WORLDS[world.name].local_ranks
+    (rank,), (local_rank,) = run.ranks, SCENARIOS[run.name].local_ranks
     where = (
         "A scheduler had given each worker one GPU, with CUDA_VISIBLE_DEVICES. "
         f"The worker with local rank {local_rank}"
     )
-    for _, failure in world.failures():
+    for _, failure in run.failures():
         who = f"{where} saw only its GPU, and"
         raise _failed("given-gpu-not-found", who, failure)
     if not rank.all("devices"):
-        world.raise_trouble()
+        run.raise_trouble()
     event = rank.first("devices")
     if event["visible"] != [0]:
         raise Problem(
@@ -198,12 +214,12 @@ def _takes_what_is_given(world: Observed) -> None:
         )
 
 
-def _counts_its_own_machine(world: Observed) -> None:
+def _counts_its_own_machine(run: Observed) -> None:
     """Each worker is alone on a machine with a GPU."""
     where = "On two machines with one worker and one GPU each"
-    for rank, failure in world.failures():
+    for rank, failure in run.failures():
         raise _failed("fails-on-hosts", f"{where}, rank {rank.number}", failure)
-    for rank in world.ranks:
+    for rank in run.ranks:
         event = rank.first("devices")
         if (event["visible"], event["growth"]) != ([0], [0]):
             raise Problem(
@@ -215,9 +231,9 @@ def _counts_its_own_machine(world: Observed) -> None:
             )
 
 
-def _shares_no_gpu(world: Observed) -> None:
+def _shares_no_gpu(run: Observed) -> None:
     """To end with an error is right here, and so is to compute on cores."""
-    (rank,), (local_rank,) = world.ranks, lab.WORLDS[world.name].local_ranks
+    (rank,), (local_rank,) = run.ranks, SCENARIOS[run.name].local_ranks
     for event in rank.all("devices"):
         if event["visible"]:
             raise Problem(
@@ -240,28 +256,28 @@ def _gpus(numbers: list[int]) -> str:
 
 
 @whatever_the_options
-def speaks_with_one_voice(worlds: dict[str, Observed]) -> None:
-    world = worlds["two"]
-    fits = [rank.all("fit") for rank in world.ranks]
-    if world.outcome != lab.ENDED and not all(fits):
+def speaks_with_one_voice(runs: dict[str, Observed]) -> None:
+    run = runs["two"]
+    fits = [rank.all("fit") for rank in run.ranks]
+    if run.outcome != lab.ENDED and not all(fits):
         raise Missing
     line = fits[0][0]["line"] if fits[0] else None
-    _raise_idle(world)
-    said = [_said(rank) for rank in world.ranks]
+    _raise_idle(run)
+    said = [_said(rank) for rank in run.ranks]
     # What didn't come so far as to say anything may have been asked to.
     asked = [
         bool(fit and fit[0]["verbose"])
         and (not rank.all("fitted") or bool(rank.all("failed")))
-        for fit, rank in zip(fits, world.ranks, strict=True)
+        for fit, rank in zip(fits, run.ranks, strict=True)
     ]
     rank_0 = asked[0] or _tells(said[0], [line for o in said[1:] for line in o])
     scores = [
         _scores(lines, said[0]) or _progress(rank) if rank.number else []
-        for lines, rank in zip(said, world.ranks, strict=True)
+        for lines, rank in zip(said, run.ranks, strict=True)
     ]
-    others = [n for n in range(1, world.size) if asked[n] or scores[n]]
+    others = [n for n in range(1, run.size) if asked[n] or scores[n]]
     if not rank_0:
-        local = _local_rank_for_rank(world.ranks[0])
+        local = _local_rank_for_rank(run.ranks[0])
         if local:
             raise Problem(
                 "local-rank-for-rank",
@@ -283,20 +299,29 @@ def speaks_with_one_voice(worlds: dict[str, Observed]) -> None:
             words = f"called fit with verbose={fits[others[0]][0]['verbose']!r}"
         else:
             words = f'printed "{short(score, 60)}"'
-            line = _line_that_printed(world.ranks[others[0]], score, line)
+            line = _line_that_printed(run.ranks[others[0]], score, line)
         raise Problem("others-speak", f"Rank {others[0]} {words}.", line)
-    _raise_written_twice(world)
-    _raise_waits_alone(world)
+    _raise_written_twice(run)
+    _raise_waits_alone(run)
 
 
-def _raise_waits_alone(world: Observed) -> None:
+def _raise_waits_alone(run: Observed) -> None:
     """Raise the Problem of a rank that, after its training, waits for ranks that have
     come to their end."""
-    for rank in world.ranks:
-        others = [r for r in world.ranks if r is not rank]
+    for rank in run.ranks:
+        others = [r for r in run.ranks if r is not rank]
         after = list(itertools.dropwhile(_not_fitted, rank.events))
-        last = next((e for e in reversed(after) if e["what"] in ("enter", "leave")), {})
-        if last.get("what") == "enter" and all(r.all("ended") for r in others):
+        last = next(
+            (
+                e
+                for e in reversed(after)
+                if e["what"] in ("collective_start", "collective_end")
+            ),
+            {},
+        )
+        if last.get("what") == "collective_start" and all(
+            r.all("ended") for r in others
+        ):
             raise Problem(
                 "waits-alone",
                 f"After the training, rank {rank.number} called "
@@ -310,12 +335,16 @@ def _not_fitted(event: dict) -> bool:
     return event["what"] != "fitted"
 
 
-def _raise_written_twice(world: Observed) -> None:
+def _raise_written_twice(run: Observed) -> None:
     """Raise the Problem of a file that several ranks write. TensorBoard takes all its
     files of a folder for those of one run, whatever they are called."""
     written = [
-        {_OF_TENSORBOARD.sub(r"\1", name) for e in r.all("left") for name in e["files"]}
-        for r in world.ranks
+        {
+            _OF_TENSORBOARD.sub(r"\1", name)
+            for e in r.all("files_written")
+            for name in e["files"]
+        }
+        for r in run.ranks
     ]
     for number, names in enumerate(written[1:], 1):
         for name in sorted(names & written[0]):
@@ -327,11 +356,11 @@ def _raise_written_twice(world: Observed) -> None:
             )
 
 
-def _raise_idle(world: Observed) -> None:
+def _raise_idle(run: Observed) -> None:
     """Raise the Problem of ranks that are silent, as they have nothing to tell."""
-    trained = [any(e["training"] for e in r.all("forward")) for r in world.ranks]
-    if world.outcome == lab.ENDED and any(trained) and not all(trained):
-        working = world.ranks[trained.index(True)]
+    trained = [any(e["training"] for e in r.all("forward")) for r in run.ranks]
+    if run.outcome == lab.ENDED and any(trained) and not all(trained):
+        working = run.ranks[trained.index(True)]
         idle = ", ".join(str(n) for n, did in enumerate(trained) if not did)
         line = next((fit["line"] for fit in working.all("fit")), None)
         raise Problem(
@@ -455,17 +484,17 @@ def _local_rank_for_rank(rank: Rank) -> int | None:
 
 @trains
 @whatever_the_options
-def averages_gradients(worlds: dict[str, Observed]) -> None:
-    world = worlds["two"]
-    wrapped = [event["line"] for event in world.ranks[0].all("wrapped")]
-    if len(wrapped) > 1 and any("Recursion" in e["error"] for _, e in world.failures()):
+def averages_gradients(runs: dict[str, Observed]) -> None:
+    run = runs["two"]
+    wrapped = [event["line"] for event in run.ranks[0].all("wrapped")]
+    if len(wrapped) > 1 and any("Recursion" in e["error"] for _, e in run.failures()):
         raise Problem(
             "wrapped-twice",
             "The wrapped optimizer was wrapped again, and the two wrappers call each "
             "other forever.",
             wrapped[1],
         )
-    local, applied = world.arrays("local"), world.arrays("applied")
+    local, applied = run.arrays("local"), run.arrays("applied")
     if local.shape != applied.shape:
         raise Unreadable("the gradients")
     if _same(local[0], local[1]):
@@ -475,12 +504,12 @@ def averages_gradients(worlds: dict[str, Observed]) -> None:
             "was averaged.",
             state=UNDECIDED,
         )
-    updates = [rank.first("update") for rank in world.ranks]
+    updates = [rank.first("update") for rank in run.ranks]
     line = updates[0]["line"]
     mean = local.mean(axis=0)
     made = wrapped[-1] if wrapped and all(u["wrapped"] for u in updates) else line
     if all(_same(gradient, mean) for gradient in applied):
-        reduced = _reduced_elements(world.ranks[0])
+        reduced = _reduced_elements(run.ranks[0])
         if reduced > 1.5 * mean.size:
             raise Problem(
                 "wrapped-twice",
@@ -488,15 +517,15 @@ def averages_gradients(worlds: dict[str, Observed]) -> None:
                 "the result is the same, but every time costs messages.",
                 wrapped[-1] if wrapped else line,
             )
-        _raise_not_always(world, line)
-        _raise_divided_too(world)
+        _raise_not_always(run, line)
+        _raise_divided_too(run)
         return
     if all(
         _same(gradient, computed)
         for gradient, computed in zip(applied, local, strict=True)
     ):
         by_wrapped = [update["wrapped"] for update in updates]
-        if all(by_wrapped) and not _reduced_elements(world.ranks[0]):
+        if all(by_wrapped) and not _reduced_elements(run.ranks[0]):
             raise Problem(
                 "applied-directly",
                 "The wrapped optimizer applied each rank's own "
@@ -515,9 +544,9 @@ def averages_gradients(worlds: dict[str, Observed]) -> None:
         raise Problem("not-averaged", "Each rank used its own gradient.", line)
     factors = [float(g @ mean / (mean @ mean)) for g in applied]
     if all(_same(g, f * mean) for g, f in zip(applied, factors, strict=True)):
-        if np.allclose(factors, world.size, rtol=CLOSE):
-            if all(_divided_loss(rank, world.size) for rank in world.ranks):
-                _raise_not_always(world, line, world.size)
+        if np.allclose(factors, run.size, rtol=CLOSE):
+            if all(_divided_loss(rank, run.size) for rank in run.ranks):
+                _raise_not_always(run, line, run.size)
                 return
             raise Problem(
                 "sum", "All ranks used the sum of the gradients, not the mean.", made
@@ -531,18 +560,18 @@ def averages_gradients(worlds: dict[str, Observed]) -> None:
     raise Problem("differs", "The ranks used different gradients.", made)
 
 
-def _raise_divided_too(world: Observed) -> None:
+def _raise_divided_too(run: Observed) -> None:
     """Raise the Problem of gradients that are averaged, of a loss that each rank has
     divided by their number before."""
-    losses = [_divided_loss(rank, world.size) for rank in world.ranks]
+    losses = [_divided_loss(rank, run.size) for rank in run.ranks]
     if all(losses):
         loss = losses[0]
         raise Problem(
             "loss-divided",
             f"Rank 0's loss in the first batch was {loss['value']:.3f}, with a mean "
             f"cross-entropy of {loss['cross_entropy']:.3f} over its images: it was "
-            f"divided by {world.size}, and then the gradients were averaged as well. "
-            f"So the update is {world.size} times too small.",
+            f"divided by {run.size}, and then the gradients were averaged as well. "
+            f"So the update is {run.size} times too small.",
             loss["line"],
         )
 
@@ -558,14 +587,14 @@ def _divided_loss(rank: Rank, size: int) -> dict | None:
     return None
 
 
-def _raise_not_always(world: Observed, line: int | None, factor: int = 1) -> None:
+def _raise_not_always(run: Observed, line: int | None, factor: int = 1) -> None:
     """Raise the Problem of gradients that are averaged in the first batch alone.
 
     factor: so many times the mean is what the ranks should use."""
     for update in range(1, UPDATES):
         try:
-            local = world.arrays(numbered("local", update))
-            applied = world.arrays(numbered("applied", update))
+            local = run.arrays(numbered("local", update))
+            applied = run.arrays(numbered("applied", update))
         except Missing:
             return
         mean = factor * local.mean(axis=0)
@@ -584,7 +613,7 @@ def _reduced_elements(rank: Rank) -> int:
     for event in rank.events:
         if event["what"] == "forward":
             total = 0
-        if event["what"] == "enter" and "allreduce" in event["op"]:
+        if event["what"] == "collective_start" and "allreduce" in event["op"]:
             total += event["elements"]
         if event["what"] == "update":
             break
@@ -596,15 +625,15 @@ def _reduced_elements(rank: Rank) -> int:
 
 @trains
 @whatever_the_options
-def broadcasts(worlds: dict[str, Observed]) -> None:
-    world = worlds["two"]
-    start, updated = world.arrays("start"), world.arrays("updated")
-    second, state = world.arrays("second"), [r.array("state") for r in world.ranks]
-    sent = [e for e in world.ranks[0].all("enter") if e["op"] == "broadcast"]
+def broadcasts(runs: dict[str, Observed]) -> None:
+    run = runs["two"]
+    start, updated = run.arrays("start"), run.arrays("updated")
+    second, state = run.arrays("second"), [r.array("state") for r in run.ranks]
+    sent = [e for e in run.ranks[0].all("collective_start") if e["op"] == "broadcast"]
     line = _line_of_most(sent)
     started_alike = np.array_equal(start[0], start[1])
     if started_alike:
-        _from_rank_0(world, start[0], world.arrays("made"), "started")
+        _from_rank_0(run, start[0], run.arrays("made"), "started")
     apart = _distance(second[0], second[1])
     if apart > 0:
         if not sent:
@@ -622,7 +651,7 @@ def broadcasts(worlds: dict[str, Observed]) -> None:
             line,
         )
     if not started_alike:
-        _from_rank_0(world, second[0], updated, "update")
+        _from_rank_0(run, second[0], updated, "update")
     if state[0].shape != state[1].shape or _distance(state[0], state[1]) > 0:
         raise Problem(
             "optimizer-state",
@@ -630,8 +659,8 @@ def broadcasts(worlds: dict[str, Observed]) -> None:
             "state.",
             line,
         )
-    if world.outcome == lab.ENDED:
-        apart = _distance(*world.arrays("end"))
+    if run.outcome == lab.ENDED:
+        apart = _distance(*run.arrays("end"))
         if apart > CLOSE:
             raise Problem(
                 "apart-again",
@@ -650,7 +679,7 @@ def _line_of_most(sent: list[dict]) -> int | None:
 
 
 def _from_rank_0(
-    world: Observed, weights: np.ndarray, before: np.ndarray, since: str
+    run: Observed, weights: np.ndarray, before: np.ndarray, since: str
 ) -> None:
     """Raise a Problem if `weights`, which all ranks have now, are not those of rank 0.
 
@@ -660,7 +689,7 @@ def _from_rank_0(
     owners = [
         n for n, start in enumerate(before) if _distance(start, weights) < ROUNDED
     ]
-    line = _first_exchange(world.ranks[0], since)
+    line = _first_exchange(run.ranks[0], since)
     combined = {
         "mean": before.mean(axis=0),
         "sum": before.sum(axis=0),
@@ -676,10 +705,10 @@ def _from_rank_0(
                 "be mixed with the random weights of the others.",
                 line,
             )
-    foreign = _foreign_broadcasts(world.ranks[0], weights.size)
+    foreign = _foreign_broadcasts(run.ranks[0], weights.size)
     if foreign:
         line = foreign[0]["line"]
-    if len(owners) in (0, world.size):  # then only broadcasts tell whose they are
+    if len(owners) in (0, run.size):  # then only broadcasts tell whose they are
         roots = [event["root"] for event in foreign]
     else:
         roots = owners
@@ -701,7 +730,9 @@ def _from_rank_0(
 def _foreign_broadcasts(rank: Rank, numbers: int) -> list[dict]:
     """The broadcasts from other ranks than 0, if they carried so many numbers in all:
     with fewer, they were about something else than the weights."""
-    sent = [e for e in rank.all("enter") if e["op"] == "broadcast" and e["root"]]
+    sent = [
+        e for e in rank.all("collective_start") if e["op"] == "broadcast" and e["root"]
+    ]
     return sent if sum(event["elements"] for event in sent) >= numbers else []
 
 
@@ -712,7 +743,7 @@ def _first_exchange(rank: Rank, since: str) -> int | None:
     for event in rank.events[kinds.index(since) :]:
         if event["what"] == "forward":
             break
-        large = event["what"] == "enter" and event["elements"] > SMALL
+        large = event["what"] == "collective_start" and event["elements"] > SMALL
         if large and event["op"] != "broadcast":
             return event["line"]
     return None
@@ -722,36 +753,34 @@ def _first_exchange(rank: Rank, since: str) -> int | None:
 
 
 @trains
-def shares_the_epoch(worlds: dict[str, Observed]) -> None:
+def shares_the_epoch(runs: dict[str, Observed]) -> None:
     # One of each size, rather one whose steps are only counted.
     by_size = {
-        world.size: world
-        for world in sorted(
-            worlds.values(), key=lambda w: lab.WORLDS[w.name].count_only
-        )
-        if not lab.WORLDS[world.name].devices_only and world.name != OPPOSITE
+        run.size: run
+        for run in sorted(runs.values(), key=lambda w: SCENARIOS[w.name].count_only)
+        if not SCENARIOS[run.name].devices_only and run.name != OPPOSITE
     }
     used = list(by_size.values())
-    done: dict[int, list[list[Epoch]]] = {}  # by size of the world and rank
-    for world in sorted(used, key=lambda world: world.size):
-        for rank in world.ranks:
+    done: dict[int, list[list[Epoch]]] = {}  # by size of the scenario and rank
+    for run in sorted(used, key=lambda run: run.size):
+        for rank in run.ranks:
             for fit in rank.all("fit")[:1]:
                 for name in ("steps_per_epoch", "validation_steps"):
                     if isinstance(fit[name], float):
                         raise Problem(
                             "float",
-                            f"On {_workers(world.size)} {name} was {fit[name]!r}, with "
+                            f"On {_workers(run.size)} {name} was {fit[name]!r}, with "
                             "a decimal point: steps are whole numbers, so divide with "
                             "//.",
                             fit["line"],
                         )
-        if world.outcome != lab.ENDED and not all(
-            rank.all("fitted") or rank.all("callback") for rank in world.ranks
+        if run.outcome != lab.ENDED and not all(
+            rank.all("fitted") or rank.all("callback") for rank in run.ranks
         ):
-            world.raise_trouble()
-        if not any(rank.all("forward") for rank in world.ranks):
+            run.raise_trouble()
+        if not any(rank.all("forward") for rank in run.ranks):
             raise Missing
-        done[world.size] = [_epochs(rank) for rank in world.ranks]
+        done[run.size] = [_epochs(rank) for rank in run.ranks]
     lines = [f["line"] for w in used for r in w.ranks for f in r.all("fit")]
     line = lines[0] if lines else None
     first = {n: [epochs[0] for epochs in ranks] for n, ranks in done.items()}
@@ -766,8 +795,10 @@ def shares_the_epoch(worlds: dict[str, Observed]) -> None:
     def problem(name: str, seen: str) -> Problem:
         return Problem(name, seen, line, evidence)
 
-    total, rounds = lab.STEPS, 3 * lab.VAL_STEPS
-    if not any(e["op"] == "join" for w in used for e in w.ranks[0].all("enter")):
+    total, rounds = STEPS, 3 * VAL_STEPS
+    if not any(
+        e["op"] == "join" for w in used for e in w.ranks[0].all("collective_start")
+    ):
         _raise_unequal(trained, problem)
     if not all(_one_pass(ranks) for ranks in first.values()):
         _compare(
@@ -785,7 +816,7 @@ def shares_the_epoch(worlds: dict[str, Observed]) -> None:
             problem,
         )
         _raise_other_images(first, problem)
-    alike = [w for w in used if lab.WORLDS[w.name].count_only]
+    alike = [w for w in used if SCENARIOS[w.name].count_only]
     _raise_other_epochs({w.size: done[w.size] for w in alike}, problem)
     for ranks in done.values():
         _raise_badly_drawn(ranks, problem)
@@ -795,17 +826,17 @@ def shares_the_epoch(worlds: dict[str, Observed]) -> None:
         "validation",
         {
             "validation-divided-first": (
-                lambda n: 3 * (lab.VAL_STEPS // n),
+                lambda n: 3 * (VAL_STEPS // n),
                 "The validation steps are 3 * (steps // N): dividing first drops a "
                 "remainder, which is then lost three times.",
             ),
             "validation-not-tripled": (
-                lambda n: lab.VAL_STEPS // n,
+                lambda n: VAL_STEPS // n,
                 "The validation steps are steps // N, without the three rounds. "
                 "Because images are drawn at random, one round leaves out too many.",
             ),
             "validation-not-shared": (
-                lambda n: lab.VAL_STEPS,
+                lambda n: VAL_STEPS,
                 "Every worker validated a whole round, however many workers there "
                 "were.",
             ),
@@ -817,8 +848,8 @@ def shares_the_epoch(worlds: dict[str, Observed]) -> None:
     )
     for ranks in done.values():
         _raise_badly_validated(ranks, problem)
-    for world in used:
-        _raise_other_rate(world, first[world.size])
+    for run in used:
+        _raise_other_rate(run, first[run.size])
 
 
 @dataclass(frozen=True)
@@ -840,7 +871,7 @@ def _epochs(rank: Rank) -> list[Epoch]:
     elif rank.number == 0:
         # Where it doesn't validate in fit, nothing but its place tells the test at the
         # end, of all images once, from the validation.
-        test = forwards[-lab.VAL_STEPS :]
+        test = forwards[-VAL_STEPS:]
         if not any(event["training"] for event in test):
             left_out = {id(event) for event in test}
             events = [e for e in events if id(e) not in left_out]
@@ -891,9 +922,9 @@ def _raise_unequal(
 
 
 def _local_size(size: int, used: list[Observed]) -> int:
-    """How many workers of a world of this size are on a machine, as it is told."""
-    (name,) = (world.name for world in used if world.size == size)
-    local_ranks = lab.WORLDS[name].local_ranks
+    """How many workers of a scenario of this size are on a machine, as it is told."""
+    (name,) = (run.name for run in used if run.size == size)
+    local_ranks = SCENARIOS[name].local_ranks
     return max(local_ranks) + 1 if local_ranks else size
 
 
@@ -908,7 +939,7 @@ def _one_pass(epochs: list[Epoch]) -> bool:
     steps = [len(step) for epoch in epochs for step in epoch.trained]
     if not steps or 0 in steps:
         return False
-    missing = lab.TRAIN_IMAGES - sum(steps)
+    missing = TRAIN_IMAGES - sum(steps)
     in_a_step = len(epochs) * max(steps)
     return -in_a_step / 2 < missing < in_a_step
 
@@ -923,8 +954,8 @@ def _raise_other_images(
             raise problem(
                 "images-per-epoch",
                 f"On {_workers(size)} an epoch trained on {_images(epochs)} images, "
-                f"but a pass over all has {lab.TRAIN_IMAGES}: there were batches of "
-                f"{_and(sizes)}, although --batch-size was {lab.BATCH_SIZE}.",
+                f"but a pass over all has {TRAIN_IMAGES}: there were batches of "
+                f"{_and(sizes)}, although --batch-size was {BATCH_SIZE}.",
             )
 
 
@@ -983,12 +1014,12 @@ def _raise_badly_drawn(
             )
     seen = len(set(images))
     # At random, all but one in sixty come in so many draws.
-    if len(images) > 2.5 * lab.TRAIN_IMAGES and seen < 0.7 * lab.TRAIN_IMAGES:
+    if len(images) > 2.5 * TRAIN_IMAGES and seen < 0.7 * TRAIN_IMAGES:
         raise problem(
             "unseen-images",
             f"In {len(ranks[0])} epochs, {_workers(size)} trained on {seen} of the "
-            f"{lab.TRAIN_IMAGES} images, again and again, and no worker on the other "
-            f"{lab.TRAIN_IMAGES - seen}.",
+            f"{TRAIN_IMAGES} images, again and again, and no worker on the other "
+            f"{TRAIN_IMAGES - seen}.",
         )
     _raise_out_of_a_small_buffer(ranks, problem)
 
@@ -1005,13 +1036,13 @@ def _raise_out_of_a_small_buffer(
     drawn = {number for e in ranks for step in e[0].trained for number in step}
     if not _one_pass([epochs[0] for epochs in ranks]):
         return
-    marks = [-1, *sorted(drawn), lab.TRAIN_IMAGES]
+    marks = [-1, *sorted(drawn), TRAIN_IMAGES]
     before, after = max(itertools.pairwise(marks), key=lambda pair: pair[1] - pair[0])
-    if after - before - 1 >= 0.3 * lab.TRAIN_IMAGES:
+    if after - before - 1 >= 0.3 * TRAIN_IMAGES:
         raise problem(
             "small-buffer",
             f"In the first epoch, {_workers(len(ranks))} drew no image from "
-            f"{before + 1} to {after - 1}, of {lab.TRAIN_IMAGES} in all. They draw "
+            f"{before + 1} to {after - 1}, of {TRAIN_IMAGES} in all. They draw "
             "from a few images at a time, in order, so all workers get nearly the "
             "same images. To draw at random, the buffer has to hold all images.",
         )
@@ -1026,18 +1057,18 @@ def _raise_badly_validated(
     images = [number for steps in validated for step in steps for number in step]
     if UNKNOWN in images or not all(step for steps in validated for step in steps):
         return
-    size, count = len(ranks), -(-lab.TRAIN_IMAGES // 6)
+    size, count = len(ranks), -(-TRAIN_IMAGES // 6)
     first = [epochs[0] for epochs in ranks]
     in_first = sum(len(step) for epoch in first for step in epoch.validated)
     # Each rank may be off by a batch; and the last one of a shard is small.
-    far = abs(in_first - 3 * count) > size * lab.VAL_BATCH_SIZE
-    as_said = max(map(len, itertools.chain(*validated))) == lab.VAL_BATCH_SIZE
+    far = abs(in_first - 3 * count) > size * VAL_BATCH_SIZE
+    as_said = max(map(len, itertools.chain(*validated))) == VAL_BATCH_SIZE
     if in_first and far and not as_said and not _each_once(first):
         raise problem(
             "validation-images",
             f"On {_workers(size)} an epoch was validated on {in_first} images, but "
             f"three rounds have {3 * count}: the batches did not have the "
-            f"{lab.VAL_BATCH_SIZE} images of --val-batch-size.",
+            f"{VAL_BATCH_SIZE} images of --val-batch-size.",
         )
     seen = len(set(images))
     if len(images) > 3 * count and seen < count:
@@ -1058,27 +1089,27 @@ def _and(numbers) -> str:
 def _each_once(epochs: list[Epoch]) -> bool:
     """Was every image validated once, by whichever rank?"""
     images = [n for epoch in epochs for step in epoch.validated for n in step]
-    return sorted(images) == list(range(-(-lab.TRAIN_IMAGES // 6)))
+    return sorted(images) == list(range(-(-TRAIN_IMAGES // 6)))
 
 
-def _raise_other_rate(world: Observed, epochs: list[Epoch]) -> None:
+def _raise_other_rate(run: Observed, epochs: list[Epoch]) -> None:
     """Raise the Problem of a stopwatch that counts the images of one worker, or those
     of all once for each."""
     trained = _images(epochs)
-    if world.size == 1 or not trained:
+    if run.size == 1 or not trained:
         return
-    for callback in world.ranks[0].all("callback"):
+    for callback in run.ranks[0].all("callback"):
         after = callback["after"]
         if {"images_per_second", "seconds"} <= set(after):
             counted = after["images_per_second"] * after["seconds"]
             for name, images, words in (
-                ("rate-of-one", trained / world.size, "those of one worker"),
-                ("rate-times-n", trained * world.size, f"{world.size} times as many"),
+                ("rate-of-one", trained / run.size, "those of one worker"),
+                ("rate-times-n", trained * run.size, f"{run.size} times as many"),
             ):
                 if _near(counted, images):
                     raise Problem(
                         name,
-                        f"On {_workers(world.size)} images_per_second counts "
+                        f"On {_workers(run.size)} images_per_second counts "
                         f"{counted:.0f} images in an epoch, {words}; all workers "
                         f"together trained on {trained}.",
                         callback["made"],
@@ -1142,13 +1173,13 @@ def _compare(
 
 
 @validates
-def averages_metrics(worlds: dict[str, Observed]) -> None:
-    _averages_in(worlds["two"])
-    if OTHER in worlds:
-        _raise_decided_alone(worlds[OTHER])
-        _raise_stopped_alone(worlds[OTHER])
-        _raise_rates_apart(worlds[OTHER])
-        last = _last_epoch(worlds[OTHER])
+def averages_metrics(runs: dict[str, Observed]) -> None:
+    _averages_in(runs["two"])
+    if OTHER in runs:
+        _raise_decided_alone(runs[OTHER])
+        _raise_stopped_alone(runs[OTHER])
+        _raise_rates_apart(runs[OTHER])
+        last = _last_epoch(runs[OTHER])
         if last:
             try:
                 _averages_in(last)
@@ -1157,14 +1188,14 @@ def averages_metrics(worlds: dict[str, Observed]) -> None:
                     f"In the first epoch this was right. Later, {problem.seen}"
                 )
                 raise
-    if OPPOSITE in worlds:
-        _raise_went_on_alone(worlds[OPPOSITE])
+    if OPPOSITE in runs:
+        _raise_went_on_alone(runs[OPPOSITE])
 
 
-def _last_epoch(world: Observed) -> Observed | None:
+def _last_epoch(run: Observed) -> Observed | None:
     """What was observed since the last validation within fit, if there were several."""
     ranks = []
-    for rank in world.ranks:
+    for rank in run.ranks:
         starts = [
             number
             for number, event in enumerate(rank.events)
@@ -1175,25 +1206,25 @@ def _last_epoch(world: Observed) -> Observed | None:
         fits = rank.all("fit")
         ranks.append(replace(rank))
         ranks[-1].events = fits + rank.events[starts[-1] :]
-    return replace(world, ranks=ranks)
+    return replace(run, ranks=ranks)
 
 
-def _averages_in(world: Observed) -> None:
+def _averages_in(run: Observed) -> None:
     """Raise the Problem of a callback that reads something else than the mean over the
     workers of what they evaluated first."""
-    if not any(rank.all("fit") for rank in world.ranks):
-        _averaged_by_hand(world)
+    if not any(rank.all("fit") for rank in run.ranks):
+        _averaged_by_hand(run)
         return
-    calls = [rank.all("callback") for rank in world.ranks]
+    calls = [rank.all("callback") for rank in run.ranks]
     if not all(calls):
         raise Missing
-    evaluated = [[e for e in r.all("evaluated") if e["fit"]] for r in world.ranks]
+    evaluated = [[e for e in r.all("evaluated") if e["fit"]] for r in run.ranks]
     computed = [
         {k: v for k, v in _first_metrics(call, own).items() if k.startswith("val_")}
         for call, own in zip(calls, evaluated, strict=True)
     ]
-    if not any(computed) and all(rank.all("evaluated") for rank in world.ranks):
-        _averaged_by_hand(world)
+    if not any(computed) and all(rank.all("evaluated") for rank in run.ranks):
+        _averaged_by_hand(run)
         return
     if not all(computed):
         raise Problem("no-validation", "The program did not validate.")
@@ -1214,7 +1245,7 @@ def _averages_in(world: Observed) -> None:
             state=UNDECIDED,
         )
     for by_rank in _side_by_side(calls):
-        _raise_combined(world, by_rank, computed)
+        _raise_combined(run, by_rank, computed)
     averaged = any(_all_near(c["after"], mean) for call in calls for c in call)
     for rank, call in enumerate(calls):
         for place, callback in enumerate(call):
@@ -1222,9 +1253,9 @@ def _averages_in(world: Observed) -> None:
             changes = any(after.get(k) != before.get(k) for k in mean)
             reads = set(callback["read"]) & set(mean)
             wrong = sorted(k for k in reads if not _near(before[k], mean[k]))
-            if changes or not wrong or _averages_for_itself(world, callback):
+            if changes or not wrong or _averages_for_itself(run, callback):
                 continue
-            if world.outcome != lab.ENDED:
+            if run.outcome != lab.ENDED:
                 raise Missing
             message = (
                 f"{callback['name']} read {wrong[0]} = {before[wrong[0]]:.4f} on rank "
@@ -1239,7 +1270,7 @@ def _averages_in(world: Observed) -> None:
                 )
             raise Problem("not-averaged", f"{message}.", callback["made"])
     if not averaged and not any(
-        _averages_for_itself(world, callback) for callback in calls[0]
+        _averages_for_itself(run, callback) for callback in calls[0]
     ):
         raise Missing
 
@@ -1249,32 +1280,32 @@ def _first_metrics(calls: list[dict], evaluated: list[dict]) -> dict[str, float]
     return evaluated[0]["metrics"] if evaluated else calls[0]["before"]
 
 
-def _averages_for_itself(world: Observed, callback: dict) -> bool:
+def _averages_for_itself(run: Observed, callback: dict) -> bool:
     """Does a callback of rank 0, or its like on another rank, let reduce what it reads,
     and leave the metrics as they are?"""
-    (rank,) = (r for r in world.ranks if any(e is callback for e in r.events))
+    (rank,) = (r for r in run.ranks if any(e is callback for e in r.events))
     number = next(n for n, e in enumerate(rank.events) if e is callback)
     given = []
     for event in reversed(rank.events[:number]):
         if event["what"] in ("callback", "forward"):
             break
-        if event["what"] == "enter" and event["op"].endswith(_EXCHANGES):
+        if event["what"] == "collective_start" and event["op"].endswith(_EXCHANGES):
             given += event["given"] or []
     read = [callback["before"][k] for k in callback["read"] if k.startswith("val_")]
     return any(_near(number, value) for number in given for value in read)
 
 
-def _raise_decided_alone(world: Observed) -> None:
+def _raise_decided_alone(run: Observed) -> None:
     """Raise the Problem of a callback that ends the training by what its rank has
     evaluated for it, and has exchanged with nobody."""
-    for rank in world.ranks:
+    for rank in run.ranks:
         callbacks = [n for n, e in enumerate(rank.events) if e["what"] == "callback"]
         end = next((n for n in callbacks if rank.events[n]["stops"]), None)
         if end is None:
             continue
         begin = max((n for n in callbacks if n < end), default=0)
         own = list(itertools.dropwhile(_not_own, rank.events[begin:end]))
-        exchanged = any(event["what"] == "enter" for event in own)
+        exchanged = any(event["what"] == "collective_start" for event in own)
         callback = rank.events[end]
         reads = any(name.startswith("val_") for name in callback["read"])
         if own and not exchanged and not reads:
@@ -1288,10 +1319,10 @@ def _raise_decided_alone(world: Observed) -> None:
             )
 
 
-def _raise_stopped_alone(world: Observed) -> None:
+def _raise_stopped_alone(run: Observed) -> None:
     """Raise the Problem of a training that ends on some ranks only."""
-    stops = [[e for e in r.all("callback") if e["stops"]] for r in world.ranks]
-    if any(stops) and not all(stops) and world.outcome != lab.ENDED:
+    stops = [[e for e in r.all("callback") if e["stops"]] for r in run.ranks]
+    if any(stops) and not all(stops) and run.outcome != lab.ENDED:
         rank = next(n for n, events in enumerate(stops) if events)
         others = ", ".join(str(n) for n, events in enumerate(stops) if not events)
         callback = stops[rank][0]
@@ -1303,10 +1334,10 @@ def _raise_stopped_alone(world: Observed) -> None:
         )
 
 
-def _raise_went_on_alone(world: Observed) -> None:
+def _raise_went_on_alone(run: Observed) -> None:
     """Raise the Problem of ranks that decide to stop by what each has validated."""
-    trained = [sum(e["training"] for e in r.all("forward")) for r in world.ranks]
-    if world.outcome == lab.DEADLOCK and max(trained) > min(trained):
+    trained = [sum(e["training"] for e in r.all("forward")) for r in run.ranks]
+    if run.outcome == lab.DEADLOCK and max(trained) > min(trained):
         raise Problem(
             "went-on-alone",
             "In this run rank 0 is right on none of its validation images, and rank 1 "
@@ -1315,9 +1346,9 @@ def _raise_went_on_alone(world: Observed) -> None:
         )
 
 
-def _raise_rates_apart(world: Observed) -> None:
+def _raise_rates_apart(run: Observed) -> None:
     """Raise the Problem of ranks that train with different learning rates."""
-    trained = [[e for e in r.all("forward") if e["training"]] for r in world.ranks]
+    trained = [[e for e in r.all("forward") if e["training"]] for r in run.ranks]
     for step, events in enumerate(zip(*trained, strict=False), 1):
         rates = [event["rate"] for event in events]
         if None not in rates and not np.allclose(rates, rates[0], rtol=NEAR, atol=0):
@@ -1349,7 +1380,7 @@ def _side_by_side(calls: list[list[dict]]):
             yield callback, *likes
 
 
-def _raise_combined(world: Observed, by_rank: tuple, computed: list[dict]) -> None:
+def _raise_combined(run: Observed, by_rank: tuple, computed: list[dict]) -> None:
     """Raise the Problem of a callback that replaces metrics by something known.
 
     by_rank: what it did on each rank; computed: the metrics that each computed.
@@ -1361,7 +1392,7 @@ def _raise_combined(world: Observed, by_rank: tuple, computed: list[dict]) -> No
     )
     if not changed or not all(set(changed) <= set(c["after"]) for c in by_rank):
         return
-    handed_out = _broadcasts_in(world.ranks[0], by_rank[0])
+    handed_out = _broadcasts_in(run.ranks[0], by_rank[0])
     for keys in (changed, *([key] for key in changed)):
         given = np.array([[metrics[k] for k in keys] for metrics in computed])
         got = np.array([[c["after"][k] for k in keys] for c in by_rank])
@@ -1380,7 +1411,7 @@ def _broadcasts_in(rank: Rank, callback: dict) -> bool:
     for event in reversed(rank.events[: rank.events.index(callback)]):
         if event["what"] in ("callback", "forward"):
             break
-        if event["what"] == "enter" and event["op"] == "broadcast":
+        if event["what"] == "collective_start" and event["op"] == "broadcast":
             return True
     return False
 
@@ -1419,11 +1450,11 @@ def _combination(
     )
 
 
-def _averaged_by_hand(world: Observed) -> None:
+def _averaged_by_hand(run: Observed) -> None:
     """A training loop of its own has no callbacks: look at what it lets reduce."""
-    if world.outcome != lab.ENDED or not all(r.all("forward") for r in world.ranks):
+    if run.outcome != lab.ENDED or not all(r.all("forward") for r in run.ranks):
         raise Missing
-    exchanges = zip(*(_small_exchanges(rank) for rank in world.ranks), strict=False)
+    exchanges = zip(*(_small_exchanges(rank) for rank in run.ranks), strict=False)
     outcomes = [(*_outcome(by_rank), by_rank[0]["line"]) for by_rank in exchanges]
     if any(name == "mean" for name, _, _ in outcomes):
         return
@@ -1489,9 +1520,14 @@ def _small_exchanges(rank: Rank):
     )
     entered = None
     for event in rank.events[validated:]:
-        if event["what"] == "enter":
+        if event["what"] == "collective_start":
             entered = event if event["op"].endswith(_EXCHANGES) else None
-        elif event["what"] == "leave" and entered and entered["given"] and event["got"]:
+        elif (
+            event["what"] == "collective_end"
+            and entered
+            and entered["given"]
+            and event["got"]
+        ):
             yield {**entered, "got": event["got"]}
 
 

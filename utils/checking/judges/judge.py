@@ -1,6 +1,6 @@
 """Read what the workers of a check reported, and turn what is wrong into a verdict.
 
-The programs only report (utils.checking.observers). The judges of each exercise's
+The programs only report (distcheck.recorder). The judges of each exercise's
 parts, in the other modules here, compare what the workers did and raise a Problem. A
 part is judged by its own evidence as far as that goes: a program that hangs at its
 broadcast may well have a right step 1.
@@ -16,9 +16,10 @@ from signal import strsignal
 
 import numpy as np
 
-from distcheck import keras_2
-from utils.checking import evidence, lab
-from utils.checking.evidence import Unreadable
+from distcheck import events, keras_2, lab
+from distcheck.events import Unreadable
+from distcheck.recorder.recorder import schema_of
+from distcheck.scenarios import SCENARIOS
 from utils.lessons.parts import Part, finding
 from utils.lessons.verdict import RIGHT, UNDECIDED, WRONG, Verdict
 
@@ -49,18 +50,18 @@ class Problem(Exception):
 class Rank:
     """The report of one worker.
 
-    kind: of what was observed, see `evidence.SCHEMAS`.
+    schema: of the events in it.
     """
 
     folder: Path
     number: int
     script: str = ""
-    kind: str = "horovod"
+    schema: events.Schema = field(default_factory=lambda: events.HOROVOD)
 
     @cached_property
     def events(self) -> list[dict]:
         """All that it reported. Raises Unreadable."""
-        return evidence.events(self._file("jsonl"), self.kind)
+        return events.read_all(self._file("jsonl"), self.schema)
 
     def _file(self, name: str) -> Path:
         return self.folder / f"rank.{self.number}.{name}"
@@ -79,14 +80,14 @@ class Rank:
         """float32, one axis. Raises Missing, Unreadable, and a Problem where its
         numbers can't be compared."""
         try:
-            array = evidence.array(self._file(f"{name}.npy"))
+            array = events.array(self._file(f"{name}.npy"))
         except FileNotFoundError:
             raise Missing from None
-        except evidence.TooLarge:
+        except events.TooLarge:
             raise Problem(
                 "too-large",
                 "The network is too large for a check, which compares up to "
-                f"{evidence.MOST_ARRAY // 4:,} weights. Leave the network as it was.",
+                f"{events.MOST_ARRAY // 4:,} weights. Leave the network as it was.",
             ) from None
         if not np.isfinite(array).all():
             raise Problem(
@@ -99,13 +100,13 @@ class Rank:
     def text(self, name: str) -> str:
         """What it printed ("out", "err"), or where it was ("stack"). Raises
         Unreadable."""
-        return evidence.text(self._file(name))
+        return events.text(self._file(name))
 
     @property
     def state(self) -> str:
         """What it was doing in the end."""
         last = self.events[-1] if self.events else {"what": "nothing"}
-        if last["what"] == "enter":
+        if last["what"] == "collective_start":
             at = in_line(last["line"])
             return f"rank {self.number} waits for the others in {last['op']}{at}"
         if last["what"] == "ended":
@@ -152,7 +153,9 @@ class Observed:
         """Raise the Problem of a program that did not end well."""
         states = [rank.state for rank in self.ranks]
         waiting = [
-            r for r in self.ranks if r.events and r.events[-1]["what"] == "enter"
+            r
+            for r in self.ranks
+            if r.events and r.events[-1]["what"] == "collective_start"
         ]
         if self.outcome == lab.DEADLOCK:
             raise Problem(
@@ -192,7 +195,7 @@ class Observed:
                 line,
             )
         if self.outcome == lab.FAILED and self.statuses == {}:
-            output = evidence.text(self.folder / "mpirun.txt")
+            output = events.text(self.folder / "mpirun.txt")
             raise Problem(
                 NO_MPIRUN,
                 "mpirun ended before it had started a worker. It printed: "
@@ -221,42 +224,42 @@ class Observed:
 
 
 def read(folder: Path) -> dict[str, Observed]:
-    """The worlds of one job of the lab, by name. folder: resolved."""
-    worlds = {}
-    for name, observed in lab.WORLDS.items():
+    """The scenarios of one job of the lab, by name. folder: resolved."""
+    runs = {}
+    for name, scenario in SCENARIOS.items():
         place = folder / name
         try:
-            facts = evidence.outcome(place / "outcome.json")
+            facts = events.outcome(place / "outcome.json")
         except FileNotFoundError:
             continue
         except Unreadable:
             facts = {"outcome": lab.FAILED, "script": "", "statuses": None}
         ranks = [
-            Rank(place, number, facts["script"], observed.kind)
-            for number in range(observed.size)
+            Rank(place, number, facts["script"], schema_of(scenario))
+            for number in range(scenario.size)
         ]
-        worlds[name] = Observed(place, name, facts["outcome"], ranks, facts["statuses"])
-    return worlds
+        runs[name] = Observed(place, name, facts["outcome"], ranks, facts["statuses"])
+    return runs
 
 
 def verdict(
     part: Part,
     expected: str,
     judge: Callable[[dict[str, Observed]], None],
-    worlds: dict[str, Observed],
+    runs: dict[str, Observed],
 ) -> Verdict:
-    """What `judge` makes of these worlds: it raises a Problem, or Missing evidence."""
+    """What `judge` makes of these runs: it raises a Problem, or Missing evidence."""
     try:
-        for world in worlds.values():
-            _raise_tampering(world)
-            _raise_keras_3(world)
-            _raise_other_options(world)
+        for run in runs.values():
+            _raise_tampering(run)
+            _raise_keras_3(run)
+            _raise_other_options(run)
         try:
-            judge(worlds)
+            judge(runs)
         except Missing:
-            for world in worlds.values():
-                if not lab.WORLDS[world.name].devices_only:
-                    world.raise_trouble()
+            for run in runs.values():
+                if not SCENARIOS[run.name].devices_only:
+                    run.raise_trouble()
             raise Problem(
                 "never-trained", "The program ended without having trained."
             ) from None
@@ -269,15 +272,15 @@ def verdict(
     return Verdict(part, finding(part, "right"), RIGHT, expected, expected)
 
 
-def comes_to_its_end(worlds: dict[str, Observed]) -> None:
+def comes_to_its_end(runs: dict[str, Observed]) -> None:
     """For a program whose parts are all right, as far as they were looked at."""
-    for world in worlds.values():
-        if world.outcome != lab.ENDED and not lab.WORLDS[world.name].devices_only:
-            world.raise_trouble()
+    for run in runs.values():
+        if run.outcome != lab.ENDED and not SCENARIOS[run.name].devices_only:
+            run.raise_trouble()
 
 
-def _raise_tampering(world: Observed) -> None:
-    for rank in world.ranks:
+def _raise_tampering(run: Observed) -> None:
+    for rank in run.ranks:
         for event in rank.all("tampered"):
             raise Problem(
                 TAMPERED,
@@ -288,8 +291,8 @@ def _raise_tampering(world: Observed) -> None:
             )
 
 
-def _raise_keras_3(world: Observed) -> None:
-    for rank in world.ranks:
+def _raise_keras_3(run: Observed) -> None:
+    for rank in run.ranks:
         for event in rank.all("keras 3"):
             where, line = in_line(event["line"]), event["line"]
             if event["module"] == "tensorflow":
@@ -307,10 +310,10 @@ def _raise_keras_3(world: Observed) -> None:
             raise Problem("keras-3", seen, line)
 
 
-def _raise_other_options(world: Observed) -> None:
+def _raise_other_options(run: Observed) -> None:
     """Raise the Problem of a program that refuses the options a check gives it: what
     it would do with options of its own, nobody has seen."""
-    for rank in world.ranks:
+    for rank in run.ranks:
         for failure in rank.all("failed"):
             refused = _REFUSED_OPTIONS.search(rank.text("err"))
             if refused and failure["status"]:

@@ -2,16 +2,17 @@
 and by the table that they print, on clocks that show made-up seconds.
 
 What each way to measure gives on these clocks is worked out here (see
-observers/wires.py). So no verdict depends on how fast a machine is.
+recorders/wires.py). So no verdict depends on how fast a machine is.
 """
 
 import math
 import re
 from dataclasses import dataclass
 
-from utils.checking import lab
+from distcheck import lab
+from distcheck.scenarios import SCENARIOS
 from utils.checking.judges.judge import Observed, Problem, Rank
-from utils.checking.observers.wires import (
+from utils.checking.recorders.wires import (
     COUNTS,
     LATE,
     LATE_IN_WARM_UP,
@@ -21,7 +22,7 @@ from utils.checking.observers.wires import (
 )
 
 TWO, THREE = "two wires", "three wires"
-WORKERS, MORE_WORKERS = lab.WORLDS[TWO].size, lab.WORLDS[THREE].size
+WORKERS, MORE_WORKERS = SCENARIOS[TWO].size, SCENARIOS[THREE].size
 DTYPE, BYTES = "float64", 8  # of a number
 LISTED = " ".join(map(str, COUNTS))  # as in a command
 
@@ -68,11 +69,11 @@ def _rows(rank: Rank) -> list[Row]:
     return rows
 
 
-def _table(world: Observed) -> dict[int, Row]:
+def _table(run: Observed) -> dict[int, Row]:
     """What rank 0 printed: numbers in a message -> its row. Raises a Problem."""
-    if world.outcome != lab.ENDED:
-        world.raise_trouble()
-    rows = {r.count: r for r in _rows(world.ranks[0]) if r.count in COUNTS}
+    if run.outcome != lab.ENDED:
+        run.raise_trouble()
+    rows = {r.count: r for r in _rows(run.ranks[0]) if r.count in COUNTS}
     for count in COUNTS:
         if count not in rows:
             raise Problem(
@@ -91,17 +92,17 @@ def _rounds(rank: Rank, count: int) -> list[dict]:
     """The all-reduces of messages of this size."""
     return [
         event
-        for event in rank.all("enter")
+        for event in rank.all("collective_start")
         if "allreduce" in event["op"] and event["elements"] == count
     ]
 
 
-def warms_up(worlds: dict[str, Observed]) -> None:
+def warms_up(runs: dict[str, Observed]) -> None:
     """Some rounds of each size that don't count, then many; the time of one."""
-    world = worlds[TWO]
-    rows = _table(world)
+    run = runs[TWO]
+    rows = _table(run)
     for count in COUNTS:
-        rounds = [_rounds(rank, count) for rank in world.ranks]
+        rounds = [_rounds(rank, count) for rank in run.ranks]
         made = len(rounds[0])
         line = rounds[0][-1]["line"] if made else None
         if made != WARM_UP + ROUNDS:
@@ -122,7 +123,7 @@ def warms_up(worlds: dict[str, Observed]) -> None:
             f"timed round took {1e6 * SECONDS[count] * least:,.0f} to "
             f"{1e6 * SECONDS[count] * most:,.0f} us"
         )
-        clocks = {event["clock"] for event in world.ranks[0].all("read")}
+        clocks = {event["clock"] for event in run.ranks[0].all("read")}
         name, why = "too-short", ". By how many rounds is the time divided?"
         if least <= times / ROUNDS <= most:
             name, why = (
@@ -146,12 +147,12 @@ def warms_up(worlds: dict[str, Observed]) -> None:
 _OF_PROCESSOR = {"process_time", "thread_time"}
 
 
-def lets_the_slowest_count(worlds: dict[str, Observed]) -> None:
+def lets_the_slowest_count(runs: dict[str, Observed]) -> None:
     """All start together; what is printed is the slowest worker's time."""
-    world = worlds[TWO]
-    for count, row in _table(world).items():
+    run = runs[TWO]
+    for count, row in _table(run).items():
         times = row.seconds / SECONDS[count]
-        rounds = _rounds(world.ranks[0], count)
+        rounds = _rounds(run.ranks[0], count)
         if _is(times, RIGHT):
             continue
         took = {
@@ -180,9 +181,9 @@ def lets_the_slowest_count(worlds: dict[str, Observed]) -> None:
         )
 
 
-def counts_bytes(worlds: dict[str, Observed]) -> None:
+def counts_bytes(runs: dict[str, Observed]) -> None:
     """The size of a message is in bytes, whatever its type; and so is the bandwidth."""
-    for count, row in _table(worlds[TWO]).items():
+    for count, row in _table(runs[TWO]).items():
         size = count * BYTES
         if row.size != size:
             names = {count: "elements", 4 * count: "four-bytes"}
@@ -210,14 +211,14 @@ def counts_bytes(worlds: dict[str, Observed]) -> None:
         )
 
 
-def counts_the_wires(worlds: dict[str, Observed]) -> None:
+def counts_the_wires(runs: dict[str, Observed]) -> None:
     """The bus bandwidth is by how many workers there are; rank 0 alone prints."""
     for name in (TWO, THREE):
-        if name not in worlds:  # the checks of other tasks don't need both
+        if name not in runs:  # the checks of other tasks don't need both
             continue
-        world = worlds[name]
-        workers = world.size
-        rows = _table(world)
+        run = runs[name]
+        workers = run.size
+        rows = _table(run)
         right = 2 * (workers - 1) / workers
         for row in rows.values():
             ratio = row.busbw / row.algbw if row.algbw else math.nan
@@ -235,7 +236,7 @@ def counts_the_wires(worlds: dict[str, Observed]) -> None:
                 f"{row.busbw:.4g}, is {ratio:.4g} times the algorithm bandwidth, "
                 f"{row.algbw:.4g}.",
             )
-        others = [rank.number for rank in world.ranks[1:] if _rows(rank)]
+        others = [rank.number for rank in run.ranks[1:] if _rows(rank)]
         if others:
             raise Problem(
                 "all-print", f"Rank {others[0]} printed the same rows as rank 0."

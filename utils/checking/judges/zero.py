@@ -10,11 +10,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from utils.checking import lab
+from distcheck import lab
+from distcheck.scenarios import SCENARIOS
 from utils.checking.judges.judge import Missing, Observed, Problem, Rank
 
-WORLD = "parts"
-WORKERS = lab.WORLDS[WORLD].size
+SCENARIO = "parts"
+WORKERS = SCENARIOS[SCENARIO].size
 STEPS, BATCH, HIDDEN, RATE = 3, 4, 1, 0.01
 WEIGHTS = (784 + 1) * HIDDEN + (HIDDEN + 1) * 10  # of two layers, with their biases
 FILLED = -(-WEIGHTS // WORKERS) * WORKERS
@@ -37,7 +38,7 @@ def _phases(rank: Rank) -> Iterator[tuple[list[dict], dict | None]]:
             if phase is not None:
                 yield phase, None
             phase = []
-        elif phase is not None and event["what"] in ("enter", "received"):
+        elif phase is not None and event["what"] in ("collective_start", "received"):
             phase.append(event)
         elif phase is not None and event["what"] == "update":
             yield phase, event
@@ -46,9 +47,9 @@ def _phases(rank: Rank) -> Iterator[tuple[list[dict], dict | None]]:
         yield phase, None
 
 
-def _first(world: Observed) -> list[tuple[list[dict], dict]]:
+def _first(run: Observed) -> list[tuple[list[dict], dict]]:
     """For each rank its first phase. Raises Missing where one has no update."""
-    phases = [next(_phases(rank)) for rank in world.ranks]
+    phases = [next(_phases(rank)) for rank in run.ranks]
     if any(update is None for _, update in phases):
         raise Missing
     return phases
@@ -69,18 +70,18 @@ def _received_after_update(rank: Rank) -> int:
     return received
 
 
-def _weights(world: Observed) -> int:
+def _weights(run: Observed) -> int:
     """How many weights the network has."""
-    return world.ranks[0].first("gradient")["elements"]
+    return run.ranks[0].first("gradient")["elements"]
 
 
-def is_divisible(worlds: dict[str, Observed]) -> None:
+def is_divisible(runs: dict[str, Observed]) -> None:
     """What is reduced are all numbers, and as many for each worker."""
-    world = worlds[WORLD]
-    count = _weights(world)
-    for rank in world.ranks:
+    run = runs[SCENARIO]
+    count = _weights(run)
+    for rank in run.ranks:
         phase, _ = next(_phases(rank))
-        handed = [event for event in phase if event["what"] == "enter"]
+        handed = [event for event in phase if event["what"] == "collective_start"]
         # A single number is a loss, or the like.
         handed = [event for event in handed if event["elements"] > 1]
         if not handed:
@@ -93,20 +94,20 @@ def is_divisible(worlds: dict[str, Observed]) -> None:
                 f"there are {count}.",
                 line,
             )
-        if elements % world.size:
+        if elements % run.size:
             raise Problem(
                 "indivisible",
                 f"Rank {rank.number} hands in {elements} numbers of its gradients, "
-                f"which can't be cut into {world.size} parts of equal length.",
+                f"which can't be cut into {run.size} parts of equal length.",
                 line,
             )
 
 
-def updates_a_part(worlds: dict[str, Observed]) -> None:
+def updates_a_part(runs: dict[str, Observed]) -> None:
     """The optimizers have a part each, and together all weights."""
-    world = worlds[WORLD]
-    updates = [update for _, update in _first(world)]
-    line, count = updates[0]["line"], _weights(world)
+    run = runs[SCENARIO]
+    updates = [update for _, update in _first(run)]
+    line, count = updates[0]["line"], _weights(run)
     for rank, update in enumerate(updates):
         if update["optimizer"] != "Adam":
             raise Problem(
@@ -115,7 +116,7 @@ def updates_a_part(worlds: dict[str, Observed]) -> None:
                 "compares with Adam.",
                 line,
             )
-        most = -(-count // world.size)
+        most = -(-count // run.size)
         for what, elements, limit in (
             ("updates", update["elements"], most),
             ("keeps as its optimizer's state", update["state"], 2 * most),
@@ -123,12 +124,12 @@ def updates_a_part(worlds: dict[str, Observed]) -> None:
             if elements > limit:
                 raise Problem(
                     "more-than-a-part",
-                    f"Rank {rank} {what} {elements} numbers, but one of {world.size} "
+                    f"Rank {rank} {what} {elements} numbers, but one of {run.size} "
                     f"parts needs only {limit}.",
                     line,
                 )
-    start = world.ranks[0].array("weights.0")
-    parts = [rank.array("before.0") for rank in world.ranks]
+    start = run.ranks[0].array("weights.0")
+    parts = [rank.array("before.0") for rank in run.ranks]
     if any(np.array_equal(parts[0], part) for part in parts[1:]):
         raise Problem(
             "same-part",
@@ -149,14 +150,14 @@ def updates_a_part(worlds: dict[str, Observed]) -> None:
         )
 
 
-def reduces_and_scatters(worlds: dict[str, Observed]) -> None:
+def reduces_and_scatters(runs: dict[str, Observed]) -> None:
     """Each worker receives the mean of its own part, and not all of it."""
-    world = worlds[WORLD]
-    count, phases = _weights(world), _first(world)
+    run = runs[SCENARIO]
+    count, phases = _weights(run), _first(run)
     line = phases[0][1]["line"]
-    locals_ = world.arrays("local.0")
+    locals_ = run.arrays("local.0")
     mean, scale = locals_.mean(axis=0), NEAR * np.abs(locals_).max()
-    given = [rank.array("given.0") for rank in world.ranks]
+    given = [rank.array("given.0") for rank in run.ranks]
     _compare_gradients(np.concatenate(given), mean, locals_, scale, line)
     for rank, (phase, _) in enumerate(phases):
         # What all-to-all brings is still to be added up.
@@ -215,14 +216,14 @@ def _compare_gradients(given, mean, locals_, scale, line) -> None:
     )
 
 
-def gathers_all(worlds: dict[str, Observed]) -> None:
+def gathers_all(runs: dict[str, Observed]) -> None:
     """All workers go on with the same weights, those of Adam on one worker."""
-    world = worlds[WORLD]
-    line = _first(world)[0][1]["line"]
-    if world.outcome != lab.ENDED:
-        world.raise_trouble()
-    for rank in world.ranks:
-        received, count = _received_after_update(rank), _weights(world)
+    run = runs[SCENARIO]
+    line = _first(run)[0][1]["line"]
+    if run.outcome != lab.ENDED:
+        run.raise_trouble()
+    for rank in run.ranks:
+        received, count = _received_after_update(rank), _weights(run)
         if received < count:
             raise Problem(
                 "not-gathered",
@@ -231,11 +232,11 @@ def gathers_all(worlds: dict[str, Observed]) -> None:
                 line,
             )
     names = [*(f"weights.{step}" for step in range(1, STEPS)), "end"]
-    adam = _Adam(world.ranks[0].array("weights.0"))
+    adam = _Adam(run.ranks[0].array("weights.0"))
     for step, name in enumerate(names):
-        found = world.arrays(name)
-        wanted = adam.updated(world.arrays(f"local.{step}").mean(axis=0))
-        before = world.arrays(f"weights.{step}")
+        found = run.arrays(name)
+        wanted = adam.updated(run.arrays(f"local.{step}").mean(axis=0))
+        before = run.arrays(f"weights.{step}")
         when = f"After step {step + 1}"
         if np.array_equal(found, before):
             raise Problem("unchanged", f"{when}, the weights have not changed.", line)
