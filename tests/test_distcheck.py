@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import tomli
 import typer.testing
 
 from distcheck import audit, cli, errors
-from distcheck.judges.audit import RIGHT, UNKNOWN, WRONG, Finding
+from distcheck.judges.audit import QUESTIONS, RIGHT, UNKNOWN, WRONG, Finding
 from utils.base import course
 
 FOLDER = course.PACKAGE_ROOT / "distcheck"
@@ -44,6 +45,11 @@ def test_it_depends_on_what_it_imports_and_no_more():
                 named.add((node.module or "").partition(".")[0])
     foreign = named - sys.stdlib_module_names - {"distcheck"} - OTHERS
     assert sorted(foreign) == sorted(PROJECT["project"]["dependencies"])
+
+
+def test_its_readme_explains_each_question():
+    rows = re.findall(r"^\| (.+\?) \| .+ \|$", (FOLDER / "README.md").read_text(), re.M)
+    assert rows == [question for question, _ in QUESTIONS.values()]
 
 
 def test_it_has_the_version_of_the_course():
