@@ -561,7 +561,7 @@ def is_batch(inputs) -> bool:
 def elements_of(tensor) -> int:
     shape = getattr(tensor, "shape", None)
     try:
-        return int(shape.numelements_of()) if shape is not None else 0
+        return int(shape.num_elements()) if shape is not None else 0
     except (AttributeError, TypeError):
         return 0
 
