@@ -3,9 +3,9 @@
 from dataclasses import asdict, dataclass
 from string import ascii_uppercase
 
+from distcheck.verdict import RIGHT, WRONG
 from utils.lessons.parts import Part
 
-RIGHT, WRONG = "right", "wrong"
 NOT_CHECKED = "not checked yet"  # an earlier part is wrong
 UNDECIDED = "could not be checked"  # so nothing is known of it
 STATES = (RIGHT, WRONG, NOT_CHECKED, UNDECIDED)

@@ -1,0 +1,3 @@
+"""What a judge may say of a program."""
+
+RIGHT, WRONG = "right", "wrong"
