@@ -94,7 +94,7 @@ def test_learners_see_each_route():
 
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.name)
-def test_each_part_has_a_text_a_judge_worlds_hints_and_a_place(exercise):
+def test_each_part_has_a_text_a_judge_scenarios_hints_and_a_place(exercise):
     source = course.PACKAGE_ROOT / "solutions" / f"{exercise.name}_solution.py"
     checked = exercises.find(exercise.name)
     assert checked.parts == markup.parts_of(source.read_text())
@@ -102,7 +102,7 @@ def test_each_part_has_a_text_a_judge_worlds_hints_and_a_place(exercise):
     for part in checked.parts:
         assert "{" not in checked.expected[part]
         assert callable(checked.judges[part])
-        assert set(checked.worlds_of[part]) <= set(SCENARIOS)
+        assert set(checked.scenarios_of[part]) <= set(SCENARIOS)
     assert "{" not in " ".join(checked.options)
     assert sum(part.points for part in exercise.parts.values()) > 0
 

@@ -7,7 +7,7 @@ a loss for every epoch.
 
 All train on the few images of a check. As in the checks, the course's large network
 gives way to a small one: that of fashion_mnist.py has no blocks (check_tables.py); in
-the others it is the observer's, by two lines before the program.
+the others it is the recorder's, by two lines before the program.
 """
 
 import csv

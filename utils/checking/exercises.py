@@ -47,8 +47,8 @@ class Exercise:
     """An exercise with checks.
 
     name: of the program, without .py. expected: for each part, what a right program
-    does. judges: what raises a Problem otherwise. worlds_of: the scenarios (of the lab)
-    that the judge of each part looks at. options: what the program is run with.
+    does. judges: what raises a Problem otherwise. scenarios_of: the scenarios that
+    the judge of each part looks at. options: what the program is run with.
     """
 
     name: str

@@ -4,7 +4,7 @@ The same lab and the same judge as for a learner's own check; only that the prog
 runs where it can do no harm: in each scenario (one worker, two, ...) in a sandbox and a
 folder of their own, so that no scenario can touch what another one left behind.
 
-A program shares its process with the observer, whose reports are taken on trust. One
+A program shares its process with the recorder, whose reports are taken on trust. One
 that replaces what it is observed with is refused.
 """
 
