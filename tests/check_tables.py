@@ -21,10 +21,10 @@ import pytest
 import tomli
 from ci_sample import drawn
 
+from distcheck.parts import Part
 from utils.checking import exercises, lab
 from utils.checking.judges import judge
 from utils.lessons import markup, outline
-from utils.lessons.parts import Part
 
 __all__ = [
     "observed",

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from processes import ship_the_exercise
 
+from distcheck.verdict import NOT_CHECKED
 from utils.base import course
 from utils.checking import checks, exercises
 from utils.checking.judges.judge import Problem
 from utils.lessons import hints, markup, progress, work
-from utils.lessons.verdict import NOT_CHECKED
 
 SOURCE = (course.PACKAGE_ROOT / "solutions/fashion_mnist_solution.py").read_text()
 

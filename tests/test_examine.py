@@ -25,14 +25,14 @@ from check_tables import TABLES
 from ci_sample import drawn
 from test_evidence import OUTCOME
 
-from distcheck import files
+from distcheck import files, parts
+from distcheck.verdict import WRONG
 from utils.base import course
 from utils.checking import exercises, lab
 from utils.grading import examine, sandbox
 from utils.grading.gradebook import CRASHED, GRADER_ERROR, HUNG, OK
 from utils.grading.submissions import REFUSED
-from utils.lessons import markup, parts
-from utils.lessons.verdict import WRONG
+from utils.lessons import markup
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 

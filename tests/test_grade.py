@@ -19,13 +19,13 @@ import pytest
 
 from distcheck import files
 from distcheck.errors import UserError
+from distcheck.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG, Verdict
 from utils.base import course
 from utils.grading import grade as module
 from utils.grading import gradebook
 from utils.grading.examined import Examined
 from utils.grading.grade import grade
 from utils.lessons import markup, outline
-from utils.lessons.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG, Verdict
 
 SOURCE = course.PACKAGE_ROOT / "solutions" / "fashion_mnist_solution.py"
 NAMES = ("alicia", "benedict", "constanza", "dietmar", "xanthippe", "wolfhard")

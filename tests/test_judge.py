@@ -6,9 +6,9 @@ import os
 import numpy as np
 import pytest
 
+from distcheck.verdict import UNDECIDED, WRONG
 from utils.checking import evidence, exercises, lab
 from utils.checking.judges import judge
-from utils.lessons.verdict import UNDECIDED, WRONG
 
 OUTCOME = {
     "outcome": lab.ENDED,

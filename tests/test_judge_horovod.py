@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from test_evidence import HOROVOD, OUTCOME
 
+from distcheck.verdict import UNDECIDED, WRONG
 from utils.checking import exercises, lab
 from utils.checking.judges import judge
-from utils.lessons.verdict import UNDECIDED, WRONG
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from check_tables import TABLES
 
-from distcheck import errors, programs
+from distcheck import errors, parts, programs
 from utils.base import course
-from utils.lessons import hints, markup, parts, progress, work
+from utils.lessons import hints, markup, progress, work
 
 SOURCE = """\
 import a

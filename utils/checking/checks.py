@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distcheck import errors, files
+from distcheck.parts import Part, called, finding, title
 from distcheck.show import Code, Page, Table
+from distcheck.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG, Verdict
 from utils.checking import exercises, lab
 from utils.lessons import hints, outline, progress, work
-from utils.lessons.parts import Part, called, finding, title
-from utils.lessons.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG, Verdict
 
 
 @dataclass(frozen=True, repr=False)

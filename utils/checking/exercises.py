@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distcheck import files, programs
+from distcheck.parts import Part, finding, number, title
+from distcheck.verdict import WRONG, Verdict
 from utils.base import course
 from utils.checking import lab
 from utils.checking.judges import judge
 from utils.checking.judges.judge import Observed
 from utils.lessons import outline, work
 from utils.lessons.markup import render
-from utils.lessons.parts import Part, finding, number, title
-from utils.lessons.verdict import WRONG, Verdict
 
 # What runs a program and gives, while it is entered, what was observed in these worlds.
 Observing = Callable[

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from distcheck import files
+from distcheck.parts import Part, called, title
 from utils.checking import checks, exercises, lab
 from utils.lessons import outline, progress, work
-from utils.lessons.parts import Part, called, title
 
 POLL_SECONDS = 0.1  # between two looks at the program
 AGAIN = "to have it checked again"

@@ -15,7 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from distcheck import errors, files
+from distcheck.parts import Part
 from distcheck.programs import as_python_reads_it
+from distcheck.verdict import UNDECIDED, WRONG, Verdict
 from utils.base import course
 from utils.checking import exercises, lab
 from utils.checking.exercises import Stopped
@@ -25,8 +27,6 @@ from utils.grading import sandbox
 from utils.grading.examined import Examined
 from utils.grading.gradebook import CRASHED, GRADER_ERROR, HUNG, OK
 from utils.grading.submissions import REFUSED
-from utils.lessons.parts import Part
-from utils.lessons.verdict import UNDECIDED, WRONG, Verdict
 from utils.running import beside
 
 NAME = "submission.py"

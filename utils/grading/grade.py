@@ -18,6 +18,8 @@ from pathlib import Path
 from filelock import FileLock
 
 from distcheck import errors, files, supervise
+from distcheck.parts import Part, number
+from distcheck.verdict import Verdict
 from utils.base import course, sources
 from utils.grading import gradebook, report
 from utils.grading.examine import examine
@@ -25,8 +27,6 @@ from utils.grading.examined import STATUSES, WITHOUT_VERDICTS, Examined
 from utils.grading.gradebook import GRADER_ERROR, Grade
 from utils.grading.submissions import Submission, collect, slugs
 from utils.lessons import markup, outline
-from utils.lessons.parts import Part, number
-from utils.lessons.verdict import Verdict
 
 CACHE = ".cache"
 MARKER = f"{CACHE}/grading"  # no .json: it is no examination

@@ -20,9 +20,9 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
-from distcheck import errors, files, machine, supervise
+from distcheck import errors, files, machine, parts, supervise
 from utils.base import course, profiles, sources
-from utils.lessons import markup, notebook_rules, outline, parts, work
+from utils.lessons import markup, notebook_rules, outline, work
 from utils.training import fetch
 
 # For a cell whose outputs are compared, on a busy machine. nbval waits so long for a

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import tomli
 
-from distcheck import errors, files
+from distcheck import errors, files, parts
+from distcheck.parts import Part
 from utils.base import course, texts
-from utils.lessons import parts
-from utils.lessons.parts import Part
 
 FILE = Path(__file__).with_name("outline.toml")
 FIRST = "fashion_mnist"  # the exercise that is meant where none is named

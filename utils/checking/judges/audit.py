@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from distcheck import files
-from utils.lessons.verdict import RIGHT, WRONG
+from distcheck.verdict import RIGHT, WRONG
 
 CANT = "can't be seen"
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from distcheck.verdict import UNDECIDED
 from utils.checking import lab
 from utils.checking.judges.graphs import Judge, trains, validates
 from utils.checking.judges.judge import (
@@ -23,7 +24,6 @@ from utils.checking.judges.judge import (
     short,
 )
 from utils.checking.observers.observe import SMALL, UNKNOWN, UPDATES, numbered
-from utils.lessons.verdict import UNDECIDED
 
 CLOSE = 0.01  # relative: what compression to 16 bits may cost
 NEAR = 1e-6  # relative: what float32 costs; losses of two ranks can be near 1e-5

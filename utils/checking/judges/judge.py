@@ -17,10 +17,10 @@ from signal import strsignal
 import numpy as np
 
 from distcheck import keras_2
+from distcheck.parts import Part, finding
+from distcheck.verdict import RIGHT, UNDECIDED, WRONG, Verdict
 from utils.checking import evidence, lab
 from utils.checking.evidence import Unreadable
-from utils.lessons.parts import Part, finding
-from utils.lessons.verdict import RIGHT, UNDECIDED, WRONG, Verdict
 
 EVIDENCE_LINES = 6
 

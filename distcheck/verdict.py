@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from string import ascii_uppercase
 
-from utils.lessons.parts import Part
+from distcheck.parts import Part
 
 RIGHT, WRONG = "right", "wrong"
 NOT_CHECKED = "not checked yet"  # an earlier part is wrong
