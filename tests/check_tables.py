@@ -23,7 +23,8 @@ from ci_sample import drawn
 
 from distcheck.parts import Part
 from utils.checking import exercises, lab
-from utils.checking.judges import judge
+from utils.checking.judges import runs
+from utils.checking.judges.runs import Run
 from utils.lessons import markup, outline
 
 __all__ = [
@@ -69,7 +70,7 @@ class Program:
         of it than how many steps there were."""
         worlds = {world for world in self.worlds if not lab.WORLDS[world].count_only}
         before = self.its.parts[: self.its.parts.index(self.part)]
-        return [part for part in before if worlds & {*self.its.worlds_of[part]}]
+        return [part for part in before if worlds & {*self.its.checks[part].scenarios}]
 
     @property
     def graphs(self) -> bool:
@@ -299,9 +300,9 @@ def observe(
         what = program.worlds, program.its.options
         jobs.append(lab.Job(str(path), *what, graphs=program.graphs))
     places = kept_evidence.of_jobs(jobs + ([alone] if alone else []), silence)
-    shared = judge.read(places.pop()) if alone else {}
+    shared = runs.read(places.pop()) if alone else {}
     return {
-        program: judge.read(place) | shared
+        program: runs.read(place) | shared
         for program, place in zip(wanted, places, strict=True)
     }
 
@@ -320,13 +321,13 @@ def observed(tmp_path_factory, request):
     return observe(request, folder, job)
 
 
-def passed(program: Program, worlds: dict[str, judge.Observed]) -> tuple[Part, ...]:
+def passed(program: Program, worlds: dict[str, Run]) -> tuple[Part, ...]:
     """The parts whose checks find it right."""
     its = program.its
-    return tuple(part for part in its.parts if its.judge_all([part], worlds)[part].ok)
+    return tuple(part for part in its.parts if its.verdicts([part], worlds)[part].ok)
 
 
-def where(worlds: dict[str, judge.Observed]) -> str:
+def where(worlds: dict[str, Run]) -> str:
     """Where the evidence is, to be looked at, or removed and made anew."""
     return f"evidence: {[str(world.folder) for world in worlds.values()]}"
 
@@ -334,13 +335,13 @@ def where(worlds: dict[str, judge.Observed]) -> str:
 def test_a_wrong_program_is_caught_by_the_right_check(wrong, observed):
     """With the right id, and by no check before that."""
     worlds = observed[wrong]
-    verdict = wrong.its.judge_all([wrong.part], worlds)[wrong.part]
+    verdict = wrong.its.verdicts([wrong.part], worlds)[wrong.part]
     assert (verdict.id, verdict.ok) == (wrong.caught, False), (verdict, where(worlds))
     assert wrong.says in verdict.seen
     fine = {"right"}
     if wrong.ends_early:
-        fine |= {judge.CRASHED, judge.DEADLOCK}
-    earlier = [wrong.its.judge(part, worlds) for part in wrong.earlier]
+        fine |= {runs.CRASHED, runs.DEADLOCK}
+    earlier = [wrong.its.checks[part].verdict(worlds) for part in wrong.earlier]
     assert [v for v in earlier if v.id.partition(".")[2] not in fine] == []
 
 

@@ -71,7 +71,7 @@ HIDDEN = (
     "solutions",
     "exercises",
     "tests",
-    "utils/checking/judges/judge.py",
+    "utils/checking/judges/runs.py",
     "utils/grading/grade.py",
 )
 RANK = 'int(__import__("os").environ["OMPI_COMM_WORLD_RANK"])'

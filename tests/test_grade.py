@@ -238,7 +238,7 @@ def test_the_version_is_that_of_all_that_decides(tmp_path, monkeypatch):
     for path in (
         tmp_path / "requirements.lock",
         package / "grading" / "sandbox.py",
-        package / "checking" / "judges" / "horovod.py",
+        package / "checking" / "judges" / "steps" / "step_3.py",
         package / "checking" / "observers" / "observe.py",
         package / "checking" / "messenger.py",
         package / "training" / "survival.py",  # which a program may import
@@ -253,16 +253,6 @@ def test_the_version_is_that_of_all_that_decides(tmp_path, monkeypatch):
     ):
         path.open("a").write("# another line\n")
         assert module._checker_version() == versions[-1]
-    text, path = outline.FILE.read_text(), tmp_path / "outline.toml"
-    read = outline.read.__wrapped__
-    for old, new, decides in (
-        ("points = 1", "points = 2", False),
-        ('worlds = ["two"', 'worlds = ["pair"', True),
-    ):
-        assert old in text
-        path.write_text(text.replace(old, new))
-        monkeypatch.setattr(outline, "read", lambda: read(path))
-        assert (module._checker_version() not in versions) == decides
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

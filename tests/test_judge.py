@@ -8,7 +8,7 @@ import pytest
 
 from distcheck.verdict import UNDECIDED, WRONG
 from utils.checking import evidence, exercises, lab
-from utils.checking.judges import judge
+from utils.checking.judges import runs
 
 OUTCOME = {
     "outcome": lab.ENDED,
@@ -31,7 +31,7 @@ def job(tmp_path):
 
 
 def verdict(job, step):
-    return exercises.find("fashion_mnist").judge(step, judge.read(job))
+    return exercises.find("fashion_mnist").checks[step].verdict(runs.read(job))
 
 
 def secret(path):
@@ -99,7 +99,7 @@ def test_that_nobody_was_started_is_not_the_program_s_fault(job):
 
 def test_an_outcome_that_can_not_be_read_is_a_failure(job):
     (job / "two" / "outcome.json").write_text("[]")
-    assert judge.read(job)["two"].outcome == lab.FAILED
+    assert runs.read(job)["two"].outcome == lab.FAILED
     assert verdict(job, 3).id == "step-3.crashed"
 
 
@@ -108,16 +108,16 @@ def test_what_tensorflow_calls_an_operation_is_left_out():
     node += "replica:0/task:0/device:CPU:0}}"
     error = f"InvalidArgumentError: {node} Mismatched ranks: one has 0, one 1. "
     error += "[Op:HorovodBroadcast] name: "
-    words = judge.short(error)
+    words = runs.short(error)
     said = "Mismatched ranks: one has 0, one 1."
     assert words == f"InvalidArgumentError: Horovod's Broadcast: {said}"
-    assert judge.short("No. [Op:Sum] name: total") == "No. name: total"
+    assert runs.short("No. [Op:Sum] name: total") == "No. name: total"
 
 
 def test_a_long_message_is_cut_between_two_words():
-    assert judge.short("one two three", 100) == "one two three"
-    assert judge.short("one two three", 11) == "one two..."
-    assert judge.short(f"why: {'x' * 20}", 14) == "why: xxxxxx..."
+    assert runs.short("one two three", 100) == "one two three"
+    assert runs.short("one two three", 11) == "one two..."
+    assert runs.short(f"why: {'x' * 20}", 14) == "why: xxxxxx..."
 
 
 def test_the_evidence_of_a_crash_is_in_the_learner_s_file():
@@ -127,4 +127,4 @@ def test_the_evidence_of_a_crash_is_in_the_learner_s_file():
         for number, path in enumerate(frames, 7)
     )
     expected = ["x.py, line 7: call(7)", "x.py, line 9: call(9)"]
-    assert judge._own_frames(text, "/home/me/x.py") == expected
+    assert runs._own_frames(text, "/home/me/x.py") == expected

@@ -20,7 +20,7 @@ from check_tables import TABLES, Program, observe, title
 from ci_sample import drawn
 
 from utils.checking import exercises, lab
-from utils.checking.judges import judge
+from utils.checking.judges.runs import Run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
@@ -73,7 +73,7 @@ def epochs_of(program: Program) -> int:
     return int(options[options.index("--epochs") + 1])
 
 
-def losses_of(world: judge.Observed) -> list[float]:
+def losses_of(world: Run) -> list[float]:
     """The loss of each epoch: from history.csv, or as a loop of its own prints it."""
     path = world.folder / "history.csv"
     rows = list(csv.DictReader(path.open())) if path.exists() else []

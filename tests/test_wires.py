@@ -7,7 +7,7 @@ import pytest
 
 from distcheck.errors import UserError
 from utils.checking import exercises, lab
-from utils.checking.judges import judge
+from utils.checking.judges import runs
 from utils.checking.judges import wires as judged
 from utils.checking.observers import wires as observed
 from utils.cluster import recorded
@@ -132,10 +132,10 @@ def test_no_row_that_a_program_prints_breaks_a_judge(us, algbw, tmp_path):
         folder.mkdir()
         (folder / "rank.0.out").write_text(rows)
         ranks = [
-            judge.Rank(folder, number, kind="wires")
+            runs.Rank(folder, number, kind="wires")
             for number in range(lab.WORLDS[name].size)
         ]
-        worlds[name] = judge.Observed(folder, name, lab.ENDED, ranks)
+        worlds[name] = runs.Run(folder, name, lab.ENDED, ranks)
     exercise = exercises.find("bandwidth")
-    verdicts = [exercise.judge(part, worlds) for part in exercise.parts]
+    verdicts = [check.verdict(worlds) for check in exercise.checks.values()]
     assert not any(verdict.ok for verdict in verdicts)

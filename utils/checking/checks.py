@@ -161,8 +161,8 @@ def report_on(
     program = program_of(chosen, script)
     started = time.monotonic()
     wanted = chosen.parts if part is None else (part,)
-    observing = functools.partial(chosen.in_lab, program.resolve(), perform)
-    verdicts = chosen.judged(program.read_bytes(), wanted, observing)
+    runner = functools.partial(chosen.in_lab, program.resolve(), perform)
+    verdicts = chosen.check(program.read_bytes(), wanted, runner)
     ordered = stop_at_the_first([verdicts[n] for n in wanted])
     hint, diff = "", None
     wrong = next((verdict for verdict in ordered if not verdict.ok), None)

@@ -286,13 +286,13 @@ MACHINES = {"two": "all four to be seen", "given": "one given to each worker"}
 def _gpus(script: Path) -> dict[str, list[list[int]]]:
     """Which of four pretended GPUs each worker can see in the end, by world."""
     from utils.checking import lab
-    from utils.checking.judges import judge
+    from utils.checking.judges import runs
 
     with files.scratch() as place:
         folder = place.resolve()
         lab.perform(folder, [lab.Job(str(script.resolve()), tuple(MACHINES), ())])
         chosen = {}
-        for name, world in judge.read(folder / "0").items():
+        for name, world in runs.read(folder / "0").items():
             events = [rank.all("devices") for rank in world.ranks]
             chosen[name] = [
                 of_rank[-1]["visible"] if of_rank else [] for of_rank in events

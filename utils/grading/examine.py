@@ -21,8 +21,8 @@ from distcheck.verdict import UNDECIDED, WRONG, Verdict
 from utils.base import course
 from utils.checking import exercises, lab
 from utils.checking.exercises import Stopped
-from utils.checking.judges import judge
-from utils.checking.judges.judge import Observed
+from utils.checking.judges import runs
+from utils.checking.judges.runs import Run
 from utils.grading import sandbox
 from utils.grading.examined import Examined
 from utils.grading.gradebook import CRASHED, GRADER_ERROR, HUNG, OK
@@ -51,11 +51,11 @@ _BREACHES = {
 
 # What the first verdict that says so is, as a status.
 _ENDINGS = {
-    judge.TAMPERED: REFUSED,
-    judge.FLOOD: REFUSED,
-    judge.CRASHED: CRASHED,
-    judge.DEADLOCK: HUNG,
-    judge.HUNG: HUNG,
+    runs.TAMPERED: REFUSED,
+    runs.FLOOD: REFUSED,
+    runs.CRASHED: CRASHED,
+    runs.DEADLOCK: HUNG,
+    runs.HUNG: HUNG,
 }
 
 
@@ -76,7 +76,7 @@ def examine(
     """
     content, exercise = program.read_bytes(), exercises.find(script=program)
     sandboxed = _Sandboxed(content, exercise, limits, silence, protected)
-    verdicts = exercise.judged(content, parts or exercise.parts, sandboxed.observing)
+    verdicts = exercise.check(content, parts or exercise.parts, sandboxed.observing)
     return sandboxed.examined(tuple(verdicts.values()))
 
 
@@ -98,14 +98,14 @@ class _Sandboxed:
     stopped: Stopped | None = None
 
     @contextlib.contextmanager
-    def observing(self, worlds: tuple[str, ...]) -> Iterator[dict[str, Observed]]:
+    def observing(self, worlds: tuple[str, ...]) -> Iterator[dict[str, Run]]:
         """Run it in these worlds; give what was observed.
 
         Raises Stopped for what it did, UserError for what is no program's fault.
         """
         try:
             with self._folder() as folder:
-                observed: dict[str, Observed] = {}
+                observed: dict[str, Run] = {}
                 try:
                     for world in worlds:
                         self._perform(world, folder, observed)
@@ -126,7 +126,7 @@ class _Sandboxed:
             finally:
                 sandbox.remove(folder)
 
-    def _perform(self, name: str, folder: Path, observed: dict[str, Observed]) -> None:
+    def _perform(self, name: str, folder: Path, observed: dict[str, Run]) -> None:
         """Run it in one world, in a folder of its own, and add what was observed."""
         world, place = lab.WORLDS[name], _place(folder, name)
         place.mkdir()
@@ -154,7 +154,7 @@ class _Sandboxed:
         self.seconds += ended.seconds
         self.log = ended.output
         reports = _reports_of(folder, name)
-        observed |= judge.read(reports.parent)
+        observed |= runs.read(reports.parent)
         if ended.breach:
             status, reason = _BREACHES[ended.breach]
             raise Stopped(status, f"{reason.format(self.limits)}, and was ended")
@@ -197,14 +197,14 @@ def _reports_of(folder: Path, world: str) -> Path:
     return _place(folder, world) / "0" / world
 
 
-def _log(observed: dict[str, Observed]) -> str:
+def _log(observed: dict[str, Run]) -> str:
     """What the workers printed, one after the other; none of it is believed."""
     parts = []
     for world in observed.values():
         for rank in world.ranks:
             try:
                 text = rank.text("out")[:LOG] + rank.text("err")[-LOG:]
-            except judge.Unreadable as error:
+            except runs.Unreadable as error:
                 text = f"(unreadable: {error})"
             if text.strip():
                 parts.append(f"--- rank {rank.number} of {world.size}\n{text}")

@@ -1,5 +1,7 @@
-"""What turns the reports of the workers of a check into verdicts.
+"""What turns the records of a check's workers into verdicts.
 
-A module for each exercise's judges, `judge` for what they share. It may use what
+A module for each exercise's judges, and for each of the six steps in `steps`; each
+registers its judges while it is imported. `runs` has what they look at, `compare` how
+numbers are compared, `verdicts` what becomes of a Problem. All of it may use what
 `checking` may, and its `lab` and `evidence`.
 """

@@ -1,6 +1,7 @@
 """Judge the tasks of exercises/way_on.py: by what the devices of one process did."""
 
-from utils.checking.judges.judge import Missing, Observed, Problem, in_line
+from utils.checking.judges.register import checks
+from utils.checking.judges.runs import Missing, Problem, Run, in_line
 from utils.checking.lab import WORLDS
 
 WORLD = "devices"
@@ -13,10 +14,26 @@ ROUNDING = 1e-4  # of the length of the first update
 # What a Horovod program imports, and the environment of JAX has not.
 OLD = ("tensorflow", "horovod", "tf_keras")
 
+task = checks(
+    "way_on",
+    options=(
+        f"--epochs {EPOCHS} --batch-size {BATCH} --base-lr {BASE_LR} --train-images "
+        f"{TRAIN_IMAGES} --data sample"
+    ),
+).part
 
-def leaves_horovod(worlds: dict[str, Observed]) -> None:
+
+@task(
+    "A",
+    scenarios=("devices",),
+    expected=(
+        "The program trains with Keras 3 and JAX, in an environment that has neither "
+        "Horovod nor TensorFlow."
+    ),
+)
+def leaves_horovod(runs: dict[str, Run]) -> None:
     """It trains with Keras 3, whose backend was chosen in time."""
-    rank = worlds[WORLD].ranks[0]
+    rank = runs[WORLD].ranks[0]
     for failure in rank.all("failed"):
         begun = rank.all("keras")
         if begun and begun[0]["chosen"] != "jax":
@@ -40,9 +57,14 @@ def leaves_horovod(worlds: dict[str, Observed]) -> None:
     rank.first("trains")
 
 
-def has_two_devices(worlds: dict[str, Observed]) -> None:
+@task(
+    "B",
+    scenarios=("devices",),
+    expected=(f"JAX starts with {DEVICES} devices, which are made of the processor."),
+)
+def has_two_devices(runs: dict[str, Run]) -> None:
     """JAX has as many devices as the exercise asks for."""
-    fit = worlds[WORLD].ranks[0].first("fit")
+    fit = runs[WORLD].ranks[0].first("fit")
     if fit["devices"] == DEVICES:
         return
     if fit["devices"] > 1:
@@ -61,11 +83,20 @@ def has_two_devices(worlds: dict[str, Observed]) -> None:
     )
 
 
-def shares_the_batch(worlds: dict[str, Observed]) -> None:
+@task(
+    "C",
+    scenarios=("devices",),
+    expected=(
+        f"Each of the {DEVICES} devices gets its part of each batch and has a copy of "
+        "each variable. The first update is the one that a single device makes with "
+        "the same batch, up to rounding."
+    ),
+)
+def shares_the_batch(runs: dict[str, Run]) -> None:
     """Each device gets its part of each batch, and has a copy of each variable; and
     the update is that of one device."""
-    world = worlds[WORLD]
-    rank = world.ranks[0]
+    run = runs[WORLD]
+    rank = run.ranks[0]
     steps = rank.all("trains")
     if not steps:
         raise Missing
@@ -98,9 +129,18 @@ def shares_the_batch(worlds: dict[str, Observed]) -> None:
         )
 
 
-def scales(worlds: dict[str, Observed]) -> None:
+@task(
+    "D",
+    scenarios=("devices",),
+    expected=(
+        f"The {DEVICES} devices share batches of {GLOBAL_BATCH} images, {BATCH} for "
+        f"each, in {STEPS} training steps an epoch. The learning rate is --base-lr "
+        f"times the number of devices: {FULL_RATE:g}."
+    ),
+)
+def scales(runs: dict[str, Run]) -> None:
     """The global batch is as large as that of as many workers, and so is the rate."""
-    rank = worlds[WORLD].ranks[0]
+    rank = runs[WORLD].ranks[0]
     steps = rank.all("trains")
     if not steps:
         raise Missing

@@ -1,11 +1,12 @@
 """Judge the tasks of exercises/from_files.py: by which images two workers trained on.
 
 They get the same images in shards of equal sizes, in one file, and in shards of very
-different sizes; and in yet another world they are started in the middle of an epoch.
+different sizes; and in yet another run they are started in the middle of an epoch.
 """
 
 from utils.checking import lab
-from utils.checking.judges.judge import Missing, Observed, Problem
+from utils.checking.judges.register import checks
+from utils.checking.judges.runs import Missing, Problem, Run
 
 EPOCHS, BATCH, TRAIN_IMAGES = 2, 5, 40
 EQUAL, FEW, UNEVEN, REST = "files", "few files", "uneven files", "rest of files"
@@ -15,12 +16,21 @@ SIZES = lab.WORLDS[UNEVEN].shards
 LEAST_STEPS = min(sum(SIZES[rank::WORKERS]) for rank in range(WORKERS)) // BATCH
 EPOCHS_DONE, STEPS_DONE = lab.REST_OF_FILES
 
+task = checks(
+    "from_files",
+    options=(
+        f"--epochs {EPOCHS} --batch-size {BATCH} --train-images {TRAIN_IMAGES} --width"
+        " 1 --seed 1"
+    ),
+).part
+
+
 Epoch = list[list[list[int]]]  # rank -> step -> the images of its batch
 
 
-def _epochs(world: Observed) -> list[Epoch]:
+def _epochs(run: Run) -> list[Epoch]:
     """The epochs that all ranks have begun. Raises Missing where one never trained."""
-    trained = [rank.all("trained") for rank in world.ranks]
+    trained = [rank.all("trained") for rank in run.ranks]
     if not all(trained):
         raise Missing
     count = min(events[-1]["epoch"] for events in trained) + 1
@@ -34,20 +44,29 @@ def _all(steps: list[list[int]]) -> list[int]:
     return [image for images in steps for image in images]
 
 
-def _place(world: Observed) -> int | None:
+def _place(run: Run) -> int | None:
     """The line that trains."""
-    return world.ranks[0].first("fit")["line"]
+    return run.ranks[0].first("fit")["line"]
 
 
-def shares_the_files(worlds: dict[str, Observed]) -> None:
+@task(
+    "A",
+    scenarios=("files", "few files"),
+    expected=(
+        "In an epoch, every image is trained on by exactly one worker, with four "
+        f"files for {WORKERS} workers and also with one file. The next epoch has "
+        "another order."
+    ),
+)
+def shares_the_files(runs: dict[str, Run]) -> None:
     """Every image is trained on by one worker, however many files there are."""
-    line = _place(worlds[EQUAL])
+    line = _place(runs[EQUAL])
     for name in (EQUAL, FEW):
-        if name not in worlds:  # the checks of later tasks don't need both
+        if name not in runs:  # the checks of later tasks don't need both
             continue
-        world = worlds[name]
+        run = runs[name]
         where = "With one file for two workers" if name == FEW else "With four files"
-        idle = [str(r.number) for r in world.ranks if not r.all("trained")]
+        idle = [str(r.number) for r in run.ranks if not r.all("trained")]
         if name == FEW and idle:  # though it has trained with four
             raise Problem(
                 "without-a-file",
@@ -55,11 +74,11 @@ def shares_the_files(worlds: dict[str, Observed]) -> None:
                 "because it got no file or no steps.",
                 line,
             )
-        epochs = _epochs(world)
+        epochs = _epochs(run)
         for epoch in epochs:
             _raise_shared(epoch, where, line)
-        if world.outcome != lab.ENDED:
-            world.raise_trouble()
+        if run.outcome != lab.ENDED:
+            run.raise_trouble()
         for number, epoch in enumerate(epochs, 1):
             seen = len({image for steps in epoch for image in _all(steps)})
             if seen < TRAIN_IMAGES - WORKERS * (BATCH - 1):
@@ -97,10 +116,19 @@ def _raise_shared(epoch: Epoch, where: str, line: int | None) -> None:
         )
 
 
-def works_by_the_batch(worlds: dict[str, Observed]) -> None:
+@task(
+    "D",
+    scenarios=("files",),
+    expected=(
+        "The pipeline's map functions are called with whole batches. Each image is "
+        "flipped and shifted independently of the others, and differently in each "
+        "epoch."
+    ),
+)
+def works_by_the_batch(runs: dict[str, Run]) -> None:
     """No function is called image by image; each image is moved for itself, anew."""
-    world, line = worlds[EQUAL], _place(worlds[EQUAL])
-    for rank in world.ranks:
+    run, line = runs[EQUAL], _place(runs[EQUAL])
+    for rank in run.ranks:
         batches = [event["images"] for event in rank.all("trained")]
         images = len(_all(batches))
         most = max(rank.first("mapped")["calls"], default=0)
@@ -150,22 +178,31 @@ def _raise_unmoved(number: int, batches: list[dict], line: int | None) -> None:
         )
 
 
-def takes_equal_steps(worlds: dict[str, Observed]) -> None:
+@task(
+    "B",
+    scenarios=("uneven files",),
+    expected=(
+        "If the file shards have very different sizes, all workers still take the "
+        f"same number of training steps in an epoch, at least {LEAST_STEPS}, and no "
+        "worker sees an image twice."
+    ),
+)
+def takes_equal_steps(runs: dict[str, Run]) -> None:
     """All take as many steps, whatever the shards hold."""
-    world, line = worlds[UNEVEN], _place(worlds[UNEVEN])
-    epochs = _epochs(world)
+    run, line = runs[UNEVEN], _place(runs[UNEVEN])
+    epochs = _epochs(run)
     where = f"With shards of {', '.join(map(str, SIZES))} images"
     _raise_shared(epochs[0], where, line)
-    if world.outcome == lab.DEADLOCK:
-        counts = " and ".join(str(len(rank.all("trained"))) for rank in world.ranks)
+    if run.outcome == lab.DEADLOCK:
+        counts = " and ".join(str(len(rank.all("trained"))) for rank in run.ranks)
         raise Problem(
             "waits-for-ever",
             f"{where}, the workers began {counts} steps, and then waited for each "
             "other forever.",
             line,
         )
-    if world.outcome != lab.ENDED:
-        world.raise_trouble()
+    if run.outcome != lab.ENDED:
+        run.raise_trouble()
     for epoch in epochs:
         counts = [len(steps) for steps in epoch]
         if len(set(counts)) > 1:
@@ -191,9 +228,18 @@ def takes_equal_steps(worlds: dict[str, Observed]) -> None:
                 )
 
 
-def goes_on_within(worlds: dict[str, Observed]) -> None:
+@task(
+    "C",
+    scenarios=("files", "rest of files"),
+    expected=(
+        f"When the program is started after {EPOCHS_DONE} epoch and {STEPS_DONE} step "
+        "of the next one, the workers train on the images that are left of that "
+        "epoch, and on no other image. The epoch after it is a full one."
+    ),
+)
+def goes_on_within(runs: dict[str, Run]) -> None:
     """Started in the middle of an epoch, it trains on the images that are left."""
-    whole, rest = worlds[EQUAL], worlds[REST]
+    whole, rest = runs[EQUAL], runs[REST]
     before, after, line = _epochs(whole), _epochs(rest), _place(rest)
     if rest.outcome != lab.ENDED:
         rest.raise_trouble()

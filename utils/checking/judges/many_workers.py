@@ -3,7 +3,8 @@
 import numpy as np
 
 from utils.checking import lab
-from utils.checking.judges.judge import Missing, Observed, Problem
+from utils.checking.judges.register import checks
+from utils.checking.judges.runs import Missing, Problem, Run
 
 WORKERS = lab.WORLDS["cluster"].size
 TRAIN_IMAGES, BATCH, EPOCHS = 60, 4, 2
@@ -11,11 +12,27 @@ STEPS = TRAIN_IMAGES // (BATCH * WORKERS)
 TOO_LATE = "Collective ops must be configured at program startup"
 SPLIT = "was not created in the distribution strategy scope"
 
+task = checks(
+    "many_workers",
+    options=(
+        f"--epochs {EPOCHS} --train-images {TRAIN_IMAGES} --batch-size {BATCH} --model"
+        " kept.keras"
+    ),
+).part
 
-def joins(worlds: dict[str, Observed]) -> None:
+
+@task(
+    "A",
+    scenarios=("cluster",),
+    expected=(
+        f"Each of the {WORKERS} workers finds the others by its TF_CONFIG and makes a "
+        "MultiWorkerMirroredStrategy with them, before TensorFlow computes anything."
+    ),
+)
+def joins(runs: dict[str, Run]) -> None:
     """Every worker makes a strategy of all workers, before TensorFlow computes."""
-    world = worlds["cluster"]
-    for rank, failure in world.failures():
+    run = runs["cluster"]
+    for rank, failure in run.failures():
         if TOO_LATE in failure["error"]:
             raise Problem(
                 "too-late",
@@ -23,13 +40,13 @@ def joins(worlds: dict[str, Observed]) -> None:
                 f"the strategy. TensorFlow says: {TOO_LATE}.",
                 failure["line"],
             )
-    strategies = [rank.all("strategy") for rank in world.ranks]
+    strategies = [rank.all("strategy") for rank in run.ranks]
     if not any(strategies):
-        world.raise_trouble()
+        run.raise_trouble()
         raise Problem("no-strategy", "The program makes no strategy.")
     for number, made in enumerate(strategies):
         if not made:
-            world.raise_trouble()
+            run.raise_trouble()
             raise Problem("not-all", f"Worker {number} makes no strategy.")
         last = made[-1]
         if last["kind"] not in ("MultiWorkerMirroredStrategy", _OLD):
@@ -51,10 +68,18 @@ def joins(worlds: dict[str, Observed]) -> None:
 _OLD = "CollectiveAllReduceStrategy"  # the class behind the name of old
 
 
-def keeps_in_step(worlds: dict[str, Observed]) -> None:
+@task(
+    "B",
+    scenarios=("cluster",),
+    expected=(
+        "The workers train one model: they begin with equal weights and end with equal"
+        " weights."
+    ),
+)
+def keeps_in_step(runs: dict[str, Run]) -> None:
     """The workers train one network: from equal weights, by equal updates."""
-    world = worlds["cluster"]
-    for _, failure in world.failures():
+    run = runs["cluster"]
+    for _, failure in run.failures():
         if SPLIT in failure["error"]:
             raise Problem(
                 "split-scope",
@@ -62,7 +87,7 @@ def keeps_in_step(worlds: dict[str, Observed]) -> None:
                 "the other way round. Both lines belong inside the scope.",
                 failure["line"],
             )
-    alone = [rank for rank in world.ranks if rank.first("trains")["workers"] == 1]
+    alone = [rank for rank in run.ranks if rank.first("trains")["workers"] == 1]
     if alone:
         raise Problem(
             "outside-the-scope",
@@ -70,7 +95,7 @@ def keeps_in_step(worlds: dict[str, Observed]) -> None:
             "made in the strategy's scope.",
         )
     for name in ("first", "last"):
-        one, *others = world.arrays(f"weights.{name}")
+        one, *others = run.arrays(f"weights.{name}")
         apart = max(float(np.abs(one - other).max()) for other in others)
         if apart:
             raise Problem(
@@ -78,20 +103,29 @@ def keeps_in_step(worlds: dict[str, Observed]) -> None:
                 f"The weights of the workers differ by up to {apart:.2g} before the "
                 f"{name} step.",
             )
-    if (world.arrays("weights.first") == world.arrays("weights.last")).all():
+    if (run.arrays("weights.first") == run.arrays("weights.last")).all():
         raise Problem("no-update", "Training has not changed the weights.")
 
 
-def _shares(world: Observed) -> list[list[list[str]]]:
+def _shares(run: Run) -> list[list[list[str]]]:
     """Worker -> step -> the images that it got. Raises Missing."""
-    shares = [[e["images"] for e in rank.all("trains")] for rank in world.ranks]
+    shares = [[e["images"] for e in rank.all("trains")] for rank in run.ranks]
     if not all(shares):
         raise Missing
     return shares
 
 
-def scales_the_batch(worlds: dict[str, Observed]) -> None:
-    shares = _shares(worlds["cluster"])
+@task(
+    "C",
+    scenarios=("cluster",),
+    expected=(
+        f"In each training step, each of the {WORKERS} workers gets {BATCH} images, as"
+        " many as one worker would get by itself. An epoch is one pass over the "
+        "images."
+    ),
+)
+def scales_the_batch(runs: dict[str, Run]) -> None:
+    shares = _shares(runs["cluster"])
     for number, steps in enumerate(shares):
         sizes = {len(images) for images in steps}
         if sizes != {BATCH}:
@@ -113,9 +147,17 @@ def _listed(numbers: set[int]) -> str:
     return " or ".join(map(str, sorted(numbers)))
 
 
-def shares_the_images(worlds: dict[str, Observed]) -> None:
+@task(
+    "D",
+    scenarios=("cluster",),
+    expected=(
+        "In an epoch, every worker gets images of its own, and none of them twice. The"
+        " next epoch brings them in another order."
+    ),
+)
+def shares_the_images(runs: dict[str, Run]) -> None:
     """In an epoch no image is seen twice; another epoch has another order."""
-    shares = _shares(worlds["cluster"])
+    shares = _shares(runs["cluster"])
     epochs = [
         [
             [image for images in _part(steps, epoch) for image in images]
@@ -152,16 +194,24 @@ def _part(steps: list, epoch: int) -> list:
     return steps[epoch * length : (epoch + 1) * length]
 
 
-def keeps_one_copy(worlds: dict[str, Observed]) -> None:
+@task(
+    "E",
+    scenarios=("cluster",),
+    expected=(
+        "All workers save the model. Only the chief keeps its file, which has the "
+        "weights after training."
+    ),
+)
+def keeps_one_copy(runs: dict[str, Run]) -> None:
     """All save, and the chief alone keeps what it saved."""
-    world = worlds["cluster"]
-    left = [rank.all("left") for rank in world.ranks]
+    run = runs["cluster"]
+    left = [rank.all("left") for rank in run.ranks]
     if not all(left):
         raise Missing
     chief, *others = (events[0] for events in left)
     if not chief["files"]:
-        if world.outcome != lab.ENDED:
-            world.raise_trouble()
+        if run.outcome != lab.ENDED:
+            run.raise_trouble()
         raise Problem("nothing-kept", "The chief, worker 0, left no file.")
     if chief["weights"] < 1:
         raise Problem(
@@ -176,5 +226,5 @@ def keeps_one_copy(worlds: dict[str, Observed]) -> None:
                 f"Worker {number} left {', '.join(other['files'][:3])} as well. If "
                 "workers share a disk, this file would overwrite the chief's.",
             )
-    if world.outcome != "ended":
-        world.raise_trouble()
+    if run.outcome != "ended":
+        run.raise_trouble()

@@ -3,16 +3,17 @@
 import functools
 import math
 from collections import defaultdict
-from collections.abc import Callable
 
 import numpy as np
 
 from utils.checking import evidence
-from utils.checking.judges.judge import (
+from utils.checking.judges.register import checks
+from utils.checking.judges.runs import (
     CRASHED,
+    Judge,
     Missing,
-    Observed,
     Problem,
+    Run,
     in_line,
     short,
 )
@@ -25,20 +26,37 @@ GLOBAL_BATCH, VAL_BATCH = 8, 3
 CLOSE = 0.01  # relative: what another order of additions may cost
 MOST_WORDS = 600  # characters of an error
 
-Judge = Callable[[dict[str, Observed]], None]
+
+mirrored = checks(
+    "mirrored",
+    options=(
+        f"--epochs 1 --train-images {TRAIN_IMAGES} --width 1 --seed 1 --batch-size "
+        f"{BATCH} --base-lr {BASE_LR}"
+    ),
+).part
+
+# The last validation batch has one image, so one replica gets none of it; and in the
+# second epoch it shows whether metrics were reset.
+custom_loop = checks(
+    "custom_loop",
+    options=(
+        f"--epochs 2 --train-images {TRAIN_IMAGES} --seed 1 --global-batch-size "
+        f"{GLOBAL_BATCH} --val-batch-size {VAL_BATCH}"
+    ),
+).part
 
 
 def _of_replicas(judge: Judge) -> Judge:
-    """The same judge, that speaks of one process with replicas where the program
+    """The same judge, which speaks of one process with replicas where the program
     failed before there was the evidence for it."""
 
     @functools.wraps(judge)
-    def judged(worlds: dict[str, Observed]) -> None:
+    def judged(runs: dict[str, Run]) -> None:
         try:
-            judge(worlds)
+            judge(runs)
         except Missing:
-            for _, failure in worlds["replicas"].failures()[:1]:
-                outside = _made_outside(worlds["replicas"])
+            for _, failure in runs["replicas"].failures()[:1]:
+                outside = _made_outside(runs["replicas"])
                 error, evidence = short(failure["error"], MOST_WORDS), ()
                 about_scope = "scope" in error and outside is not None
                 if about_scope:
@@ -51,27 +69,34 @@ def _of_replicas(judge: Judge) -> Judge:
     return judged
 
 
-def _made_outside(world: Observed) -> int | None:
+def _made_outside(run: Run) -> int | None:
     """The first line that made weights where no strategy saw it."""
-    made = world.ranks[0].all("makes")
+    made = run.ranks[0].all("makes")
     return next((event["line"] for event in made if not event["scoped"]), None)
 
 
-def _place(world: Observed, *names: str) -> int | None:
+def _place(run: Run, *names: str) -> int | None:
     """The line of the program that a finding is about: the first of these places
     that the program has (see `observers.replicas.places`)."""
-    lines = world.ranks[0].first("places")["lines"]
+    lines = run.ranks[0].first("places")["lines"]
     return next((lines[name] for name in names if name in lines), None)
 
 
+@mirrored(
+    "A",
+    scenarios=("replicas",),
+    expected=(
+        "The program makes a MirroredStrategy with one replica on each of its devices."
+    ),
+)
 @_of_replicas
-def makes_a_strategy(worlds: dict[str, Observed]) -> None:
-    world = worlds["replicas"]
-    strategies = world.ranks[0].all("strategy")
+def makes_a_strategy(runs: dict[str, Run]) -> None:
+    run = runs["replicas"]
+    strategies = run.ranks[0].all("strategy")
     if not strategies:
-        if world.failures():
+        if run.failures():
             raise Missing
-        place = _place(world, "strategy =")
+        place = _place(run, "strategy =")
         raise Problem("no-strategy", "The program makes no strategy.", place)
     if not any(e["kind"] == "MirroredStrategy" for e in strategies):
         last = strategies[-1]
@@ -90,22 +115,30 @@ def makes_a_strategy(worlds: dict[str, Observed]) -> None:
         )
 
 
+@mirrored(
+    "B",
+    scenarios=("replicas",),
+    expected=(
+        "The weights and the optimizer's state have a copy on each replica, all copies"
+        " are equal, and both replicas train."
+    ),
+)
 @_of_replicas
-def mirrors(worlds: dict[str, Observed]) -> None:
+def mirrors(runs: dict[str, Run]) -> None:
     """Both replicas train, with copies of everything."""
-    world = worlds["replicas"]
-    _copies(world)
-    _same_weights(world)
-    shares = _shares(world)
+    run = runs["replicas"]
+    _copies(run)
+    _same_weights(run)
+    shares = _shares(run)
     if len(shares[0]) != REPLICAS:
         raise Problem("not-replicated", _who_trains(shares[0]))
 
 
-def _copies(world: Observed) -> None:
-    model = world.ranks[0].first("model")
+def _copies(run: Run) -> None:
+    model = run.ranks[0].first("model")
     for kind, words in (("weights", "The weights"), ("state", "The optimizer's state")):
-        if not model[kind] and world.failures():  # before there was any
-            world.raise_trouble()
+        if not model[kind] and run.failures():  # before there was any
+            run.raise_trouble()
         if model[kind] != REPLICAS:
             raise Problem(
                 f"{kind}-not-mirrored",
@@ -113,12 +146,12 @@ def _copies(world: Observed) -> None:
                 "they were made outside the strategy's scope."
                 if kind == "weights"
                 else f"{words} is on {model[kind]} device(s), not on {REPLICAS}.",
-                _made_outside(world),
+                _made_outside(run),
             )
 
 
-def _same_weights(world: Observed) -> None:
-    model = world.ranks[0].first("model")
+def _same_weights(run: Run) -> None:
+    model = run.ranks[0].first("model")
     if not model["apart"] <= 1e-6:
         raise Problem(
             "drifted",
@@ -127,17 +160,17 @@ def _same_weights(world: Observed) -> None:
         )
 
 
-def _shares(world: Observed) -> list[dict[int, list[str]]]:
+def _shares(run: Run) -> list[dict[int, list[str]]]:
     """For each training step: replica -> the images that it got. Raises Missing."""
-    steps = _by_step(world, "trains")
+    steps = _by_step(run, "trains")
     if not steps:
         raise Missing
     return steps
 
 
-def _by_step(world: Observed, what: str) -> list[dict[int, list[str]]]:
+def _by_step(run: Run, what: str) -> list[dict[int, list[str]]]:
     steps: dict[int, dict[int, list[str]]] = defaultdict(dict)
-    for event in world.ranks[0].all(what):
+    for event in run.ranks[0].all(what):
         steps[event["step"]][event["replica"]] = event["images"]
     return [steps[n] for n in sorted(steps)]
 
@@ -148,10 +181,19 @@ def _who_trains(share: dict[int, list[str]]) -> str:
     return f"{len(share)} replicas train, not {REPLICAS}."
 
 
+@mirrored(
+    "C",
+    scenarios=("replicas",),
+    expected=(
+        f"In each training step, each of the {REPLICAS} replicas gets {BATCH} images "
+        "of its own, as many as one device would get by itself. An epoch is one pass "
+        "over the images."
+    ),
+)
 @_of_replicas
-def feeds_every_replica(worlds: dict[str, Observed]) -> None:
-    world = worlds["replicas"]
-    shares = _shares(world)
+def feeds_every_replica(runs: dict[str, Run]) -> None:
+    run = runs["replicas"]
+    shares = _shares(run)
     first = shares[0]
     _own_parts(first)
     sizes = [len(images) for _, images in sorted(first.items())]
@@ -160,7 +202,7 @@ def feeds_every_replica(worlds: dict[str, Observed]) -> None:
             "batch-not-scaled",
             f"In the first step the replicas got {' and '.join(map(str, sizes))} "
             f"images, but --batch-size was {BATCH}.",
-            _place(world, "batch_size"),
+            _place(run, "batch_size"),
         )
     wanted = TRAIN_IMAGES // (BATCH * REPLICAS)
     if len(shares) != wanted:
@@ -186,9 +228,16 @@ def _overlap(share: dict[int, list[str]]) -> bool:
     return len(set.union(*parts)) < sum(map(len, parts))
 
 
+@mirrored(
+    "D",
+    scenarios=("replicas",),
+    expected=(
+        f"The learning rate is --base-lr times the number of replicas: {FULL_LR:g}."
+    ),
+)
 @_of_replicas
-def scales_the_rate(worlds: dict[str, Observed]) -> None:
-    rank, wanted = worlds["replicas"].ranks[0], BASE_LR * REPLICAS
+def scales_the_rate(runs: dict[str, Run]) -> None:
+    rank, wanted = runs["replicas"].ranks[0], BASE_LR * REPLICAS
     fit, trains = rank.first("fit"), rank.all("trains")
     rates = [event["rate"] for event in trains if event["rate"] is not None]
     # It may be warmed up to, and decay from there.
@@ -198,36 +247,50 @@ def scales_the_rate(worlds: dict[str, Observed]) -> None:
             "rate-not-scaled",
             f"The highest learning rate of a training step is {highest:g}, but "
             f"--base-lr is {BASE_LR:g} and there are {REPLICAS} replicas.",
-            _place(worlds["replicas"], "base_lr") or fit["line"],
+            _place(runs["replicas"], "base_lr") or fit["line"],
         )
 
 
 # ------------------------------------------------------------ the custom loop
 
 
+@custom_loop(
+    "A",
+    scenarios=("replicas",),
+    expected=("The weights and the optimizer's state have a copy on each replica."),
+)
 @_of_replicas
-def loop_mirrors(worlds: dict[str, Observed]) -> None:
-    makes_a_strategy(worlds)
-    _copies(worlds["replicas"])
+def loop_mirrors(runs: dict[str, Run]) -> None:
+    makes_a_strategy(runs)
+    _copies(runs["replicas"])
 
 
+@custom_loop(
+    "B",
+    scenarios=("replicas",),
+    expected=(
+        f"In each training step, the {REPLICAS} replicas share a global batch of "
+        f"{GLOBAL_BATCH} images, and each replica gets its own part. They share each "
+        "validation batch in the same way."
+    ),
+)
 @_of_replicas
-def loop_shares_batches(worlds: dict[str, Observed]) -> None:
+def loop_shares_batches(runs: dict[str, Run]) -> None:
     """Batches to train on and, as far as it came there, to validate on."""
-    world = worlds["replicas"]
-    first = _shares(world)[0]
+    run = runs["replicas"]
+    first = _shares(run)[0]
     if len(first) != REPLICAS:
-        raise Problem("not-shared", _who_trains(first), _place(world, "train_all"))
-    _own_parts(first, _place(world, "batches ="))
+        raise Problem("not-shared", _who_trains(first), _place(run, "train_all"))
+    _own_parts(first, _place(run, "batches ="))
     sizes = [len(images) for _, images in sorted(first.items())]
     if sizes != [GLOBAL_BATCH // REPLICAS] * REPLICAS:
         raise Problem(
             "wrong-shares",
             f"In the first step the replicas got {' and '.join(map(str, sizes))} "
             f"images, but --global-batch-size was {GLOBAL_BATCH}.",
-            _place(world, "batches ="),
+            _place(run, "batches ="),
         )
-    looks = _by_step(world, "validates")
+    looks = _by_step(run, "validates")
     twice = [step for step, look in enumerate(looks) if _overlap(look)]
     if twice:
         images = len(set.union(*map(set, looks[twice[0]].values())))
@@ -236,17 +299,25 @@ def loop_shares_batches(worlds: dict[str, Observed]) -> None:
             f"In validation, all {len(looks[twice[0]])} replicas look at the same "
             f"{images} images. The validation data set is not distributed, so each "
             "replica does the work of all.",
-            _place(world, "validation_set =", "val_batch_size"),
+            _place(run, "validation_set =", "val_batch_size"),
         )
 
 
+@custom_loop(
+    "C",
+    scenarios=("replicas", "reference"),
+    expected=(
+        "The first update of the weights is the one that a single device makes with "
+        "the same global batch, and history.csv has the loss of the global batch."
+    ),
+)
 @_of_replicas
-def loop_scales_the_loss(worlds: dict[str, Observed]) -> None:
+def loop_scales_the_loss(runs: dict[str, Run]) -> None:
     """Of the first step: weights after it less those before it, against one device."""
-    loop_shares_batches(worlds)
-    world = worlds["replicas"]
-    _same_weights(world)
-    rank, reference = world.ranks[0], worlds["reference"].ranks[0]
+    loop_shares_batches(runs)
+    run = runs["replicas"]
+    _same_weights(run)
+    rank, reference = run.ranks[0], runs["reference"].ranks[0]
     before, wanted_before = rank.array("weights.0"), reference.array("weights.0")
     if before.shape != wanted_before.shape or not np.allclose(before, wanted_before):
         raise Problem(
@@ -269,7 +340,7 @@ def loop_scales_the_loss(worlds: dict[str, Observed]) -> None:
             f"the same batch (cosine {cosine:.3f}). The loss or the images differ.",
         )
     if math.isclose(ratio, 1, rel_tol=CLOSE):
-        return _loss_is_reported(worlds)
+        return _loss_is_reported(runs)
     size = "large" if ratio > 1 else "small"
     times = ratio if ratio > 1 else 1 / ratio
     prefix = "n-times-too-" if math.isclose(times, REPLICAS, rel_tol=CLOSE) else "too-"
@@ -278,15 +349,15 @@ def loop_scales_the_loss(worlds: dict[str, Observed]) -> None:
         f"The first update of the weights is {times:.3g} times too {size}. With "
         f"{REPLICAS} replicas its length is {length:.4g}; on one device with the same "
         f"{GLOBAL_BATCH} images it is {length / ratio:.4g}.",
-        _place(world, "step_loss"),
+        _place(run, "step_loss"),
     )
 
 
-def _loss_is_reported(worlds: dict[str, Observed]) -> None:
+def _loss_is_reported(runs: dict[str, Run]) -> None:
     """The training loss in history.csv against that of one device, which has taken the
     same steps; without the file, what needs it will say so."""
     try:
-        rows = [_last_row(worlds[name]) for name in ("replicas", "reference")]
+        rows = [_last_row(runs[name]) for name in ("replicas", "reference")]
         loss, wanted = (float(row["loss"]) for row in rows)
     except (Missing, KeyError, ValueError):
         return
@@ -297,15 +368,23 @@ def _loss_is_reported(worlds: dict[str, Observed]) -> None:
             f"and one device with the same batches has {wanted:.5f}: the program's is "
             f"{loss / wanted:.3g} times it. Each replica returns a part of the loss of "
             "the global batch, so add the parts up.",
-            _place(worlds["replicas"], "train_all"),
+            _place(runs["replicas"], "train_all"),
         )
 
 
+@custom_loop(
+    "D",
+    scenarios=("replicas",),
+    expected=(
+        "The validation loss in history.csv is the mean over all validation images, "
+        "each counted once."
+    ),
+)
 @_of_replicas
-def loop_counts_every_image(worlds: dict[str, Observed]) -> None:
-    world = worlds["replicas"]
-    truth = world.ranks[0].first("truth")
-    written = _last_row(world).get("val_loss", "")
+def loop_counts_every_image(runs: dict[str, Run]) -> None:
+    run = runs["replicas"]
+    truth = run.ranks[0].first("truth")
+    written = _last_row(run).get("val_loss", "")
     try:
         loss = float(written)
     except ValueError:
@@ -317,21 +396,21 @@ def loop_counts_every_image(worlds: dict[str, Observed]) -> None:
             "not-a-number",
             "The validation loss is not a number. The last batch has only one image, "
             "so one replica got none, and the mean of no images is not a number.",
-            _place(world, "validate: loss =", "validate"),
+            _place(run, "validate: loss =", "validate"),
         )
     if not math.isclose(loss, truth["loss"], rel_tol=1e-3):
         raise Problem(
             "wrong-mean",
             f"The last validation loss is {loss:.5f}, but if each image counts once it "
             f"is {truth['loss']:.5f}.",
-            _place(world, "validate: loss =", "validate"),
+            _place(run, "validate: loss =", "validate"),
         )
 
 
-def _last_row(world: Observed) -> dict[str, str]:
+def _last_row(run: Run) -> dict[str, str]:
     """Of history.csv. Raises Missing."""
     try:
-        row = evidence.last_row(world.folder / "history.csv")
+        row = evidence.last_row(run.folder / "history.csv")
     except FileNotFoundError:
         raise Missing from None
     if not row:

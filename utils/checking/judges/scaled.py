@@ -10,13 +10,23 @@ from collections import Counter
 import numpy as np
 
 from utils.checking import lab
-from utils.checking.judges.graphs import trains, validates
-from utils.checking.judges.judge import Missing, Observed, Problem, Rank
+from utils.checking.judges.compiled import must_compile
+from utils.checking.judges.register import checks
+from utils.checking.judges.runs import Missing, Problem, Rank, Run
 
 BASE_LR, WARMUP_EPOCHS, EPOCHS, VAL_BATCH = 0.01, 2, 3, 3
 TRAIN_IMAGES = 54  # four batches in an epoch; and nine images to validate on ...
 IMAGES = TRAIN_IMAGES // 6  # ... whose shards on two workers differ in size
 CLOSE = 1e-3  # relative: of rates and metrics
+
+task = checks(
+    "scaled",
+    options=(
+        f"--epochs {EPOCHS} --warmup-epochs {WARMUP_EPOCHS} --base-lr {BASE_LR} "
+        f"--batch-size 13 --val-batch-size {VAL_BATCH} --train-images {TRAIN_IMAGES} "
+        "--width 1 --seed 1 --checkpoint kept"
+    ),
+).part
 
 
 # ------------------------------------------------------------ the learning rate
@@ -31,43 +41,51 @@ def _rates(rank: Rank) -> list[list[float]]:
     return rates
 
 
-def _all_epochs(world: Observed) -> None:
+def _all_epochs(run: Run) -> None:
     """Raises a Problem if training ended early, Missing without all epochs."""
-    done = _epochs(world)
-    if 0 < done < EPOCHS and world.outcome == lab.ENDED:
+    done = _epochs(run)
+    if 0 < done < EPOCHS and run.outcome == lab.ENDED:
         raise Problem(
             "stopped-early",
-            f"On {world.size} worker{'s' * (world.size > 1)}, training ended after "
+            f"On {run.size} worker{'s' * (run.size > 1)}, training ended after "
             f"{done} of {EPOCHS} epochs. A callback stops training by a metric: is "
             "this metric right?",
-            _place(world),
+            _place(run),
         )
     if done < EPOCHS:
         raise Missing
 
 
-def _epochs(world: Observed) -> int:
+def _epochs(run: Run) -> int:
     """How many epochs all ranks have finished."""
-    return min(len({e["epoch"] for e in rank.all("epoch")}) for rank in world.ranks)
+    return min(len({e["epoch"] for e in rank.all("epoch")}) for rank in run.ranks)
 
 
 def _near(a: float, b: float) -> bool:
     return math.isclose(a, b, rel_tol=CLOSE)
 
 
-@trains
-def scales_the_rate(worlds: dict[str, Observed]) -> None:
-    for world in worlds.values():
-        _all_epochs(world)
-        full, line = world.size * BASE_LR, _place(world)
-        last = [_rates(rank)[-1][-1] for rank in world.ranks]
+@task(
+    "A",
+    scenarios=("machine", "two machines", "three machines"),
+    expected=(
+        "After the warm-up, the learning rate of every rank is --base-lr, "
+        f"{BASE_LR:g}, times the number of workers."
+    ),
+)
+@must_compile("training")
+def scales_the_rate(runs: dict[str, Run]) -> None:
+    for run in runs.values():
+        _all_epochs(run)
+        full, line = run.size * BASE_LR, _place(run)
+        last = [_rates(rank)[-1][-1] for rank in run.ranks]
         if all(_near(rate, full) for rate in last):
             continue
-        where = f"On {world.size} worker{'s' * (world.size > 1)}, after the warm-up,"
+        where = f"On {run.size} worker{'s' * (run.size > 1)}, after the warm-up,"
         if not all(_near(rate, last[0]) for rate in last):
             listing = " and ".join(f"{rate:.4g}" for rate in last)
             raise Problem("differs", f"{where} the ranks trained with {listing}.", line)
-        size, rate = world.size, last[0]
+        size, rate = run.size, last[0]
         seen = f"{where} the learning rate is {rate:.4g}, not {full:.4g}"
         faults = {
             "not-scaled": (
@@ -84,7 +102,7 @@ def scales_the_rate(worlds: dict[str, Observed]) -> None:
                 "it grows with the square root of the number of workers",
             ),
         }
-        asked = {event["name"] for rank in world.ranks for event in rank.all("asked")}
+        asked = {event["name"] for rank in run.ranks for event in rank.all("asked")}
         if _near(rate, BASE_LR) and "local_size" in asked:
             raise Problem(
                 "local-size",
@@ -97,19 +115,28 @@ def scales_the_rate(worlds: dict[str, Observed]) -> None:
         raise Problem("another-rate", f"{seen}.", line)
 
 
-def _place(world: Observed) -> int | None:
+def _place(run: Run) -> int | None:
     """The line that trains."""
-    return world.ranks[0].first("fit")["line"]
+    return run.ranks[0].first("fit")["line"]
 
 
-@trains
-def warms_up(worlds: dict[str, Observed]) -> None:
-    for world in worlds.values():
-        _all_epochs(world)
-        full, line = world.size * BASE_LR, _place(world)
-        by_epoch = [_rates(rank) for rank in world.ranks]
+@task(
+    "B",
+    scenarios=("machine", "two machines"),
+    expected=(
+        "In the first --warmup-epochs epochs, the learning rate of every rank grows "
+        "evenly from --base-lr to the full learning rate, from batch to batch or from "
+        "epoch to epoch."
+    ),
+)
+@must_compile("training")
+def warms_up(runs: dict[str, Run]) -> None:
+    for run in runs.values():
+        _all_epochs(run)
+        full, line = run.size * BASE_LR, _place(run)
+        by_epoch = [_rates(rank) for rank in run.ranks]
         rates = [[r for epoch in epochs for r in epoch] for epochs in by_epoch]
-        where = f"On {world.size} worker{'s' * (world.size > 1)}"
+        where = f"On {run.size} worker{'s' * (run.size > 1)}"
         for rank, series in enumerate(rates):
             if not np.allclose(series, rates[0][: len(series)], rtol=CLOSE):
                 raise Problem(
@@ -172,15 +199,24 @@ def _wrong_warm_up(rates: list[float], steps: int, full: float) -> tuple[str, st
 # ------------------------------------------------------------ validation
 
 
-@validates
-def validates_exactly(worlds: dict[str, Observed]) -> None:
-    for world in worlds.values():
-        line = _place(world)
-        _all_epochs(world)
+@task(
+    "C",
+    scenarios=("two machines",),
+    expected=(
+        f"In each epoch, the ranks share the {IMAGES} validation images, and each "
+        "image is seen once. Every callback that reads the metrics sees the metrics "
+        "over all images."
+    ),
+)
+@must_compile("training", "validation")
+def validates_exactly(runs: dict[str, Run]) -> None:
+    for run in runs.values():
+        line = _place(run)
+        _all_epochs(run)
         for epoch in range(EPOCHS):
-            _shared(world, epoch, line)
+            _shared(run, epoch, line)
         for epoch in range(EPOCHS):
-            _known(world, epoch)
+            _known(run, epoch)
 
 
 def _seen(rank: Rank, epoch: int) -> tuple[list[int], list[bool]]:
@@ -190,14 +226,14 @@ def _seen(rank: Rank, epoch: int) -> tuple[list[int], list[bool]]:
     return images, [right for event in events for right in event["right"]]
 
 
-def _shared(world: Observed, epoch: int, line: int | None) -> None:
+def _shared(run: Run, epoch: int, line: int | None) -> None:
     """Are the images shared out, each seen once?"""
-    images = [_seen(rank, epoch)[0] for rank in world.ranks]
+    images = [_seen(rank, epoch)[0] for rank in run.ranks]
     evidence = [
         f"rank {n}: {' '.join(map(str, sorted(shard))) or 'none'}"
         for n, shard in enumerate(images)
     ]
-    where = f"In epoch {epoch + 1} on {world.size} workers"
+    where = f"In epoch {epoch + 1} on {run.size} workers"
 
     def problem(name: str, seen: str) -> Problem:
         return Problem(name, f"{where}, {seen}.", line, evidence)
@@ -210,7 +246,7 @@ def _shared(world: Observed, epoch: int, line: int | None) -> None:
     if any(-1 in shard for shard in images):
         raise problem("other-images", "the images were not those to validate on")
     everything = set(range(IMAGES))
-    if world.size > 1 and all(set(shard) == everything for shard in images):
+    if run.size > 1 and all(set(shard) == everything for shard in images):
         raise problem("not-shared", f"every rank validated on all {IMAGES} images")
     counted = Counter(number for shard in images for number in shard)
     missing = len(everything - set(counted))
@@ -224,16 +260,16 @@ def _shared(world: Observed, epoch: int, line: int | None) -> None:
         raise problem("left-out", message)
     if repeated:
         raise problem("repeated", message)
-    if max(map(len, images)) >= -(-IMAGES // world.size) + VAL_BATCH:
+    if max(map(len, images)) >= -(-IMAGES // run.size) + VAL_BATCH:
         raise problem("unequal", "the shards differ by a batch or more")
 
 
-def _known(world: Observed, epoch: int) -> None:
+def _known(run: Run, epoch: int) -> None:
     """Do all that read the metrics read those of all images?"""
     calls = [
-        [c for c in rank.all("callback")][_slice(rank, epoch)] for rank in world.ranks
+        [c for c in rank.all("callback")][_slice(rank, epoch)] for rank in run.ranks
     ]
-    validated = [_seen(rank, epoch) for rank in world.ranks]
+    validated = [_seen(rank, epoch) for rank in run.ranks]
     counts = np.array([len(images) for images, _ in validated])
     right = np.array([sum(recognized) for _, recognized in validated])
     exact = {"val_accuracy": right.sum() / counts.sum()}

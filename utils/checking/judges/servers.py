@@ -2,7 +2,8 @@
 did."""
 
 from distcheck import tasks
-from utils.checking.judges.judge import Observed, Problem, Rank
+from utils.checking.judges.register import checks
+from utils.checking.judges.runs import Problem, Rank, Run
 from utils.checking.lab import ENDED, WORLDS
 
 CLUSTER = dict(WORLDS["servers"].cluster)
@@ -12,15 +13,31 @@ TRAIN_IMAGES, BATCH, EPOCHS, STEPS = 60, 4, 2, 6
 UPDATES = EPOCHS * STEPS
 STRATEGY = "ParameterServerStrategyV2"
 
+task = checks(
+    "servers",
+    options=(
+        f"--epochs {EPOCHS} --steps {STEPS} --train-images {TRAIN_IMAGES} --batch-size"
+        f" {BATCH}"
+    ),
+).part
 
-def _chief(world: Observed) -> Rank:
-    return world.ranks[0]
+
+def _chief(run: Run) -> Rank:
+    return run.ranks[0]
 
 
-def takes_its_role(worlds: dict[str, Observed]) -> None:
+@task(
+    "A",
+    scenarios=("servers",),
+    expected=(
+        "Each worker and each parameter server (ps) starts a server, as what TF_CONFIG"
+        " calls it, and stays there. The chief goes on."
+    ),
+)
+def takes_its_role(runs: dict[str, Run]) -> None:
     """Workers and servers serve, the chief goes on."""
-    world = worlds["servers"]
-    for task, rank in zip(TASKS, world.ranks, strict=True):
+    run = runs["servers"]
+    for task, rank in zip(TASKS, run.ranks, strict=True):
         serves = rank.all("serves")
         if task.is_chief:
             if serves:
@@ -33,9 +50,9 @@ def takes_its_role(worlds: dict[str, Observed]) -> None:
             continue
         if not serves:
             # Several chiefs are in each other's way: that comes of it.
-            chiefs = [rank for rank in world.ranks[1:] if rank.all("enter")]
-            if _chief(world).all("failed") and not chiefs:
-                world.raise_trouble()
+            chiefs = [rank for rank in run.ranks[1:] if rank.all("enter")]
+            if _chief(run).all("failed") and not chiefs:
+                run.raise_trouble()
             raise Problem(
                 "no-server",
                 f"The task {task} starts no server, but every worker and every ps has "
@@ -57,17 +74,25 @@ def takes_its_role(worlds: dict[str, Observed]) -> None:
             )
 
 
-def holds_weights_on_servers(worlds: dict[str, Observed]) -> None:
+@task(
+    "B",
+    scenarios=("servers",),
+    expected=(
+        f"The parameter servers hold all weights, and each of the {SERVERS} servers "
+        "has a part of the largest one."
+    ),
+)
+def holds_weights_on_servers(runs: dict[str, Run]) -> None:
     """All weights are on servers, the largest one cut."""
-    world = worlds["servers"]
-    made = _chief(world).all("strategy")
+    run = runs["servers"]
+    made = _chief(run).all("strategy")
     if not made:
-        world.raise_trouble()
+        run.raise_trouble()
         raise Problem("no-strategy", "The chief makes no strategy.")
     if made[-1]["kind"] != STRATEGY:
         kind, line = made[-1]["kind"], made[-1]["line"]
         raise Problem("another-strategy", f"The chief makes a {kind}.", line)
-    placed = _chief(world).first("placed")
+    placed = _chief(run).first("placed")
     elsewhere = [
         name
         for name, server in zip(placed["names"], placed["servers"], strict=True)
@@ -99,11 +124,16 @@ def holds_weights_on_servers(worlds: dict[str, Observed]) -> None:
         )
 
 
-def feeds_workers(worlds: dict[str, Observed]) -> None:
+@task(
+    "C",
+    scenarios=("servers",),
+    expected=("Each worker makes its own batches, as the chief has told it to."),
+)
+def feeds_workers(runs: dict[str, Run]) -> None:
     """The workers make their own batches."""
-    world = worlds["servers"]
-    if "create_per_worker_dataset" not in _orders(world):
-        world.raise_trouble()
+    run = runs["servers"]
+    if "create_per_worker_dataset" not in _orders(run):
+        run.raise_trouble()
         raise Problem(
             "no-batches",
             "The workers don't make their own batches, so every batch would have to "
@@ -111,22 +141,30 @@ def feeds_workers(worlds: dict[str, Observed]) -> None:
         )
 
 
-def _orders(world: Observed) -> list[str]:
+def _orders(run: Run) -> list[str]:
     """What the chief told the workers, in order. Raises Missing without a strategy."""
-    _chief(world).first("strategy")
-    return [event["name"] for event in _chief(world).all("orders")]
+    _chief(run).first("strategy")
+    return [event["name"] for event in _chief(run).all("orders")]
 
 
-def hands_out_steps(worlds: dict[str, Observed]) -> None:
+@task(
+    "D",
+    scenarios=("servers",),
+    expected=(
+        f"The chief hands out {STEPS} training steps in each epoch and waits until "
+        "they are done. Each step makes one update of the weights."
+    ),
+)
+def hands_out_steps(runs: dict[str, Run]) -> None:
     """As many steps as asked for, done by workers, and awaited."""
-    world = worlds["servers"]
-    orders = _orders(world)
+    run = runs["servers"]
+    orders = _orders(run)
     scheduled = orders.count("schedule")
     if not scheduled:
-        world.raise_trouble()
+        run.raise_trouble()
         raise Problem("not-scheduled", "The chief hands out no steps.")
-    if world.outcome != ENDED:
-        world.raise_trouble()
+    if run.outcome != ENDED:
+        run.raise_trouble()
     last = len(orders) - 1 - orders[::-1].index("schedule")
     if not {"join", "fetch"} & set(orders[last:]):
         raise Problem(
@@ -134,7 +172,7 @@ def hands_out_steps(worlds: dict[str, Observed]) -> None:
             f"The chief hands out {scheduled} steps, but doesn't wait for the last "
             "ones: it calls neither join() nor fetch() after them.",
         )
-    updates = _chief(world).first("placed")["updates"]
+    updates = _chief(run).first("placed")["updates"]
     if scheduled != UPDATES or updates != UPDATES:
         raise Problem(
             "other-steps",

@@ -1,13 +1,14 @@
 """Judge the tasks of exercises/survive.py: keep, take up, agree, and survive.
 
 The program has two lives: it is trained, and later started again, with one more epoch
-to train and the same folders. In another world, the newest file in them has been cut
+to train and the same folders. In another run, the newest file in them has been cut
 off before it is started again; and in yet another one, rank 0 dies in the middle.
 """
 
 from utils.checking import lab
-from utils.checking.judges.graphs import validates
-from utils.checking.judges.judge import Missing, Observed, Problem, Rank, in_line, short
+from utils.checking.judges.compiled import must_compile
+from utils.checking.judges.register import checks
+from utils.checking.judges.runs import Missing, Problem, Rank, Run, in_line, short
 
 EPOCHS, BATCH, COMMIT_EVERY, WORKERS = 3, 5, 2, 2
 TRAIN_IMAGES = 54  # five steps of two batches in an epoch, and four images left over
@@ -15,27 +16,45 @@ STEP = BATCH * WORKERS
 STEPS = TRAIN_IMAGES // STEP
 FIRST, SECOND, CUT, SHAKEN = "first life", "second life", "cut off", "shaken"
 
+task = checks(
+    "survive",
+    options=(
+        f"--epochs {EPOCHS} --batch-size {BATCH} --val-batch-size 3 --train-images "
+        f"{TRAIN_IMAGES} --width 1 --seed 1 --commit-every {COMMIT_EVERY} --checkpoint"
+        " kept"
+    ),
+).part
+
+
 WORDS = {"weights": "weights", "state": "optimizer's state"}
 STATISTICS = {"statistics": "running statistics of batch normalization"}
 
 
-def _place(world: Observed) -> int | None:
+def _place(run: Run) -> int | None:
     """The line that trains."""
-    return world.ranks[0].first("fit")["line"]
+    return run.ranks[0].first("fit")["line"]
 
 
 # ------------------------------------------------------------ the checkpoint
 
 
-@validates
-def keeps_checkpoints(worlds: dict[str, Observed]) -> None:
-    _kept(worlds[FIRST])
+@task(
+    "A",
+    scenarios=("first life",),
+    expected=(
+        "After each epoch, rank 0 keeps all weights and the optimizer's state, and "
+        "never overwrites its only copy. The other ranks write no file."
+    ),
+)
+@must_compile("training", "validation")
+def keeps_checkpoints(runs: dict[str, Run]) -> None:
+    _kept(runs[FIRST])
 
 
-def _kept(world: Observed) -> None:
+def _kept(run: Run) -> None:
     """Does rank 0 alone keep what training has changed, and safely?"""
-    records = [rank.first("kept") for rank in world.ranks]
-    line = _place(world)
+    records = [rank.first("kept") for rank in run.ranks]
+    line = _place(run)
     others = [n for n, record in enumerate(records) if n and record["files"]]
     if others:
         files = records[others[0]]["files"]
@@ -44,7 +63,7 @@ def _kept(world: Observed) -> None:
         if records[0]["files"]:
             raise Problem("others-write", f"{message}; so did rank 0.", line)
         raise Problem("another-rank", f"{message}, but rank 0 wrote nothing.", line)
-    if world.outcome != lab.ENDED:
+    if run.outcome != lab.ENDED:
         raise Missing
     if not records[0]["files"]:
         raise Problem(
@@ -62,7 +81,7 @@ def _kept(world: Observed) -> None:
                 line,
             )
     before: dict[str, list[int]] = {}
-    for event in world.ranks[0].all("epoch"):
+    for event in run.ranks[0].all("epoch"):
         for name, (number, written) in event["files"].items():
             old = before.get(name)
             if old and old[0] == number and old[1] != written:
@@ -78,21 +97,30 @@ def _kept(world: Observed) -> None:
 # ------------------------------------------------------------ going on
 
 
-@validates
-def goes_on(worlds: dict[str, Observed]) -> None:
-    before, after = worlds[FIRST].ranks[0], worlds[SECOND].ranks[0]
-    if worlds[FIRST].outcome != lab.ENDED:
-        worlds[FIRST].raise_trouble()
+@task(
+    "B",
+    scenarios=("first life", "second life", "cut off"),
+    expected=(
+        "When the program is started again, rank 0 goes on with the next epoch, with "
+        "the weights and the optimizer's state that it had kept. If the newest "
+        "checkpoint is cut off, it takes the one before."
+    ),
+)
+@must_compile("training", "validation")
+def goes_on(runs: dict[str, Run]) -> None:
+    before, after = runs[FIRST].ranks[0], runs[SECOND].ranks[0]
+    if runs[FIRST].outcome != lab.ENDED:
+        runs[FIRST].raise_trouble()
     last = before.all("after")
     if not last:
         raise Missing
-    if not after.all("begins") and worlds[SECOND].outcome == lab.ENDED:
+    if not after.all("begins") and runs[SECOND].outcome == lab.ENDED:
         raise Problem(
             "trains-nothing",
             f"Started again with --epochs {EPOCHS + 1} after {EPOCHS} epochs, rank 0 "
             "did not train.",
         )
-    first, line = after.first("begins"), _place(worlds[SECOND])
+    first, line = after.first("begins"), _place(runs[SECOND])
     same = {kind: first[kind] == last[-1][kind] for kind in WORDS}
     epoch = first["epoch"]
     where = "Started again, rank 0"
@@ -113,16 +141,16 @@ def goes_on(worlds: dict[str, Observed]) -> None:
             f"{epoch + 1}, not {EPOCHS + 1}.",
             line,
         )
-    if CUT in worlds:  # the checks of later tasks don't need it
-        _goes_back(worlds[CUT], last)
+    if CUT in runs:  # the checks of later tasks don't need it
+        _goes_back(runs[CUT], last)
 
 
-def _goes_back(world: Observed, updates: list[dict]) -> None:
+def _goes_back(run: Run, updates: list[dict]) -> None:
     """Does rank 0 take an earlier checkpoint, where the newest has been cut off?
 
     updates: what it had after each of its first life.
     """
-    rank, where = world.ranks[0], "Half of its newest checkpoint was gone, and rank 0"
+    rank, where = run.ranks[0], "Half of its newest checkpoint was gone, and rank 0"
     begun, failed = rank.all("begins"), rank.all("failed")
     if not begun and failed:
         raise Problem(
@@ -130,9 +158,9 @@ def _goes_back(world: Observed, updates: list[dict]) -> None:
             f"{where} ended{in_line(failed[0]['line'])}: {short(failed[0]['error'])}",
             failed[0]["line"],
         )
-    if not begun and world.outcome == lab.ENDED:
+    if not begun and run.outcome == lab.ENDED:
         raise Problem("not-whole", f"{where} took it for complete, and did not train.")
-    first, line = rank.first("begins"), _place(world)
+    first, line = rank.first("begins"), _place(run)
     epoch = first["epoch"]
     if epoch == 0:
         raise Problem(
@@ -151,14 +179,22 @@ def _goes_back(world: Observed, updates: list[dict]) -> None:
             )
 
 
-@validates
-def agrees(worlds: dict[str, Observed]) -> None:
-    if worlds[SECOND].ranks[0].first("begins")["epoch"] == 0:
+@task(
+    "C",
+    scenarios=("first life", "second life"),
+    expected=(
+        "From the first batch on, all ranks have the epoch, the weights and the "
+        "optimizer's state of rank 0, although they could not read the checkpoint."
+    ),
+)
+@must_compile("training", "validation")
+def agrees(runs: dict[str, Run]) -> None:
+    if runs[SECOND].ranks[0].first("begins")["epoch"] == 0:
         raise Missing  # rank 0 took nothing up that the others would have to be told
     for name in (FIRST, SECOND):
-        world = worlds[name]
-        starts = [rank.first("begins") for rank in world.ranks]
-        line = _place(world)
+        run = runs[name]
+        starts = [rank.first("begins") for rank in run.ranks]
+        line = _place(run)
         where = "In the second run" if name == SECOND else "In the first run"
         epochs = [start["epoch"] for start in starts]
         if len(set(epochs)) > 1:
@@ -174,30 +210,39 @@ def agrees(worlds: dict[str, Observed]) -> None:
                     f"{where}, the ranks had different {words} in the first batch.",
                     line,
                 )
-        if world.outcome != lab.ENDED:
-            world.raise_trouble()
+        if run.outcome != lab.ENDED:
+            run.raise_trouble()
 
 
 # ------------------------------------------------------------ after a death
 
 
-@validates
-def survives(worlds: dict[str, Observed]) -> None:
-    world = worlds[SHAKEN]
-    for number, rank in enumerate(world.ranks):
+@task(
+    "D",
+    scenarios=("shaken",),
+    expected=(
+        "When rank 0 has died, the other workers go back to the last commit, which is"
+        f" at most {COMMIT_EVERY} batches old, and go on from there with all of its "
+        "state. The worker that is rank 0 from then on keeps the checkpoints."
+    ),
+)
+@must_compile("training", "validation")
+def survives(runs: dict[str, Run]) -> None:
+    run = runs[SHAKEN]
+    for number, rank in enumerate(run.ranks):
         if number == 0 and rank.all("reset"):
             continue  # it is dead
-        problem = _going_on(rank, number, _place(world))
+        problem = _going_on(rank, number, _place(run))
         if problem:
             raise problem
-    _takes_over(world)
-    if world.outcome != lab.ENDED:
-        world.raise_trouble()
+    _takes_over(run)
+    if run.outcome != lab.ENDED:
+        run.raise_trouble()
 
 
-def _takes_over(world: Observed) -> None:
+def _takes_over(run: Run) -> None:
     """Does rank 1, which is rank 0 now, do what that one did?"""
-    dead, rank = world.ranks
+    dead, rank = run.ranks
     where = "Rank 0 had died, and rank 1 was the new rank 0. It"
     failed = rank.all("failed")
     if failed:
@@ -217,7 +262,7 @@ def _takes_over(world: Observed) -> None:
             f"{where} trained to the end of epoch {max(ends, default=0) + 1}, but kept "
             "no checkpoint. A program that asks for the rank only once doesn't know "
             "that the rank has changed.",
-            _place(world),
+            _place(run),
         )
 
 

@@ -10,7 +10,8 @@ import re
 from dataclasses import dataclass
 
 from utils.checking import lab
-from utils.checking.judges.judge import Observed, Problem, Rank
+from utils.checking.judges.register import checks
+from utils.checking.judges.runs import Problem, Rank, Run
 from utils.checking.observers.wires import (
     COUNTS,
     LATE,
@@ -34,6 +35,13 @@ OWN = (ROUNDS * RIGHT - LATE) / ROUNDS
 # One that did not wait for rank 0 after the warm-up.
 APART = RIGHT + LATE_IN_WARM_UP / ROUNDS
 CLOSE = 0.015  # relative: of what is printed with four digits, and divided
+
+task = checks(
+    "bandwidth",
+    options=(
+        f"--counts {LISTED} --dtype {DTYPE} --warm-up {WARM_UP} --rounds {ROUNDS}"
+    ),
+).part
 
 
 @dataclass(frozen=True)
@@ -68,11 +76,11 @@ def _rows(rank: Rank) -> list[Row]:
     return rows
 
 
-def _table(world: Observed) -> dict[int, Row]:
+def _table(run: Run) -> dict[int, Row]:
     """What rank 0 printed: numbers in a message -> its row. Raises a Problem."""
-    if world.outcome != lab.ENDED:
-        world.raise_trouble()
-    rows = {r.count: r for r in _rows(world.ranks[0]) if r.count in COUNTS}
+    if run.outcome != lab.ENDED:
+        run.raise_trouble()
+    rows = {r.count: r for r in _rows(run.ranks[0]) if r.count in COUNTS}
     for count in COUNTS:
         if count not in rows:
             raise Problem(
@@ -96,12 +104,20 @@ def _rounds(rank: Rank, count: int) -> list[dict]:
     ]
 
 
-def warms_up(worlds: dict[str, Observed]) -> None:
+@task(
+    "A",
+    scenarios=("two wires",),
+    expected=(
+        f"For each size, {WARM_UP} rounds are run that don't count, and then {ROUNDS} "
+        "rounds are timed. The time of one round is printed."
+    ),
+)
+def warms_up(runs: dict[str, Run]) -> None:
     """Some rounds of each size that don't count, then many; the time of one."""
-    world = worlds[TWO]
-    rows = _table(world)
+    run = runs[TWO]
+    rows = _table(run)
     for count in COUNTS:
-        rounds = [_rounds(rank, count) for rank in world.ranks]
+        rounds = [_rounds(rank, count) for rank in run.ranks]
         made = len(rounds[0])
         line = rounds[0][-1]["line"] if made else None
         if made != WARM_UP + ROUNDS:
@@ -122,7 +138,7 @@ def warms_up(worlds: dict[str, Observed]) -> None:
             f"timed round took {1e6 * SECONDS[count] * least:,.0f} to "
             f"{1e6 * SECONDS[count] * most:,.0f} us"
         )
-        clocks = {event["clock"] for event in world.ranks[0].all("read")}
+        clocks = {event["clock"] for event in run.ranks[0].all("read")}
         name, why = "too-short", ". By how many rounds is the time divided?"
         if least <= times / ROUNDS <= most:
             name, why = (
@@ -146,12 +162,20 @@ def warms_up(worlds: dict[str, Observed]) -> None:
 _OF_PROCESSOR = {"process_time", "thread_time"}
 
 
-def lets_the_slowest_count(worlds: dict[str, Observed]) -> None:
+@task(
+    "B",
+    scenarios=("two wires",),
+    expected=(
+        "After the warm-up, all workers start together, and the time of the slowest "
+        "worker is printed."
+    ),
+)
+def lets_the_slowest_count(runs: dict[str, Run]) -> None:
     """All start together; what is printed is the slowest worker's time."""
-    world = worlds[TWO]
-    for count, row in _table(world).items():
+    run = runs[TWO]
+    for count, row in _table(run).items():
         times = row.seconds / SECONDS[count]
-        rounds = _rounds(world.ranks[0], count)
+        rounds = _rounds(run.ranks[0], count)
         if _is(times, RIGHT):
             continue
         took = {
@@ -180,9 +204,17 @@ def lets_the_slowest_count(worlds: dict[str, Observed]) -> None:
         )
 
 
-def counts_bytes(worlds: dict[str, Observed]) -> None:
+@task(
+    "C",
+    scenarios=("two wires",),
+    expected=(
+        f"The program prints a message's size in bytes, {BYTES} for each number of "
+        f"{DTYPE}, and the algorithm bandwidth in bytes per second."
+    ),
+)
+def counts_bytes(runs: dict[str, Run]) -> None:
     """The size of a message is in bytes, whatever its type; and so is the bandwidth."""
-    for count, row in _table(worlds[TWO]).items():
+    for count, row in _table(runs[TWO]).items():
         size = count * BYTES
         if row.size != size:
             names = {count: "elements", 4 * count: "four-bytes"}
@@ -210,14 +242,22 @@ def counts_bytes(worlds: dict[str, Observed]) -> None:
         )
 
 
-def counts_the_wires(worlds: dict[str, Observed]) -> None:
+@task(
+    "D",
+    scenarios=("two wires", "three wires"),
+    expected=(
+        "The program prints the bus bandwidth, which counts the bytes that each of "
+        f"{WORKERS} workers, or of {MORE_WORKERS}, has to send. Only rank 0 prints."
+    ),
+)
+def counts_the_wires(runs: dict[str, Run]) -> None:
     """The bus bandwidth is by how many workers there are; rank 0 alone prints."""
     for name in (TWO, THREE):
-        if name not in worlds:  # the checks of other tasks don't need both
+        if name not in runs:  # the checks of other tasks don't need both
             continue
-        world = worlds[name]
-        workers = world.size
-        rows = _table(world)
+        run = runs[name]
+        workers = run.size
+        rows = _table(run)
         right = 2 * (workers - 1) / workers
         for row in rows.values():
             ratio = row.busbw / row.algbw if row.algbw else math.nan
@@ -235,7 +275,7 @@ def counts_the_wires(worlds: dict[str, Observed]) -> None:
                 f"{row.busbw:.4g}, is {ratio:.4g} times the algorithm bandwidth, "
                 f"{row.algbw:.4g}.",
             )
-        others = [rank.number for rank in world.ranks[1:] if _rows(rank)]
+        others = [rank.number for rank in run.ranks[1:] if _rows(rank)]
         if others:
             raise Problem(
                 "all-print", f"Rank {others[0]} printed the same rows as rank 0."

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from utils.checking import lab
-from utils.checking.judges.judge import Missing, Observed, Problem, Rank
+from utils.checking.judges.register import checks
+from utils.checking.judges.runs import Missing, Problem, Rank, Run
 
 WORLD = "parts"
 WORKERS = lab.WORLDS[WORLD].size
@@ -25,6 +26,13 @@ BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-7  # Keras' own
 # the rounding of their sum decides on some hundredths of it.
 CLOSE = 0.05 * RATE
 NEAR = 1e-5  # of the largest gradient: what another order of adding changes, and more
+
+task = checks(
+    "zero",
+    options=(
+        f"--steps {STEPS} --batch-size {BATCH} --hidden {HIDDEN} --lr {RATE} --seed 1"
+    ),
+).part
 
 
 def _phases(rank: Rank) -> Iterator[tuple[list[dict], dict | None]]:
@@ -46,9 +54,9 @@ def _phases(rank: Rank) -> Iterator[tuple[list[dict], dict | None]]:
         yield phase, None
 
 
-def _first(world: Observed) -> list[tuple[list[dict], dict]]:
+def _first(run: Run) -> list[tuple[list[dict], dict]]:
     """For each rank its first phase. Raises Missing where one has no update."""
-    phases = [next(_phases(rank)) for rank in world.ranks]
+    phases = [next(_phases(rank)) for rank in run.ranks]
     if any(update is None for _, update in phases):
         raise Missing
     return phases
@@ -69,16 +77,25 @@ def _received_after_update(rank: Rank) -> int:
     return received
 
 
-def _weights(world: Observed) -> int:
+def _weights(run: Run) -> int:
     """How many weights the network has."""
-    return world.ranks[0].first("gradient")["elements"]
+    return run.ranks[0].first("gradient")["elements"]
 
 
-def is_divisible(worlds: dict[str, Observed]) -> None:
+@task(
+    "A",
+    scenarios=("parts",),
+    expected=(
+        f"The check's model has {WEIGHTS} weights. Padded with zeros, the gradients "
+        f"that a worker hands in are {FILLED} numbers, which divide evenly among the "
+        f"{WORKERS} workers."
+    ),
+)
+def is_divisible(runs: dict[str, Run]) -> None:
     """What is reduced are all numbers, and as many for each worker."""
-    world = worlds[WORLD]
-    count = _weights(world)
-    for rank in world.ranks:
+    run = runs[WORLD]
+    count = _weights(run)
+    for rank in run.ranks:
         phase, _ = next(_phases(rank))
         handed = [event for event in phase if event["what"] == "enter"]
         # A single number is a loss, or the like.
@@ -93,20 +110,28 @@ def is_divisible(worlds: dict[str, Observed]) -> None:
                 f"there are {count}.",
                 line,
             )
-        if elements % world.size:
+        if elements % run.size:
             raise Problem(
                 "indivisible",
                 f"Rank {rank.number} hands in {elements} numbers of its gradients, "
-                f"which can't be cut into {world.size} parts of equal length.",
+                f"which can't be cut into {run.size} parts of equal length.",
                 line,
             )
 
 
-def updates_a_part(worlds: dict[str, Observed]) -> None:
+@task(
+    "B",
+    scenarios=("parts",),
+    expected=(
+        f"Each worker's optimizer updates {LENGTH} numbers of its own and keeps twice "
+        f"as many numbers of state. Together the workers update all {WEIGHTS} weights."
+    ),
+)
+def updates_a_part(runs: dict[str, Run]) -> None:
     """The optimizers have a part each, and together all weights."""
-    world = worlds[WORLD]
-    updates = [update for _, update in _first(world)]
-    line, count = updates[0]["line"], _weights(world)
+    run = runs[WORLD]
+    updates = [update for _, update in _first(run)]
+    line, count = updates[0]["line"], _weights(run)
     for rank, update in enumerate(updates):
         if update["optimizer"] != "Adam":
             raise Problem(
@@ -115,7 +140,7 @@ def updates_a_part(worlds: dict[str, Observed]) -> None:
                 "compares with Adam.",
                 line,
             )
-        most = -(-count // world.size)
+        most = -(-count // run.size)
         for what, elements, limit in (
             ("updates", update["elements"], most),
             ("keeps as its optimizer's state", update["state"], 2 * most),
@@ -123,12 +148,12 @@ def updates_a_part(worlds: dict[str, Observed]) -> None:
             if elements > limit:
                 raise Problem(
                     "more-than-a-part",
-                    f"Rank {rank} {what} {elements} numbers, but one of {world.size} "
+                    f"Rank {rank} {what} {elements} numbers, but one of {run.size} "
                     f"parts needs only {limit}.",
                     line,
                 )
-    start = world.ranks[0].array("weights.0")
-    parts = [rank.array("before.0") for rank in world.ranks]
+    start = run.ranks[0].array("weights.0")
+    parts = [rank.array("before.0") for rank in run.ranks]
     if any(np.array_equal(parts[0], part) for part in parts[1:]):
         raise Problem(
             "same-part",
@@ -149,14 +174,22 @@ def updates_a_part(worlds: dict[str, Observed]) -> None:
         )
 
 
-def reduces_and_scatters(worlds: dict[str, Observed]) -> None:
+@task(
+    "C",
+    scenarios=("parts",),
+    expected=(
+        "Each worker receives the mean over all workers of the gradients of its own "
+        "part, and of no other part."
+    ),
+)
+def reduces_and_scatters(runs: dict[str, Run]) -> None:
     """Each worker receives the mean of its own part, and not all of it."""
-    world = worlds[WORLD]
-    count, phases = _weights(world), _first(world)
+    run = runs[WORLD]
+    count, phases = _weights(run), _first(run)
     line = phases[0][1]["line"]
-    locals_ = world.arrays("local.0")
+    locals_ = run.arrays("local.0")
     mean, scale = locals_.mean(axis=0), NEAR * np.abs(locals_).max()
-    given = [rank.array("given.0") for rank in world.ranks]
+    given = [rank.array("given.0") for rank in run.ranks]
     _compare_gradients(np.concatenate(given), mean, locals_, scale, line)
     for rank, (phase, _) in enumerate(phases):
         # What all-to-all brings is still to be added up.
@@ -215,14 +248,22 @@ def _compare_gradients(given, mean, locals_, scale, line) -> None:
     )
 
 
-def gathers_all(worlds: dict[str, Observed]) -> None:
+@task(
+    "D",
+    scenarios=("parts",),
+    expected=(
+        "After each training step all workers have the same weights. These are the "
+        "weights that Adam computes on one worker, up to rounding."
+    ),
+)
+def gathers_all(runs: dict[str, Run]) -> None:
     """All workers go on with the same weights, those of Adam on one worker."""
-    world = worlds[WORLD]
-    line = _first(world)[0][1]["line"]
-    if world.outcome != lab.ENDED:
-        world.raise_trouble()
-    for rank in world.ranks:
-        received, count = _received_after_update(rank), _weights(world)
+    run = runs[WORLD]
+    line = _first(run)[0][1]["line"]
+    if run.outcome != lab.ENDED:
+        run.raise_trouble()
+    for rank in run.ranks:
+        received, count = _received_after_update(rank), _weights(run)
         if received < count:
             raise Problem(
                 "not-gathered",
@@ -231,11 +272,11 @@ def gathers_all(worlds: dict[str, Observed]) -> None:
                 line,
             )
     names = [*(f"weights.{step}" for step in range(1, STEPS)), "end"]
-    adam = _Adam(world.ranks[0].array("weights.0"))
+    adam = _Adam(run.ranks[0].array("weights.0"))
     for step, name in enumerate(names):
-        found = world.arrays(name)
-        wanted = adam.updated(world.arrays(f"local.{step}").mean(axis=0))
-        before = world.arrays(f"weights.{step}")
+        found = run.arrays(name)
+        wanted = adam.updated(run.arrays(f"local.{step}").mean(axis=0))
+        before = run.arrays(f"weights.{step}")
         when = f"After step {step + 1}"
         if np.array_equal(found, before):
             raise Problem("unchanged", f"{when}, the weights have not changed.", line)

@@ -1,14 +1,13 @@
-"""Read what the workers of a check reported, and turn what is wrong into a verdict.
+"""What the workers of a check reported, for judges to look at.
 
-The programs only report (utils.checking.observers). The judges of each exercise's
-parts, in the other modules here, compare what the workers did and raise a Problem. A
-part is judged by its own evidence as far as that goes: a program that hangs at its
-broadcast may well have a right step 1.
+Programs only report (utils.checking.observers). A judge is a function that compares
+what the workers did in some runs, and raises a Problem unless a part of the program is
+right.
 """
 
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,9 +15,7 @@ from signal import strsignal
 
 import numpy as np
 
-from distcheck import keras_2
-from distcheck.parts import Part, finding
-from distcheck.verdict import RIGHT, UNDECIDED, WRONG, Verdict
+from distcheck.verdict import UNDECIDED, WRONG
 from utils.checking import evidence, lab
 from utils.checking.evidence import Unreadable
 
@@ -34,15 +31,22 @@ class Missing(Exception):
 
 
 class Problem(Exception):
-    """What is wrong; becomes the verdict."""
+    """What is wrong with a part.
 
-    def __init__(self, name, seen, line=None, evidence=(), state=WRONG):
+    name: the end of the verdict's id; the others are as in Verdict.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        seen: str,
+        line: int | None = None,
+        evidence: Iterable[str] = (),
+        state: str = WRONG,
+    ):
         super().__init__(seen)
         self.name, self.seen, self.line = name, seen, line
         self.evidence, self.state = tuple(evidence), state
-
-
-# ------------------------------------------------------------ reading the reports
 
 
 @dataclass
@@ -119,11 +123,11 @@ class Rank:
 
 
 @dataclass
-class Observed:
-    """What was observed of a program on so many workers.
+class Run:
+    """What was recorded of a program in one scenario.
 
-    statuses: rank -> exit status of each that was started, None if it was ended; None
-    where that can't be read.
+    name: the scenario's. statuses: rank -> exit status of each that was started, None
+    if it was ended; None where that can't be read.
     """
 
     folder: Path
@@ -220,10 +224,13 @@ class Observed:
         return f" (by {' and '.join(f'signal {n}, {strsignal(n)}' for n in numbers)})"
 
 
-def read(folder: Path) -> dict[str, Observed]:
-    """The worlds of one job of the lab, by name. folder: resolved."""
-    worlds = {}
-    for name, observed in lab.WORLDS.items():
+Judge = Callable[[dict[str, Run]], None]  # runs by scenario
+
+
+def read(folder: Path) -> dict[str, Run]:
+    """The runs of one job of the lab, by scenario. folder: resolved."""
+    runs = {}
+    for name, scenario in lab.WORLDS.items():
         place = folder / name
         try:
             facts = evidence.outcome(place / "outcome.json")
@@ -232,101 +239,11 @@ def read(folder: Path) -> dict[str, Observed]:
         except Unreadable:
             facts = {"outcome": lab.FAILED, "script": "", "statuses": None}
         ranks = [
-            Rank(place, number, facts["script"], observed.kind)
-            for number in range(observed.size)
+            Rank(place, number, facts["script"], scenario.kind)
+            for number in range(scenario.size)
         ]
-        worlds[name] = Observed(place, name, facts["outcome"], ranks, facts["statuses"])
-    return worlds
-
-
-def verdict(
-    part: Part,
-    expected: str,
-    judge: Callable[[dict[str, Observed]], None],
-    worlds: dict[str, Observed],
-) -> Verdict:
-    """What `judge` makes of these worlds: it raises a Problem, or Missing evidence."""
-    try:
-        for world in worlds.values():
-            _raise_tampering(world)
-            _raise_keras_3(world)
-            _raise_other_options(world)
-        try:
-            judge(worlds)
-        except Missing:
-            for world in worlds.values():
-                if not lab.WORLDS[world.name].devices_only:
-                    world.raise_trouble()
-            raise Problem(
-                "never-trained", "The program ended without having trained."
-            ) from None
-    except Problem as p:
-        name = finding(part, p.name)
-        return Verdict(part, name, p.state, expected, p.seen, p.line, p.evidence)
-    except Unreadable as error:
-        seen = f"What the program reported can't be read: {error}."
-        return Verdict(part, finding(part, TAMPERED), UNDECIDED, expected, seen)
-    return Verdict(part, finding(part, "right"), RIGHT, expected, expected)
-
-
-def comes_to_its_end(worlds: dict[str, Observed]) -> None:
-    """For a program whose parts are all right, as far as they were looked at."""
-    for world in worlds.values():
-        if world.outcome != lab.ENDED and not lab.WORLDS[world.name].devices_only:
-            world.raise_trouble()
-
-
-def _raise_tampering(world: Observed) -> None:
-    for rank in world.ranks:
-        for event in rank.all("tampered"):
-            raise Problem(
-                TAMPERED,
-                f"Rank {rank.number} replaced {event['replaced']}, so what the check "
-                "sees may be wrong. Programs may use and subclass libraries, but not "
-                "replace their functions.",
-                state=UNDECIDED,
-            )
-
-
-def _raise_keras_3(world: Observed) -> None:
-    for rank in world.ranks:
-        for event in rank.all("keras 3"):
-            where, line = in_line(event["line"]), event["line"]
-            if event["module"] == "tensorflow":
-                seen = (
-                    f"The program imports TensorFlow{where} before it has chosen "
-                    "Keras 2, so it would get Keras 3, which this Horovod doesn't "
-                    f"support. Above that line, write `{keras_2.CHOICE}`."
-                )
-            else:
-                seen = (
-                    f"The program imports {event['module']}{where}, which uses the "
-                    "package keras, that is, Keras 3. For Keras 2, import "
-                    "horovod.tensorflow.keras."
-                )
-            raise Problem("keras-3", seen, line)
-
-
-def _raise_other_options(world: Observed) -> None:
-    """Raise the Problem of a program that refuses the options a check gives it: what
-    it would do with options of its own, nobody has seen."""
-    for rank in world.ranks:
-        for failure in rank.all("failed"):
-            refused = _REFUSED_OPTIONS.search(rank.text("err"))
-            if refused and failure["status"]:
-                raise Problem(
-                    "options",
-                    "The program does not take the options that a check runs it with: "
-                    f"{short(refused[1])}",
-                    state=UNDECIDED,
-                )
-
-
-# As argparse says it, click and typer, and absl.
-_REFUSED_OPTIONS = re.compile(
-    r"(error: (?:unrecognized arguments|argument |the following arguments are required)"
-    r".*|Error: No such option.*|Unknown command line flag.*)"
-)
+        runs[name] = Run(place, name, facts["outcome"], ranks, facts["statuses"])
+    return runs
 
 
 # ------------------------------------------------------------ small things

@@ -1,0 +1,1 @@
+"""The judges of the six Horovod steps, a module for each."""
