@@ -116,7 +116,7 @@ def test_each_way_to_measure_gives_a_number_of_its_own():
     counted = [(warm_up + own * observed.ROUNDS) / n for n in (all_rounds, 4)]
     numbers = sorted([right, own, apart, mean, *too_many, *undivided, *counted])
     gaps = [b / a for a, b in itertools.pairwise(numbers)]
-    assert min(gaps) > 1 + 2 * judged.CLOSE
+    assert min(gaps) > 1 + 2 * judged.RTOL_PRINTED
 
 
 @pytest.mark.parametrize("us", ["0.0", "-1.0", "nan", "inf", "1e400", "many"])

@@ -9,7 +9,7 @@ DEVICES = WORLDS[WORLD].host_devices
 EPOCHS, BATCH, BASE_LR, TRAIN_IMAGES = 2, 8, 0.01, 40
 GLOBAL_BATCH, FULL_RATE = DEVICES * BATCH, DEVICES * BASE_LR
 STEPS = -(-TRAIN_IMAGES // GLOBAL_BATCH)  # in an epoch; the last batch is smaller
-ROUNDING = 1e-4  # of the length of the first update
+RTOL_UPDATE = 1e-4  # of the length of the first update
 
 # What a Horovod program imports, and the environment of JAX has not.
 OLD = ("tensorflow", "horovod", "tf_keras")
@@ -121,7 +121,7 @@ def shares_the_batch(runs: dict[str, Run]) -> None:
             f"up to {model['apart']:.2g}. Each variable should have equal copies on "
             f"all {DEVICES} devices.",
         )
-    if not model["off"] <= ROUNDING:
+    if not model["off"] <= RTOL_UPDATE:
         raise Problem(
             "another-update",
             "The first update is not the one that a single device makes from the same "

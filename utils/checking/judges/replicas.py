@@ -23,7 +23,7 @@ REPLICAS = WORLDS["replicas"].replicas
 TRAIN_IMAGES, BATCH, BASE_LR = 60, 4, 0.01
 FULL_LR = REPLICAS * BASE_LR
 GLOBAL_BATCH, VAL_BATCH = 8, 3
-CLOSE = 0.01  # relative: what another order of additions may cost
+RTOL_SUM = 0.01  # what another order of additions may cost
 MOST_WORDS = 600  # characters of an error
 
 
@@ -333,19 +333,19 @@ def loop_scales_the_loss(runs: dict[str, Run]) -> None:
     if length == 0:
         raise Problem("no-update", "The first step left the weights as they were.")
     cosine = float(update @ wanted) / (length * float(np.linalg.norm(wanted)))
-    if cosine < 1 - CLOSE:
+    if cosine < 1 - RTOL_SUM:
         raise Problem(
             "another-direction",
             "The first update points in another direction than that of one device with "
             f"the same batch (cosine {cosine:.3f}). The loss or the images differ.",
         )
-    if math.isclose(ratio, 1, rel_tol=CLOSE):
+    if math.isclose(ratio, 1, rel_tol=RTOL_SUM):
         return _loss_is_reported(runs)
     size = "large" if ratio > 1 else "small"
     times = ratio if ratio > 1 else 1 / ratio
-    prefix = "n-times-too-" if math.isclose(times, REPLICAS, rel_tol=CLOSE) else "too-"
+    n_times = math.isclose(times, REPLICAS, rel_tol=RTOL_SUM)
     raise Problem(
-        f"{prefix}{size}",
+        f"n-times-too-{size}" if n_times else f"too-{size}",
         f"The first update of the weights is {times:.3g} times too {size}. With "
         f"{REPLICAS} replicas its length is {length:.4g}; on one device with the same "
         f"{GLOBAL_BATCH} images it is {length / ratio:.4g}.",
@@ -361,7 +361,7 @@ def _loss_is_reported(runs: dict[str, Run]) -> None:
         loss, wanted = (float(row["loss"]) for row in rows)
     except (Missing, KeyError, ValueError):
         return
-    if not math.isclose(loss, wanted, rel_tol=CLOSE):
+    if not math.isclose(loss, wanted, rel_tol=RTOL_SUM):
         raise Problem(
             "wrong-report",
             f"The weights are right, but history.csv has a training loss of {loss:.5f} "

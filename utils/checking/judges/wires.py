@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 
 from utils.checking import lab
+from utils.checking.judges.compare import classify
 from utils.checking.judges.register import checks
 from utils.checking.judges.runs import Problem, Rank, Run
 from utils.checking.observers.wires import (
@@ -34,7 +35,7 @@ RIGHT = 1 + LATE
 OWN = (ROUNDS * RIGHT - LATE) / ROUNDS
 # One that did not wait for rank 0 after the warm-up.
 APART = RIGHT + LATE_IN_WARM_UP / ROUNDS
-CLOSE = 0.015  # relative: of what is printed with four digits, and divided
+RTOL_PRINTED = 0.015  # of what is printed with four digits, and divided
 
 task = checks(
     "bandwidth",
@@ -91,8 +92,8 @@ def _table(run: Run) -> dict[int, Row]:
     return rows
 
 
-def _is(value: float, expected: float) -> bool:
-    return math.isclose(value, expected, rel_tol=CLOSE)
+def _near(value: float, expected: float) -> bool:
+    return math.isclose(value, expected, rel_tol=RTOL_PRINTED)
 
 
 def _rounds(rank: Rank, count: int) -> list[dict]:
@@ -129,7 +130,7 @@ def warms_up(runs: dict[str, Run]) -> None:
                 line,
             )
         times = rows[count].seconds / SECONDS[count]
-        least, most = OWN * (1 - CLOSE), APART * (1 + CLOSE)
+        least, most = OWN * (1 - RTOL_PRINTED), APART * (1 + RTOL_PRINTED)
         if least <= times <= most:
             continue
         seen = (
@@ -176,7 +177,7 @@ def lets_the_slowest_count(runs: dict[str, Run]) -> None:
     for count, row in _table(run).items():
         times = row.seconds / SECONDS[count]
         rounds = _rounds(run.ranks[0], count)
-        if _is(times, RIGHT):
+        if _near(times, RIGHT):
             continue
         took = {
             "if all start together, the slowest worker took": RIGHT,
@@ -187,15 +188,10 @@ def lets_the_slowest_count(runs: dict[str, Run]) -> None:
             f"{words} {1e6 * share * SECONDS[count]:,.0f} us"
             for words, share in took.items()
         )
-        name = "other-time"
-        if _is(times, OWN):
-            name = "own-time"
-        elif _is(times, took["the mean over the workers is"]):
-            name = "mean"
-        elif times > RIGHT:
-            name = "not-together"
+        mean = took["the mean over the workers is"]
+        fault = classify(times, {"own-time": OWN, "mean": mean}, _near)
         raise Problem(
-            name,
+            fault or ("not-together" if times > RIGHT else "other-time"),
             f"For {count} numbers, rank 0 printed {1e6 * row.seconds:,.0f} us. On the "
             f"clock of this check: {listed}. A worker that does not wait for rank "
             f"0, which is late after the warm-up, measures "
@@ -224,18 +220,11 @@ def counts_bytes(runs: dict[str, Run]) -> None:
                 f"the program printed {row.size:g}.",
             )
         right = size / row.seconds / 1e9 if row.seconds else math.inf
-        if _is(row.algbw, right):
+        if _near(row.algbw, right):
             continue
-        ratio = row.algbw / right
-        name = "other-bandwidth"
-        if _is(ratio, 8):
-            name = "bits"
-        elif _is(ratio, 1 / BYTES):
-            name = "elements"
-        elif _is(ratio, 4 / BYTES):
-            name = "four-bytes"
+        known = {"bits": 8, "elements": 1 / BYTES, "four-bytes": 4 / BYTES}
         raise Problem(
-            name,
+            classify(row.algbw / right, known, _near) or "other-bandwidth",
             f"{size} bytes in {1e6 * row.seconds:,.1f} us are {right:.4g} GB/s, with "
             f"10^9 bytes to a GB. The program printed an algorithm bandwidth of "
             f"{row.algbw:.4g}.",
@@ -261,15 +250,11 @@ def counts_the_wires(runs: dict[str, Run]) -> None:
         right = 2 * (workers - 1) / workers
         for row in rows.values():
             ratio = row.busbw / row.algbw if row.algbw else math.nan
-            if _is(ratio, right):
+            if _near(ratio, right):
                 continue
-            wrong = "other-factor"
-            if _is(ratio, 1):
-                wrong = "same-as-algbw"
-            elif _is(ratio, (workers - 1) / workers):
-                wrong = "one-way"
+            known = {"same-as-algbw": 1, "one-way": (workers - 1) / workers}
             raise Problem(
-                wrong,
+                classify(ratio, known, _near) or "other-factor",
                 f"With {workers} workers, each has to send {right:.4g} times the bytes "
                 f"of its message. But the bus bandwidth that the program printed, "
                 f"{row.busbw:.4g}, is {ratio:.4g} times the algorithm bandwidth, "

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from utils.checking import lab
+from utils.checking.judges.compare import classify
 from utils.checking.judges.register import checks
 from utils.checking.judges.runs import Missing, Problem, Rank, Run
 
@@ -24,8 +25,8 @@ BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-7  # Keras' own
 
 # An update of Adam is no longer than the rate. Where workers' gradients nearly cancel,
 # the rounding of their sum decides on some hundredths of it.
-CLOSE = 0.05 * RATE
-NEAR = 1e-5  # of the largest gradient: what another order of adding changes, and more
+ATOL_WEIGHTS = 0.05 * RATE
+RTOL_SUM = 1e-5  # of the largest gradient: another order of adding changes less
 
 task = checks(
     "zero",
@@ -188,7 +189,7 @@ def reduces_and_scatters(runs: dict[str, Run]) -> None:
     count, phases = _weights(run), _first(run)
     line = phases[0][1]["line"]
     locals_ = run.arrays("local.0")
-    mean, scale = locals_.mean(axis=0), NEAR * np.abs(locals_).max()
+    mean, scale = locals_.mean(axis=0), RTOL_SUM * np.abs(locals_).max()
     given = [rank.array("given.0") for rank in run.ranks]
     _compare_gradients(np.concatenate(given), mean, locals_, scale, line)
     for rank, (phase, _) in enumerate(phases):
@@ -208,44 +209,47 @@ def reduces_and_scatters(runs: dict[str, Run]) -> None:
             )
 
 
-def _compare_gradients(given, mean, locals_, scale, line) -> None:
+def _compare_gradients(
+    given: np.ndarray,
+    mean: np.ndarray,
+    locals_: np.ndarray,
+    atol: float,
+    line: int | None,
+) -> None:
     """Raise the Problem of gradients that are not the mean of all workers'."""
 
-    def like(wanted) -> bool:
-        numbers = np.zeros(given.size)
+    def same(given: np.ndarray, wanted: np.ndarray) -> bool:
+        """In whichever order, and padded with zeros."""
         if wanted.size > given.size:
             return False
-        numbers[: wanted.size] = wanted
-        return bool(np.abs(np.sort(given) - np.sort(numbers)).max() <= scale)
+        padded = np.zeros(given.size)
+        padded[: wanted.size] = wanted
+        return bool(np.abs(np.sort(given) - np.sort(padded)).max() <= atol)
 
     workers = len(locals_)
-    if like(mean):
-        return
-    if like(workers * mean):
-        raise Problem(
-            "sum",
-            f"The optimizers get the sum of {workers} workers' gradients. With Adam "
-            "this hardly shows, because Adam divides by their size; with others it "
-            "would.",
-            line,
-        )
     length = -(-mean.size // workers)
-    own = np.concatenate(
-        [one[length * rank :][:length] for rank, one in enumerate(locals_)]
-    )
-    if like(own):
-        raise Problem(
-            "own-alone",
-            "Each rank's optimizer gets the gradient of only its own images: nothing "
-            "is averaged.",
-            line,
-        )
-    raise Problem(
-        "other-gradient",
+    own = [one[length * rank :][:length] for rank, one in enumerate(locals_)]
+    known = {"mean": mean, "sum": workers * mean, "own-alone": np.concatenate(own)}
+    fault = classify(given, known, same) or "other-gradient"
+    if fault != "mean":
+        words = GRADIENT_FAULTS[fault].format(workers=workers)
+        raise Problem(fault, words, line)
+
+
+GRADIENT_FAULTS = {
+    "sum": (
+        "The optimizers get the sum of {workers} workers' gradients. With Adam this "
+        "hardly shows, because Adam divides by their size; with others it would."
+    ),
+    "own-alone": (
+        "Each rank's optimizer gets the gradient of only its own images: nothing is "
+        "averaged."
+    ),
+    "other-gradient": (
         "The gradients that the optimizers get are not the parts of the mean over all "
-        "workers.",
-        line,
-    )
+        "workers."
+    ),
+}
 
 
 @task(
@@ -287,12 +291,12 @@ def gathers_all(runs: dict[str, Run]) -> None:
                 f"{when}, the workers differ in {apart} of {found.shape[1]} weights.",
                 line,
             )
-        off = np.abs(found[0] - wanted)
-        if off.max() > CLOSE:
+        off = np.abs(found[0] - wanted) > ATOL_WEIGHTS
+        if off.any():
             raise Problem(
                 "other-weights",
-                f"{when}, {(off > CLOSE).sum()} of {off.size} weights are not those "
-                "of Adam on one worker.",
+                f"{when}, {off.sum()} of {off.size} weights are not those of Adam on one "
+                "worker.",
                 line,
             )
 

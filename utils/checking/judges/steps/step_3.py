@@ -3,7 +3,7 @@
 import numpy as np
 
 from distcheck.verdict import UNDECIDED
-from utils.checking.judges.compare import RTOL_COMPRESSED, distance
+from utils.checking.judges.compare import RTOL_COMPRESSED, classify, distance
 from utils.checking.judges.compiled import must_compile
 from utils.checking.judges.runs import (
     Missing,
@@ -28,16 +28,9 @@ from utils.checking.observers.observe import UPDATES, numbered
 @must_compile("training")
 @whatever_the_options
 def averages_gradients(runs: dict[str, Run]) -> None:
-    run = runs["two"]
-    wrapped = [event["line"] for event in run.ranks[0].all("wrapped")]
-    if len(wrapped) > 1 and any("Recursion" in e["error"] for _, e in run.failures()):
-        raise Problem(
-            "wrapped-twice",
-            "The wrapped optimizer was wrapped again, and the two wrappers call each "
-            "other forever.",
-            wrapped[1],
-        )
-    local, applied = run.arrays("local"), run.arrays("applied")
+    two = runs["two"]
+    _raise_endless_wrapping(two)
+    local, applied = two.arrays("local"), two.arrays("applied")
     if local.shape != applied.shape:
         raise Unreadable("the gradients")
     if _same(local[0], local[1]):
@@ -47,60 +40,92 @@ def averages_gradients(runs: dict[str, Run]) -> None:
             "was averaged.",
             state=UNDECIDED,
         )
-    updates = [rank.first("update") for rank in run.ranks]
-    line = updates[0]["line"]
-    mean = local.mean(axis=0)
-    made = wrapped[-1] if wrapped and all(u["wrapped"] for u in updates) else line
-    if all(_same(gradient, mean) for gradient in applied):
-        reduced = _reduced_elements(run.ranks[0])
-        if reduced > 1.5 * mean.size:
-            raise Problem(
-                "wrapped-twice",
-                f"Every gradient was averaged {reduced / mean.size:.0f} times over: "
-                "the result is the same, but every time costs messages.",
-                wrapped[-1] if wrapped else line,
-            )
-        _raise_not_always(run, line)
-        _raise_divided_too(run)
-        return
-    if all(
-        _same(gradient, computed)
-        for gradient, computed in zip(applied, local, strict=True)
-    ):
-        by_wrapped = [update["wrapped"] for update in updates]
-        if all(by_wrapped) and not _reduced_elements(run.ranks[0]):
-            raise Problem(
-                "applied-directly",
-                "The wrapped optimizer applied each rank's own "
-                f"gradient{in_line(line)}, because its apply_gradients does not "
-                "average. Only its minimize averages, which fit calls. In a loop of "
-                "your own, use horovod.tensorflow.DistributedGradientTape.",
-                line,
-            )
-        if wrapped and not any(by_wrapped):
-            raise Problem(
-                "not-used",
-                f"The optimizer that was wrapped in line {wrapped[0]} didn't train the "
-                "model: each rank used its own gradient.",
-                wrapped[0],
-            )
-        raise Problem("not-averaged", "Each rank used its own gradient.", line)
-    factors = [float(g @ mean / (mean @ mean)) for g in applied]
-    if all(_same(g, f * mean) for g, f in zip(applied, factors, strict=True)):
-        if np.allclose(factors, run.size, rtol=RTOL_COMPRESSED):
-            if all(_divided_loss(rank, run.size) for rank in run.ranks):
-                _raise_not_always(run, line, run.size)
-                return
-            raise Problem(
-                "sum", "All ranks used the sum of the gradients, not the mean.", made
-            )
-        multiples = " and ".join(f"{factor:.2f}" for factor in factors)
-        raise Problem("scaled", f"The ranks used {multiples} times the mean.", made)
-    if _same(applied[0], applied[1]):
+    mean = np.broadcast_to(local.mean(axis=0), local.shape)
+    used = classify(applied, {"mean": mean, "own": local}, _all_same)
+    if used == "mean":
+        _raise_averaged_again(two, local[0].size)
+        _raise_not_always(two)
+        _raise_divided_too(two)
+    elif used == "own":
+        _raise_own(two)
+    else:
+        _raise_another_combination(two, applied, mean[0])
+
+
+def _raise_endless_wrapping(run: Run) -> None:
+    wrapped = _lines_that_wrap(run)
+    if len(wrapped) > 1 and any("Recursion" in e["error"] for _, e in run.failures()):
         raise Problem(
-            "not-the-mean", "All ranks used the same gradient, but not the mean.", made
+            "wrapped-twice",
+            "The wrapped optimizer was wrapped again, and the two wrappers call each "
+            "other forever.",
+            wrapped[1],
         )
-    raise Problem("differs", "The ranks used different gradients.", made)
+
+
+def _lines_that_wrap(run: Run) -> list[int | None]:
+    """The lines that wrapped an optimizer on rank 0."""
+    return [event["line"] for event in run.ranks[0].all("wrapped")]
+
+
+def _line_of_update(run: Run) -> int | None:
+    return run.ranks[0].first("update")["line"]
+
+
+def _raise_averaged_again(run: Run, size: int) -> None:
+    """Raise the Problem of gradients, of so many numbers, that are averaged twice."""
+    wrapped, reduced = _lines_that_wrap(run), _reduced_elements(run.ranks[0])
+    if reduced > 1.5 * size:
+        raise Problem(
+            "wrapped-twice",
+            f"Every gradient was averaged {reduced / size:.0f} times over: the result "
+            "is the same, but every time costs messages.",
+            wrapped[-1] if wrapped else _line_of_update(run),
+        )
+
+
+def _raise_own(run: Run) -> None:
+    """Raise the Problem of ranks that use their own gradients each: why?"""
+    line, wrapped = _line_of_update(run), _lines_that_wrap(run)
+    by_wrapped = [rank.first("update")["wrapped"] for rank in run.ranks]
+    if all(by_wrapped) and not _reduced_elements(run.ranks[0]):
+        raise Problem(
+            "applied-directly",
+            f"The wrapped optimizer applied each rank's own gradient{in_line(line)}, "
+            "because its apply_gradients does not average. Only its minimize averages, "
+            "which fit calls. In a loop of your own, use "
+            "horovod.tensorflow.DistributedGradientTape.",
+            line,
+        )
+    if wrapped and not any(by_wrapped):
+        raise Problem(
+            "not-used",
+            f"The optimizer that was wrapped in line {wrapped[0]} didn't train the "
+            "model: each rank used its own gradient.",
+            wrapped[0],
+        )
+    raise Problem("not-averaged", "Each rank used its own gradient.", line)
+
+
+def _raise_another_combination(run: Run, applied: np.ndarray, mean: np.ndarray) -> None:
+    """Raise the Problem of gradients that are neither the mean nor the ranks' own;
+    unless they are the sum, of losses that were divided before."""
+    wrapped, updates = _lines_that_wrap(run), [r.first("update") for r in run.ranks]
+    by_wrapped = wrapped and all(update["wrapped"] for update in updates)
+    line = wrapped[-1] if by_wrapped else updates[0]["line"]
+    factors = [float(gradient @ mean / (mean @ mean)) for gradient in applied]
+    if not _all_same(applied, np.outer(factors, mean)):
+        if _same(applied[0], applied[1]):
+            seen = "All ranks used the same gradient, but not the mean."
+            raise Problem("not-the-mean", seen, line)
+        raise Problem("differs", "The ranks used different gradients.", line)
+    if not np.allclose(factors, run.size, rtol=RTOL_COMPRESSED):
+        multiples = " and ".join(f"{factor:.2f}" for factor in factors)
+        raise Problem("scaled", f"The ranks used {multiples} times the mean.", line)
+    if not all(_divided_loss(rank, run.size) for rank in run.ranks):
+        seen = "All ranks used the sum of the gradients, not the mean."
+        raise Problem("sum", seen, line)
+    _raise_not_always(run, run.size)
 
 
 def _raise_divided_too(run: Run) -> None:
@@ -130,7 +155,7 @@ def _divided_loss(rank: Rank, size: int) -> dict | None:
     return None
 
 
-def _raise_not_always(run: Run, line: int | None, factor: int = 1) -> None:
+def _raise_not_always(run: Run, factor: int = 1) -> None:
     """Raise the Problem of gradients that are averaged in the first batch alone.
 
     factor: so many times the mean is what the ranks should use."""
@@ -140,13 +165,13 @@ def _raise_not_always(run: Run, line: int | None, factor: int = 1) -> None:
             applied = run.arrays(numbered("applied", update))
         except Missing:
             return
-        mean = factor * local.mean(axis=0)
-        if not all(_same(gradient, mean) for gradient in applied):
+        mean = np.broadcast_to(factor * local.mean(axis=0), local.shape)
+        if not _all_same(applied, mean):
             raise Problem(
                 "not-always",
                 "In the first batch all ranks used the mean of their gradients, but in "
                 f"batch {update + 1} they did not.",
-                line,
+                _line_of_update(run),
             )
 
 
@@ -165,3 +190,7 @@ def _reduced_elements(rank: Rank) -> int:
 
 def _same(a: np.ndarray, b: np.ndarray) -> bool:
     return distance(a, b) < RTOL_COMPRESSED
+
+
+def _all_same(gradients: np.ndarray, expected: np.ndarray) -> bool:
+    return all(map(_same, gradients, expected))

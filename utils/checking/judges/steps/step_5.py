@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from utils.checking import lab
-from utils.checking.judges.compare import classify, near
+from utils.checking.judges.compare import classify
 from utils.checking.judges.compiled import must_compile
 from utils.checking.judges.runs import (
     DEADLOCK,
@@ -372,18 +372,20 @@ def _raise_other_rate(run: Run, epochs: list[Epoch]) -> None:
         after = callback["after"]
         if {"images_per_second", "seconds"} <= set(after):
             counted = after["images_per_second"] * after["seconds"]
-            for name, images, words in (
-                ("rate-of-one", trained / run.size, "those of one worker"),
-                ("rate-times-n", trained * run.size, f"{run.size} times as many"),
-            ):
-                if near(counted, images):
-                    raise Problem(
-                        name,
-                        f"On {_workers(run.size)} images_per_second counts "
-                        f"{counted:.0f} images in an epoch, {words}; all workers "
-                        f"together trained on {trained}.",
-                        callback["made"],
-                    )
+            words = {
+                "rate-of-one": "those of one worker",
+                "rate-times-n": f"{run.size} times as many",
+            }
+            of_one, times_n = trained / run.size, trained * run.size
+            fault = classify(counted, {"rate-of-one": of_one, "rate-times-n": times_n})
+            if fault:
+                raise Problem(
+                    fault,
+                    f"On {_workers(run.size)} images_per_second counts {counted:.0f} "
+                    f"images in an epoch, {words[fault]}; all workers together trained "
+                    f"on {trained}.",
+                    callback["made"],
+                )
             return
 
 
