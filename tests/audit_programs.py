@@ -11,8 +11,8 @@ from unittest import mock
 
 import tomli
 
-from distcheck import supervise
-from utils.checking import audit, lab
+from distcheck import lab, supervise
+from utils.checking import audit
 
 FOLDER = Path(__file__).parent / "audited"
 RIGHT = sorted(FOLDER.glob("*.py"))

@@ -22,7 +22,7 @@ import traceback
 import numpy as np
 
 from distcheck import supervise
-from utils.checking.observers import audit
+from utils.checking.recorders import audit
 
 
 def work(request: dict, messenger: int) -> int:

@@ -12,7 +12,7 @@ pytest, and imports TensorFlow once for all of its programs.
 import re
 import textwrap
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -21,10 +21,11 @@ import pytest
 import tomli
 from ci_sample import drawn
 
+from distcheck import lab
+from distcheck.judges.runs import CRASHED, DEADLOCK, Run, read
 from distcheck.parts import Part
-from utils.checking import exercises, lab
-from utils.checking.judges import runs
-from utils.checking.judges.runs import Run
+from distcheck.scenarios import SCENARIOS
+from utils.checking import exercises
 from utils.lessons import markup, outline
 
 __all__ = [
@@ -42,14 +43,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 @dataclass(frozen=True)
 class Program:
-    """worlds: that it is run in; caught: the id of the verdict on a wrong one; says:
+    """scenarios: that it is run in; caught: the id of the verdict on a wrong one; says:
     words in it; done: parts done, of one in the triangle; ends_early: other checks,
     too, may see no more than that it crashed or hung."""
 
     exercise: str
     name: str
     text: str
-    worlds: tuple[str, ...]
+    scenarios: tuple[str, ...]
     caught: str = ""
     says: str = ""
     done: int = 0
@@ -66,11 +67,13 @@ class Program:
 
     @property
     def earlier(self) -> list[Part]:
-        """The parts before that which can be judged: in a world of theirs, and in more
-        of it than how many steps there were."""
-        worlds = {world for world in self.worlds if not lab.WORLDS[world].count_only}
+        """The parts before that which can be judged: in a scenario of theirs, and by
+        more of it than how many steps there were."""
+        scenarios = {name for name in self.scenarios if not SCENARIOS[name].count_only}
         before = self.its.parts[: self.its.parts.index(self.part)]
-        return [part for part in before if worlds & {*self.its.checks[part].scenarios}]
+        return [
+            part for part in before if scenarios & {*self.its.checks[part].scenarios}
+        ]
 
     @property
     def graphs(self) -> bool:
@@ -85,8 +88,9 @@ class Tables:
 
     files: tests/wrong_FILES.toml and tests/right_FILES.toml hold the rows. at_least: so
     many wrong programs for each part, so many right ones. right_in, wrong_in: the
-    worlds that these are run in, where a row says nothing else; wrong ones by default
-    in those of the check that is to catch them. stages_in: those of the triangle.
+    scenarios that these are run in, where a row says nothing else; wrong ones by
+    default in those of the check that is to catch them. stages_in: those of the
+    triangle.
     """
 
     exercise: exercises.Exercise
@@ -127,17 +131,17 @@ class Tables:
         if row.get("in_a_function"):
             text = f"def main():\n{textwrap.indent(text, '    ')}\n\nmain()\n"
         caught = row.get("caught", "")
-        worlds = self.right_in
+        scenarios = self.right_in
         if caught:
             part = outline.exercise(self.exercise.name).part(caught[len("step-")])
-            worlds = self.wrong_in or self.exercise.worlds([part])
+            scenarios = self.wrong_in or self.exercise.scenarios([part])
             # Rows whose fault shows with other options alone say so.
-            worlds = tuple(world for world in worlds if world != "other options")
+            scenarios = tuple(name for name in scenarios if name != "other options")
         return Program(
             self.exercise.name,
             row["name"],
             text,
-            tuple(row.get("worlds", worlds)),
+            tuple(row.get("scenarios", scenarios)),
             caught,
             row.get("says", ""),
             ends_early=row.get("ends_early", False),
@@ -170,11 +174,11 @@ SERVERS = ("servers",)
 DEVICES = ("devices",)
 # Two workers show all but a number that happens to be two.
 TWO_MACHINES = ("two machines",)
-SIX_STEPS = exercises.find("fashion_mnist").worlds(
+SIX_STEPS = exercises.find("fashion_mnist").scenarios(
     exercises.find("fashion_mnist").parts
 )
-LIVES = exercises.find("survive").worlds(exercises.find("survive").parts)
-FILES = exercises.find("from_files").worlds(exercises.find("from_files").parts)
+LIVES = exercises.find("survive").scenarios(exercises.find("survive").parts)
+FILES = exercises.find("from_files").scenarios(exercises.find("from_files").parts)
 PARTS = ("parts",)
 TABLES = {
     tables.exercise.name: tables
@@ -206,7 +210,7 @@ TABLES = {
             "from_files_programs",
             at_least=(3, 4),
             right_in=FILES,
-            stages_in=tuple(world for world in FILES if world != "few files"),
+            stages_in=tuple(scenario for scenario in FILES if scenario != "few files"),
         ),
         Tables(
             exercises.find("zero"),
@@ -283,7 +287,7 @@ def observe(
     silence: float = lab.SILENCE,
 ) -> dict:
     """What each program did, now or before (see kept_evidence.py), that a selected test
-    of the module asks for: program -> its worlds. alone: a job whose worlds all of them
+    of the module asks for: program -> its runs. alone: a job whose runs all of them
     get as well. silence: after which one is hung (see `lab.prepare`)."""
     programs = (
         value
@@ -297,12 +301,12 @@ def observe(
     for number, program in enumerate(wanted):
         path = folder / f"program_{number}.py"
         path.write_text(program.text)
-        what = program.worlds, program.its.options
-        jobs.append(lab.Job(str(path), *what, graphs=program.graphs))
+        job = program.its.job(path, program.scenarios, folder)
+        jobs.append(replace(job, graphs=program.graphs))
     places = kept_evidence.of_jobs(jobs + ([alone] if alone else []), silence)
-    shared = runs.read(places.pop()) if alone else {}
+    shared = read(places.pop()) if alone else {}
     return {
-        program: runs.read(place) | shared
+        program: read(place) | shared
         for program, place in zip(wanted, places, strict=True)
     }
 
@@ -317,45 +321,45 @@ def observed(tmp_path_factory, request):
         return observe(request, folder)
     alone = folder / "alone.py"
     alone.write_text(rendered(loop, 0))
-    job = lab.Job("", ("reference",), loop.options, str(alone))
+    job = lab.Job("", ("reference",), exercises.SOURCE, loop.options, str(alone))
     return observe(request, folder, job)
 
 
-def passed(program: Program, worlds: dict[str, Run]) -> tuple[Part, ...]:
+def passed(program: Program, runs: dict[str, Run]) -> tuple[Part, ...]:
     """The parts whose checks find it right."""
     its = program.its
-    return tuple(part for part in its.parts if its.verdicts([part], worlds)[part].ok)
+    return tuple(part for part in its.parts if its.verdicts([part], runs)[part].ok)
 
 
-def where(worlds: dict[str, Run]) -> str:
+def where(runs: dict[str, Run]) -> str:
     """Where the evidence is, to be looked at, or removed and made anew."""
-    return f"evidence: {[str(world.folder) for world in worlds.values()]}"
+    return f"evidence: {[str(run.folder) for run in runs.values()]}"
 
 
 def test_a_wrong_program_is_caught_by_the_right_check(wrong, observed):
     """With the right id, and by no check before that."""
-    worlds = observed[wrong]
-    verdict = wrong.its.verdicts([wrong.part], worlds)[wrong.part]
-    assert (verdict.id, verdict.ok) == (wrong.caught, False), (verdict, where(worlds))
+    runs = observed[wrong]
+    verdict = wrong.its.verdicts([wrong.part], runs)[wrong.part]
+    assert (verdict.id, verdict.ok) == (wrong.caught, False), (verdict, where(runs))
     assert wrong.says in verdict.seen
     fine = {"right"}
     if wrong.ends_early:
-        fine |= {runs.CRASHED, runs.DEADLOCK}
-    earlier = [wrong.its.checks[part].verdict(worlds) for part in wrong.earlier]
+        fine |= {CRASHED, DEADLOCK}
+    earlier = [wrong.its.checks[part].verdict(runs) for part in wrong.earlier]
     assert [v for v in earlier if v.id.partition(".")[2] not in fine] == []
 
 
 def test_a_program_that_is_right_in_another_way_passes(right, observed):
-    worlds = observed[right]
-    assert passed(right, worlds) == right.its.parts, where(worlds)
+    runs = observed[right]
+    assert passed(right, runs) == right.its.parts, where(runs)
     # Where there are too few GPUs, a right program fails.
-    ended = [w.outcome for w in worlds.values() if w.name != "crowded"]
-    assert {*ended} == {lab.ENDED}, where(worlds)
+    ended = [w.outcome for w in runs.values() if w.name != "crowded"]
+    assert {*ended} == {lab.ENDED}, where(runs)
 
 
 def test_check_k_passes_after_step_n_just_if_k_is_not_above_n(stage, observed):
-    worlds = observed[stage]
-    assert passed(stage, worlds) == stage.its.parts[: stage.done], where(worlds)
+    runs = observed[stage]
+    assert passed(stage, runs) == stage.its.parts[: stage.done], where(runs)
 
 
 def test_the_tables_are_large_enough(request):

@@ -3,7 +3,7 @@
     build/evidence/KEY/
 
 holds what one program reported. KEY is a hash of the program, of how it is run, and of
-all that makes the report, from the observers to the lock file. So a program is run
+all that makes the report, from the recorders to the lock file. So a program is run
 again if one of these has changed, and isn't if a judge or a hint has. To have all of
 them run again: `rm -r build/evidence`.
 """
@@ -18,14 +18,15 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from distcheck import files
+from distcheck import files, lab
+from distcheck.recorder.recorder import recorder_of
+from distcheck.scenarios import SCENARIOS
 from utils.base import course, sources
-from utils.checking import lab
 from utils.training import samples
 
 FOLDER = course.PACKAGE_ROOT / "build" / "evidence"
 UNUSED = 3 * 24 * 3600.0  # seconds without use, after which evidence goes
-LAB = ("utils.checking.lab", "utils.checking.messenger")
+LAB = ("distcheck.lab", "distcheck.messenger")  # the latter is run by its path
 LOCKS = tuple(course.PACKAGE_ROOT / f"requirements{n}.lock" for n in ("", "-jax"))
 
 
@@ -45,8 +46,14 @@ def of_jobs(jobs: list[lab.Job], silence: float = lab.SILENCE) -> list[Path]:
 def _place_of(job: lab.Job, silence: float) -> Path:
     programs = [Path(path).read_text() for path in (job.script, job.reference) if path]
     imported = {module for text in programs for module in sources.imported_by(text)}
-    how = (job.worlds, job.options, job.graphs, silence)
-    return place(*programs, *how, modules=(*LAB, *sorted(imported)))
+    how = job.as_json() | {"script": "", "reference": "", "silence": silence}
+    recorders = {
+        recorder.__module__
+        for name in job.scenarios
+        if (recorder := recorder_of(SCENARIOS[name]))
+    }
+    modules = sorted({*LAB, job.source, *recorders, *imported})
+    return place(*programs, how, modules=modules)
 
 
 def place(*facts: object, modules: Iterable[str], others: Iterable[Path] = ()) -> Path:

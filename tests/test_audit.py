@@ -70,7 +70,7 @@ SEEN = {
 # What runs an audited program and makes its reports, beside what that imports.
 MODULES = (
     "utils.checking.observers.audit",
-    "utils.checking.messenger",
+    "distcheck.messenger",
     "distcheck.mpi",
     "distcheck.tasks",
 )

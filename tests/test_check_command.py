@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from processes import ship_the_exercise
 
+from distcheck.judges.runs import Problem
 from distcheck.verdict import NOT_CHECKED
 from utils.base import course
 from utils.checking import checks, exercises
-from utils.checking.judges.runs import Problem
 from utils.lessons import hints, markup, progress, work
 
 SOURCE = (course.PACKAGE_ROOT / "solutions/fashion_mnist_solution.py").read_text()

@@ -8,9 +8,11 @@ import socket
 import numpy as np
 import pytest
 
-from utils.checking import evidence
-from utils.checking.evidence import Unreadable
-from utils.checking.judges.steps import step_2
+from distcheck import events
+from distcheck.events import Unreadable
+from distcheck.judges.steps import step_2
+from distcheck.recorder.recorder import schema_of
+from distcheck.scenarios import SCENARIOS
 
 PLACE = {"weights": "0a", "state": "1b"}
 OF_ALL = {
@@ -22,14 +24,14 @@ OF_ALL = {
 }
 HOROVOD = OF_ALL | {
     "asked": {"name": "rank", "too_early": False, "answer": 1},
-    "enter": {
+    "collective_start": {
         "op": "allreduce",
         "name": None,
         "root": 0,
         "elements": 3,
         "given": [1.0, 2, float("nan")],
     },
-    "leave": {"op": "allreduce", "got": None},
+    "collective_end": {"op": "allreduce", "got": None},
     "wrapped": {},
     "devices": {"visible": [3], "growth": []},
     "pinned": {},
@@ -54,7 +56,7 @@ HOROVOD = OF_ALL | {
         "stops": False,
     },
     "evaluated": {"fit": True, "own": False, "metrics": {"val_loss": 1.5}},
-    "left": {"files": ["best.h5"]},
+    "files_written": {"files": ["best.h5"]},
     "graphs": {"count": 1},
     "graph": {"error": "TypeError: no", "function": None, "training": True},
 }
@@ -94,13 +96,13 @@ REPLICAS = OF_ALL | {
     "truth": {"loss": 2.25, "accuracy": 0.5},
 }
 TASKS = OF_ALL | {
-    **{what: HOROVOD[what] for what in ("enter", "leave")},
+    **{what: HOROVOD[what] for what in ("collective_start", "collective_end")},
     "strategy": {"kind": "MultiWorkerMirroredStrategy", "replicas": 2},
     "trains": {"workers": 2, "step": 0, "images": ["3d", "4e"]},
     "serves": {"job": "ps", "index": 1},
     "orders": {"name": "schedule"},
     "placed": {"names": ["dense/kernel/part_0:0"], "servers": [-1], "updates": 12},
-    "left": {"files": ["kept.keras"], "weights": 1.0},
+    "files_written": {"files": ["kept.keras"], "weights": 1.0},
 }
 DEVICES = OF_ALL | {
     "keras": {"chosen": "jax"},
@@ -108,31 +110,36 @@ DEVICES = OF_ALL | {
     "trains": {"rows": 128, "parts": [64, 64], "rate": 0.1},
     "model": {"copies": 2, "apart": 0.0, "off": float("nan")},
 }
+# By the scenario in which a recorder may report them.
 REPORTED = {
-    "horovod": HOROVOD,
-    "scaled": SCALED,
+    "two": HOROVOD,
+    "two machines": SCALED,
     "files": FILES,
-    "zero": ZERO,
-    "wires": WIRES,
-    "survive": SURVIVE,
+    "parts": ZERO,
+    "two wires": WIRES,
+    "first life": SURVIVE,
     "replicas": REPLICAS,
-    "tasks": TASKS,
+    "cluster": TASKS,
     "devices": DEVICES,
 }
 EVENTS = [
-    (kind, {"what": what, "time": 1.5, "line": 3, **facts})
-    for kind, events in REPORTED.items()
-    for what, facts in events.items()
+    pytest.param(
+        schema_of(SCENARIOS[name]),
+        {"what": what, "time": 1.5, "line": 3, **facts},
+        id=f"{name} {what}",
+    )
+    for name, reported in REPORTED.items()
+    for what, facts in reported.items()
 ]
 # Nothing that is reported may be any of these.
 NEVER = [
     {"a": {"b": 1}},
     [[1]],
     [None],
-    "x" * (evidence.MOST_TEXT + 1),
-    ["x" * (evidence.MOST_TEXT + 1)],
-    [1] * (evidence.MOST_ITEMS + 1),
-    {str(n): 1 for n in range(evidence.MOST_ITEMS + 1)},
+    "x" * (events.MOST_TEXT + 1),
+    ["x" * (events.MOST_TEXT + 1)],
+    [1] * (events.MOST_ITEMS + 1),
+    {str(n): 1 for n in range(events.MOST_ITEMS + 1)},
     2**70,
     -(2**70),
     [2**70],
@@ -144,47 +151,48 @@ def line(event: object) -> bytes:
 
 
 def test_the_events_here_are_all_that_there_are():
-    assert {kind: set(events) for kind, events in REPORTED.items()} == {
-        kind: set(schema) for kind, schema in evidence.SCHEMAS.items()
-    }
+    for name, reported in REPORTED.items():
+        assert set(reported) == set(schema_of(SCENARIOS[name]))
+    tried = {SCENARIOS[name].recorder for name in REPORTED}
+    assert tried == {one.recorder for one in SCENARIOS.values() if one.recorder}
 
 
-@pytest.mark.parametrize(("kind", "event"), EVENTS)
-def test_an_event_that_a_worker_reports_is_read(kind, event):
+@pytest.mark.parametrize(("schema", "event"), EVENTS)
+def test_an_event_that_a_worker_reports_is_read(schema, event):
     # Not a number is not equal to itself.
-    assert repr(evidence.event(line(event), kind)) == repr(event)
+    assert repr(events.event(line(event), schema)) == repr(event)
 
 
-@pytest.mark.parametrize(("kind", "event"), EVENTS)
-def test_an_event_with_a_field_of_another_kind_is_unreadable(kind, event):
+@pytest.mark.parametrize(("schema", "event"), EVENTS)
+def test_an_event_with_a_field_of_another_kind_is_unreadable(schema, event):
     for field in event:
         for value in NEVER:
             with pytest.raises(Unreadable):
-                evidence.event(line(event | {field: value}), kind)
+                events.event(line(event | {field: value}), schema)
 
 
-@pytest.mark.parametrize(("kind", "event"), EVENTS)
-def test_an_event_with_other_fields_is_unreadable(kind, event):
+@pytest.mark.parametrize(("schema", "event"), EVENTS)
+def test_an_event_with_other_fields_is_unreadable(schema, event):
     with pytest.raises(Unreadable):
-        evidence.event(line(event | {"more": 1}), kind)
+        events.event(line(event | {"more": 1}), schema)
     for field in event:
         rest = {name: value for name, value in event.items() if name != field}
         with pytest.raises(Unreadable):
-            evidence.event(line(rest), kind)
+            events.event(line(rest), schema)
 
 
 @pytest.mark.parametrize("value", ["x", [1], 1.5, True, float("inf"), {}])
 def test_a_line_is_a_whole_number_or_none(value):
     event = {"what": "pinned", "time": 1.0, "line": value}
     with pytest.raises(Unreadable, match="line of an event"):
-        evidence.event(line(event), "horovod")
+        events.event(line(event), events.HOROVOD)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400, "1", None])
 def test_a_time_is_a_finite_number(value):
     event = {"what": "pinned", "time": value, "line": None}
     with pytest.raises(Unreadable):
-        evidence.event(line(event), "horovod")
+        events.event(line(event), events.HOROVOD)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +214,7 @@ def test_a_time_is_a_finite_number(value):
 )
 def test_a_line_that_is_no_event_of_a_worker_is_unreadable(content):
     with pytest.raises(Unreadable):
-        evidence.event(content, "horovod")
+        events.event(content, events.HOROVOD)
 
 
 # -------------------------------------------------------------- files
@@ -241,15 +249,15 @@ SPOILT = {
     "a socket": _socket,
     "a folder": os.mkdir,
     "a sparse file": _sparse,
-    "too much": lambda path: path.write_bytes(bytes(evidence.MOST_ARRAY + 1)),
+    "too much": lambda path: path.write_bytes(bytes(events.MOST_ARRAY + 1)),
 }
 TOO_MUCH = {"a sparse file", "too much"}
 READERS = {
-    "text": evidence.text,
-    "events": lambda path: evidence.events(path, "horovod"),
-    "array": evidence.array,
-    "outcome": evidence.outcome,
-    "last_row": evidence.last_row,
+    "text": events.text,
+    "events": lambda path: events.read_all(path, events.HOROVOD),
+    "array": events.array,
+    "outcome": events.outcome,
+    "last_row": events.last_row,
 }
 
 
@@ -259,7 +267,7 @@ def test_what_is_no_file_of_a_worker_is_unreadable(tmp_path, reader, kind):
     path = tmp_path / "file"
     SPOILT[kind](path)
     if reader == "text" and kind in TOO_MUCH:
-        assert len(evidence.text(path)) == evidence.MOST_OUTPUT  # both its ends
+        assert len(events.text(path)) == events.MOST_OUTPUT  # both its ends
         return
     with pytest.raises(Unreadable):
         READERS[reader](path)
@@ -267,11 +275,11 @@ def test_what_is_no_file_of_a_worker_is_unreadable(tmp_path, reader, kind):
 
 def test_of_a_long_output_both_ends_are_read(tmp_path):
     path = tmp_path / "rank.0.err"
-    half = evidence.MOST_OUTPUT // 2
+    half = events.MOST_OUTPUT // 2
     for length in (0, 1, half, half + 1, 2 * half - 1, 2 * half):
         path.write_text("a" + "x" * length + "z")
-        assert evidence.text(path)[:1] + evidence.text(path)[-1:] == "az"
-        assert len(evidence.text(path)) == min(length + 2, 2 * half)
+        assert events.text(path)[:1] + events.text(path)[-1:] == "az"
+        assert len(events.text(path)) == min(length + 2, 2 * half)
 
 
 @pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
@@ -286,19 +294,20 @@ def test_a_file_behind_a_link_is_unreadable(tmp_path, reader):
 def test_events_without_end_are_unreadable(tmp_path):
     event = line({"what": "pinned", "time": 1, "line": 1})
     path = tmp_path / "rank.0.jsonl"
-    path.write_bytes(b"\n".join([event] * evidence.MOST_EVENTS) + b"\n")
-    assert len(evidence.events(path, "horovod")) == evidence.MOST_EVENTS
+    path.write_bytes(b"\n".join([event] * events.MOST_EVENTS) + b"\n")
+    assert len(events.read_all(path, events.HOROVOD)) == events.MOST_EVENTS
     with path.open("ab") as file:
         file.write(event + b"\n")
     with pytest.raises(Unreadable, match="more than"):
-        evidence.events(path, "horovod")
+        events.read_all(path, events.HOROVOD)
 
 
 def test_half_an_event_at_the_end_is_not_looked_at(tmp_path):
     path = tmp_path / "rank.0.jsonl"
     path.write_bytes(line({"what": "pinned", "time": 1, "line": 1}) + b'\n{"what"')
-    assert [event["what"] for event in evidence.events(path, "horovod")] == ["pinned"]
-    assert evidence.events(tmp_path / "rank.1.jsonl", "horovod") == []
+    (event,) = events.read_all(path, events.HOROVOD)
+    assert event["what"] == "pinned"
+    assert events.read_all(tmp_path / "rank.1.jsonl", events.HOROVOD) == []
 
 
 # -------------------------------------------------------------- arrays
@@ -338,17 +347,17 @@ def test_an_array_that_no_worker_keeps_is_unreadable(tmp_path, content):
     path = tmp_path / "rank.0.local.npy"
     path.write_bytes(content)
     with pytest.raises(Unreadable):
-        evidence.array(path)
+        events.array(path)
 
 
 def test_an_array_that_a_worker_keeps_is_read(tmp_path):
     path = tmp_path / "rank.0.local.npy"
     for array in (np.arange(5, dtype=np.float32), np.zeros(0, np.float32)):
         np.save(path, array)
-        assert np.array_equal(evidence.array(path), array)
+        assert np.array_equal(events.array(path), array)
     path.unlink()
     with pytest.raises(FileNotFoundError):
-        evidence.array(path)
+        events.array(path)
 
 
 # -------------------------------------------------------------- the rest
@@ -364,7 +373,7 @@ OUTCOME = {
 
 def test_the_outcome_that_the_lab_writes_is_read(tmp_path):
     (tmp_path / "outcome.json").write_text(json.dumps(OUTCOME))
-    assert evidence.outcome(tmp_path / "outcome.json") == OUTCOME
+    assert events.outcome(tmp_path / "outcome.json") == OUTCOME
 
 
 @pytest.mark.parametrize("field", OUTCOME)
@@ -375,7 +384,7 @@ def test_an_outcome_that_no_lab_writes_is_unreadable(tmp_path, field, value):
     path = tmp_path / "outcome.json"
     path.write_text(json.dumps(OUTCOME | {field: value}))
     with pytest.raises(Unreadable):
-        evidence.outcome(path)
+        events.outcome(path)
 
 
 @pytest.mark.parametrize("content", ["a,b\n1\n", "a\n1,2\n", "a\n" + "x" * 200_000])
@@ -383,7 +392,7 @@ def test_a_table_that_no_program_of_the_course_writes_is_unreadable(tmp_path, co
     path = tmp_path / "history.csv"
     path.write_text(content)
     with pytest.raises(Unreadable):
-        evidence.last_row(path)
+        events.last_row(path)
 
 
 def test_a_long_row_of_digits_is_looked_through_in_no_time():

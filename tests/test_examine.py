@@ -2,8 +2,8 @@
 contained, each called what it is, and normal ones among them graded right.
 
 Each attack is put around a finished program, of which only the first steps or tasks are
-looked at: so it runs in as few worlds as can be, in one where that serves. What it may
-use up is bounded far below what this machine has, and by the attack itself where it
+looked at: so it runs in as few scenarios as can be, in one where that serves. What it
+may use up is bounded far below what this machine has, and by the attack itself where it
 could run away. Types of evidence are gone through in tests/test_evidence.py.
 """
 
@@ -25,10 +25,10 @@ from check_tables import TABLES
 from ci_sample import drawn
 from test_evidence import OUTCOME
 
-from distcheck import files, parts
+from distcheck import files, lab, parts
 from distcheck.verdict import WRONG
 from utils.base import course
-from utils.checking import exercises, lab
+from utils.checking import exercises
 from utils.grading import examine, sandbox
 from utils.grading.gradebook import CRASHED, GRADER_ERROR, HUNG, OK
 from utils.grading.submissions import REFUSED
@@ -40,7 +40,7 @@ LIMITS = {"seconds": 240, "memory": 4e9, "processes": 80, "file_bytes": 50e6}
 SILENCE = 15.0  # seconds of processor; enough to fill the memory
 MOST_MEMORY = 500e6  # bytes, of the process that grades
 
-# Two workers in a single world; and, in a world more, with their gradients.
+# Two workers in a single scenario; and, in a scenario more, with their gradients.
 LIGHT, FULL = "survive", "fashion_mnist"
 FINISHED = {name: TABLES[name].finished for name in (LIGHT, FULL)}
 UNTIL = {LIGHT: "A", FULL: 3}  # what is looked at
@@ -71,7 +71,7 @@ HIDDEN = (
     "solutions",
     "exercises",
     "tests",
-    "utils/checking/judges/runs.py",
+    "distcheck/judges/runs.py",
     "utils/grading/grade.py",
 )
 RANK = 'int(__import__("os").environ["OMPI_COMM_WORLD_RANK"])'
@@ -104,7 +104,7 @@ os._exit(0)
 
 
 def shell(command: str) -> str:
-    """A line of a program that has the shell run a command in the world's folder."""
+    """A line of a program that has the shell run a command in the scenario's folder."""
     return f"import subprocess\nsubprocess.run({command!r}, shell=True, cwd=RUN)\n"
 
 
@@ -298,9 +298,9 @@ ALL_ATTACKS = [
         REFUSED,
         "watch over it",
     ),
-    # ---------------------------------------------- other worlds, and the machine
+    # ---------------------------------------------- other scenarios, and the machine
     Attack(
-        "looks for the other worlds",
+        "looks for the other scenarios",
         # One of them begins with what another one has left, and can't change that.
         PATHS + "place = RUN.parents[1]\n"
         "others = {*os.listdir(place.parent)} - {place.name}\n"

@@ -238,9 +238,11 @@ def test_the_version_is_that_of_all_that_decides(tmp_path, monkeypatch):
     for path in (
         tmp_path / "requirements.lock",
         package / "grading" / "sandbox.py",
-        package / "checking" / "judges" / "steps" / "step_3.py",
-        package / "checking" / "observers" / "observe.py",
-        package / "checking" / "messenger.py",
+        tmp_path / "distcheck" / "judges" / "steps" / "step_3.py",
+        package / "checking" / "judges" / "scaled.py",
+        package / "checking" / "recorders" / "survive.py",
+        tmp_path / "distcheck" / "recorder" / "horovod.py",
+        tmp_path / "distcheck" / "messenger.py",
         package / "training" / "survival.py",  # which a program may import
     ):
         path.open("a").write("# another line\n")
@@ -593,7 +595,7 @@ def test_an_exercise_that_cannot_be_graded_is_an_error(handed_in, out, monkeypat
     with pytest.raises(UserError, match="there is no exercise"):
         grade(handed_in, out, exercise="../../x", examine=never)
     exercise = outline.exercise("fashion_mnist")
-    short = replace(exercise, parts={n: exercise.parts[n] for n in (1, 2)})
+    short = replace(exercise, points={1: 1, 2: 1})
     monkeypatch.setattr(outline, "exercise", lambda name: short)
     with pytest.raises(
         UserError, match="1, 2 for fashion_mnist, whose parts are 1, 2, 3"

@@ -6,9 +6,10 @@ import os
 import numpy as np
 import pytest
 
+from distcheck import events, lab
+from distcheck.judges.runs import _own_frames, read, short
 from distcheck.verdict import UNDECIDED, WRONG
-from utils.checking import evidence, exercises, lab
-from utils.checking.judges import runs
+from utils.checking import exercises
 
 OUTCOME = {
     "outcome": lab.ENDED,
@@ -22,16 +23,16 @@ OUTCOME = {
 @pytest.fixture
 def job(tmp_path):
     """The folder of a job in which "two" has ended, with empty reports."""
-    world = tmp_path / "two"
-    world.mkdir()
-    (world / "outcome.json").write_text(json.dumps(OUTCOME))
+    scenario = tmp_path / "two"
+    scenario.mkdir()
+    (scenario / "outcome.json").write_text(json.dumps(OUTCOME))
     for rank in (0, 1):
-        (world / f"rank.{rank}.jsonl").write_text("")
+        (scenario / f"rank.{rank}.jsonl").write_text("")
     return tmp_path
 
 
 def verdict(job, step):
-    return exercises.find("fashion_mnist").checks[step].verdict(runs.read(job))
+    return exercises.find("fashion_mnist").checks[step].verdict(read(job))
 
 
 def secret(path):
@@ -46,7 +47,7 @@ SPOILT = {
     "no event": lambda path: path.write_text("[1]\n"),
     "no text": lambda path: path.write_bytes(b"\xff\xfe\n"),
     "nested": lambda path: path.write_text("[" * 100_000 + "\n"),
-    "endless": lambda path: os.truncate(path, evidence.MOST_REPORT + 1),
+    "endless": lambda path: os.truncate(path, events.MOST_REPORT + 1),
 }
 
 
@@ -99,7 +100,7 @@ def test_that_nobody_was_started_is_not_the_program_s_fault(job):
 
 def test_an_outcome_that_can_not_be_read_is_a_failure(job):
     (job / "two" / "outcome.json").write_text("[]")
-    assert runs.read(job)["two"].outcome == lab.FAILED
+    assert read(job)["two"].outcome == lab.FAILED
     assert verdict(job, 3).id == "step-3.crashed"
 
 
@@ -108,16 +109,16 @@ def test_what_tensorflow_calls_an_operation_is_left_out():
     node += "replica:0/task:0/device:CPU:0}}"
     error = f"InvalidArgumentError: {node} Mismatched ranks: one has 0, one 1. "
     error += "[Op:HorovodBroadcast] name: "
-    words = runs.short(error)
+    words = short(error)
     said = "Mismatched ranks: one has 0, one 1."
     assert words == f"InvalidArgumentError: Horovod's Broadcast: {said}"
-    assert runs.short("No. [Op:Sum] name: total") == "No. name: total"
+    assert short("No. [Op:Sum] name: total") == "No. name: total"
 
 
 def test_a_long_message_is_cut_between_two_words():
-    assert runs.short("one two three", 100) == "one two three"
-    assert runs.short("one two three", 11) == "one two..."
-    assert runs.short(f"why: {'x' * 20}", 14) == "why: xxxxxx..."
+    assert short("one two three", 100) == "one two three"
+    assert short("one two three", 11) == "one two..."
+    assert short(f"why: {'x' * 20}", 14) == "why: xxxxxx..."
 
 
 def test_the_evidence_of_a_crash_is_in_the_learner_s_file():
@@ -127,4 +128,4 @@ def test_the_evidence_of_a_crash_is_in_the_learner_s_file():
         for number, path in enumerate(frames, 7)
     )
     expected = ["x.py, line 7: call(7)", "x.py, line 9: call(9)"]
-    assert runs._own_frames(text, "/home/me/x.py") == expected
+    assert _own_frames(text, "/home/me/x.py") == expected

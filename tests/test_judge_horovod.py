@@ -8,17 +8,18 @@ import numpy as np
 import pytest
 from test_evidence import HOROVOD, OUTCOME
 
+from distcheck.judges.runs import read
+from distcheck.scenarios import BATCH_SIZE, STEPS, TRAIN_IMAGES, VAL_STEPS
 from distcheck.verdict import UNDECIDED, WRONG
-from utils.checking import exercises, lab
-from utils.checking.judges import runs
+from utils.checking import exercises
 
 
 @pytest.fixture
 def report(tmp_path):
-    """Writes down what the ranks of a world did, as lists of events and arrays."""
+    """Writes down what the ranks of a scenario did, as lists of events and arrays."""
 
-    def write(ranks, world="two", **arrays):
-        folder = tmp_path / world
+    def write(ranks, scenario="two", **arrays):
+        folder = tmp_path / scenario
         folder.mkdir()
         (folder / "outcome.json").write_text(json.dumps(OUTCOME))
         for rank, events in enumerate(ranks):
@@ -40,7 +41,7 @@ def report(tmp_path):
 
 def verdict(report, step):
     check = exercises.find("fashion_mnist").checks[step]
-    return check.verdict(runs.read(report.folder))
+    return check.verdict(read(report.folder))
 
 
 def forward(training, fit=False, images=(), rate=None):
@@ -57,14 +58,14 @@ def exchange(op, given, got, line=7, elements=None, root=None):
     numbers = elements or len(given)
     entered = {"op": op, "given": given, "elements": numbers, "root": root}
     return [
-        {"what": "enter", "name": None, "line": line, **entered},
-        {"what": "leave", "op": op, "got": got},
+        {"what": "collective_start", "name": None, "line": line, **entered},
+        {"what": "collective_end", "op": op, "got": got},
     ]
 
 
 # ------------------------------------------------------------ step 1
 
-STARTED = {"what": "enter", "op": "init"}
+STARTED = {"what": "collective_start", "op": "init"}
 
 
 def chooses(*gpus):
@@ -96,8 +97,8 @@ def test_a_gpu_is_right_if_it_is_the_worker_s_own(report, two, given, crowded, c
     """None: the worker failed, where it was given a GPU, or there were too few."""
     report([chooses(*gpus) for gpus in two])
     failed = [STARTED, {"what": "failed", "error": "IndexError", "line": 9}]
-    for world, gpus in (("given", given), ("crowded", crowded)):
-        report([failed if gpus is None else chooses(*gpus)], world)
+    for scenario, gpus in (("given", given), ("crowded", crowded)):
+        report([failed if gpus is None else chooses(*gpus)], scenario)
     assert verdict(report, 1).id == f"step-1.{caught}"
 
 
@@ -246,7 +247,7 @@ def test_a_local_rank_that_pins_is_not_blamed_for_silence(report):
 def test_a_file_or_a_board_has_one_writer(report, names, caught):
     size = {"what": "output", "sizes": [0, 0]}
     trains = [size, FIT, forward(True, True), {"what": "fitted"}]
-    report([[*trains, {"what": "left", "files": [name]}] for name in names])
+    report([[*trains, {"what": "files_written", "files": [name]}] for name in names])
     (report.folder / "two" / "rank.0.out").write_text(BAR)
     (report.folder / "two" / "rank.1.out").write_text("")
     assert verdict(report, 2).id == f"step-2.{caught}"
@@ -258,7 +259,7 @@ def test_a_file_or_a_board_has_one_writer(report, names, caught):
 )
 def test_rank_0_does_not_wait_for_who_has_ended(report, trained, caught):
     """In training, which a later step may cure, or after it."""
-    waits = {"what": "enter", "op": "allreduce", "elements": 1, "line": 9}
+    waits = {"what": "collective_start", "op": "allreduce", "elements": 1, "line": 9}
     size = {"what": "output", "sizes": [0, 0]}
     trains = [size, FIT, forward(True, True)]
     fitted = [{"what": "fitted"}]
@@ -311,7 +312,7 @@ def test_the_mean_of_divided_losses_is_divided_twice(report, value, times, caugh
 MADE = np.random.default_rng(1).normal(0, 1, (2, 1000))
 MADE[1] = (
     MADE[0] + 0.05 * MADE[1]
-)  # as far apart as utils.checking.observers.observe makes them
+)  # as far apart as distcheck.recorder.interventions makes them
 MEAN = MADE.mean(axis=0)
 SENT = exchange("broadcast", None, None, elements=1000, root=0)
 GREETING = exchange("broadcast", None, None, elements=9, root=1)
@@ -446,17 +447,17 @@ def test_a_missing_optimizer_state_says_nothing_of_whose_the_weights_are(report)
 # ------------------------------------------------------------ step 5
 
 
-def steps(report, world, counts, more=()):
+def steps(report, scenario, counts, more=()):
     """Each rank does so many training and validation steps in fit, and then more."""
     fit = {"what": "fit", "line": 4, "steps_per_epoch": 1, "validation_steps": 1}
     ranks = []
     for train, val in counts:
         forwards = [forward(True, True)] * train + [forward(False, True)] * val
         ranks.append([fit, *forwards, {"what": "fitted"}, *more])
-    report(ranks, world)
+    report(ranks, scenario)
 
 
-TOTAL, ROUNDS = lab.STEPS, 3 * lab.VAL_STEPS
+TOTAL, ROUNDS = STEPS, 3 * VAL_STEPS
 RIGHT_STEPS = {n: (TOTAL // n, ROUNDS // n) for n in (1, 2, 3)}
 
 
@@ -496,7 +497,7 @@ def test_training_steps_are_not_taken_for_the_test_at_the_end(report):
     assert verdict(report, 5).id == "step-5.validation-steps"
 
 
-def trainings(report, world, drawn, validated=None, epochs=4):
+def trainings(report, scenario, drawn, validated=None, epochs=4):
     """Each rank trains in an epoch on these batches of images, and in each epoch on the
     same; validated: likewise, default three rounds that weren't seen."""
     fit = {"what": "fit", "line": 4, "steps_per_epoch": 1, "validation_steps": 1}
@@ -507,18 +508,18 @@ def trainings(report, world, drawn, validated=None, epochs=4):
         epoch = [forward(True, True, batch) for batch in batches]
         epoch += [forward(False, True, batch) for batch in rounds]
         ranks.append([fit, *(epoch * epochs), {"what": "fitted"}])
-    report(ranks, world)
+    report(ranks, scenario)
     return verdict(report, 5).id.removeprefix("step-5.")
 
 
-def batches(numbers, size=lab.BATCH_SIZE):
+def batches(numbers, size=BATCH_SIZE):
     """Images, cut into whole batches."""
     numbers = [*numbers]
     return [numbers[at : at + size] for at in range(0, len(numbers) - size + 1, size)]
 
 
-SHARDS = [range(rank, lab.TRAIN_IMAGES, 2) for rank in (0, 1)]
-HALF = range(lab.TRAIN_IMAGES // 2)
+SHARDS = [range(rank, TRAIN_IMAGES, 2) for rank in (0, 1)]
+HALF = range(TRAIN_IMAGES // 2)
 
 
 @pytest.mark.parametrize(
@@ -578,7 +579,7 @@ def test_fewer_epochs_on_more_workers_are_named(report):
     assert trainings(report, "three", three, epochs=2) == "epochs-divided"
 
 
-VALIDATED = -(-lab.TRAIN_IMAGES // 6)
+VALIDATED = -(-TRAIN_IMAGES // 6)
 
 
 @pytest.mark.parametrize(

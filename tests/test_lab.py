@@ -13,8 +13,10 @@ import psutil
 import pytest
 from processes import descendants_of_runs_in, wait_for, wait_until_none_is_left
 
-from utils.checking import lab
-from utils.checking.observers import observe
+from distcheck import lab
+from distcheck.recorder import keras
+from distcheck.scenarios import STEPS, TRAIN_IMAGES, VAL_STEPS
+from utils.checking import images
 from utils.training import data
 
 pytestmark = pytest.mark.slow
@@ -27,7 +29,8 @@ def test_no_worker_survives_its_owner(tmp_path, number):
     program = tmp_path / "sleeper.py"
     program.write_text(SLEEPER)
     code = "import pathlib, sys; from utils.checking import lab; "
-    code += "lab.perform(pathlib.Path(sys.argv[1]), [lab.Job(sys.argv[2], ('two',))])"
+    code += "job = lab.Job(sys.argv[2], ('two',), 'utils.checking.images'); "
+    code += "lab.perform(pathlib.Path(sys.argv[1]), [job])"
     owner = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path), str(program)],
         stderr=subprocess.DEVNULL,
@@ -51,14 +54,15 @@ def test_no_worker_survives_its_owner(tmp_path, number):
 SILENCE = 3.0
 
 
-def outcomes(folder, world, programs):
-    """How these programs, name -> text, end in a world."""
+def outcomes(folder, scenario, programs):
+    """How these programs, name -> text, end in a scenario."""
     for name, code in programs.items():
         (folder / f"{name}.py").write_text(code)
-    jobs = [lab.Job(str(folder / f"{name}.py"), (world,)) for name in programs]
+    paths = [str(folder / f"{name}.py") for name in programs]
+    jobs = [lab.Job(path, (scenario,), images.__name__) for path in paths]
     lab.perform(folder, jobs, SILENCE)
     return [
-        json.loads((folder / str(number) / world / "outcome.json").read_text())
+        json.loads((folder / str(number) / scenario / "outcome.json").read_text())
         for number in range(len(jobs))
     ]
 
@@ -72,7 +76,7 @@ def test_only_who_says_nothing_for_long_is_hung(tmp_path):
     }
     ends = outcomes(tmp_path, "one", programs)
     assert [end["outcome"] for end in ends] == [lab.ENDED, lab.HUNG, lab.HUNG]
-    assert ends[1]["seconds"] > lab.PATIENCE * SILENCE
+    assert ends[1]["seconds"] > lab.SLEEPING_FACTOR * SILENCE
     assert ends[2]["seconds"] > SILENCE
 
 
@@ -89,44 +93,41 @@ def test_a_world_without_reports_ends_as_its_mpirun_does(tmp_path):
 
 
 @pytest.fixture
-def images(monkeypatch):
-    """Those of a check, with which `data.load` answers."""
+def dataset(monkeypatch):
+    """That of a check, with which `data.load` answers."""
     monkeypatch.setattr(data, "_instead", None)
-    lab.take_images()
+    images.prepare()
     return data.load()
 
 
-def test_an_image_is_known_again_however_it_was_moved(tmp_path, images):
+def test_an_image_is_known_again_however_it_was_moved(tmp_path, dataset):
     """Who draws what rests on that: each of them, and no other."""
-    observer = observe.Observer(tmp_path, 0, "program.py")
+    recorder = keras.KerasRecorder(tmp_path, 0, "program.py", source=images)
     draw = np.random.default_rng(1)
-    count = lab.TRAIN_IMAGES
+    count = TRAIN_IMAGES
     for dtype in (np.float64, np.float32, np.float16):
         shifts = draw.choice([-data.SHIFT, 0, data.SHIFT], (count, 2)).astype(np.int32)
         flips = draw.random(count) < 0.5
-        moved = data.flip_and_shift(images.x_train, flips, shifts).numpy()
-        pixels = ((moved - images.mean) / images.std).astype(dtype)
-        assert observer._numbers(pixels, True) == list(range(count))
-        assert observer._numbers([pixels[..., None], None], True)[:2] == [0, 1]
-    assert observer._numbers(images.x_val / 255, False) == list(range(10))
+        moved = data.flip_and_shift(dataset.x_train, flips, shifts).numpy()
+        pixels = ((moved - dataset.mean) / dataset.std).astype(dtype)
+        assert recorder.numbers_of(pixels, True) == list(range(count))
+        assert recorder.numbers_of([pixels[..., None], None], True)[:2] == [0, 1]
+    assert recorder.numbers_of(dataset.x_val / 255, False) == list(range(10))
     strange = [draw.random((4, 28, 28)), pixels[:4] ** 2, 0 * pixels[:4]]
     for other in strange:
-        assert observer._numbers(other, True) == [observe.UNKNOWN] * 4
-    assert observer._numbers("words", True) == []
-    assert observer._numbers(None, True) == []
+        assert recorder.numbers_of(other, True) == [keras.UNKNOWN] * 4
+    assert recorder.numbers_of("words", True) == []
+    assert recorder.numbers_of(None, True) == []
 
 
 def test_odd_numbers_tell_every_way_of_dividing_apart():
     """What the checks of step 5 rest on."""
-    rounds = 3 * lab.VAL_STEPS
-    assert lab.STEPS % 2
-    assert lab.VAL_STEPS % 2
+    rounds = 3 * VAL_STEPS
+    assert STEPS % 2
+    assert VAL_STEPS % 2
     # Rounding up is something else than rounding, at some number of workers.
-    assert any(
-        -(-lab.STEPS // n) not in (lab.STEPS // n, round(lab.STEPS / n))
-        for n in (1, 2, 3)
-    )
+    assert any(-(-STEPS // n) not in (STEPS // n, round(STEPS / n)) for n in (1, 2, 3))
     assert any(
         -(-rounds // n) not in (rounds // n, round(rounds / n)) for n in (1, 2, 3)
     )
-    assert any(3 * (lab.VAL_STEPS // n) != rounds // n for n in (1, 2, 3))
+    assert any(3 * (VAL_STEPS // n) != rounds // n for n in (1, 2, 3))

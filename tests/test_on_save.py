@@ -1,6 +1,8 @@
 """`course check --watch`: a verdict on each save, from a lab that stays."""
 
+import contextlib
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from jupyter_client.manager import start_new_kernel
 from processes import ship_the_exercise, wait_for
 
 from distcheck.verdict import RIGHT, Verdict
@@ -160,3 +163,54 @@ def test_it_ends_after_the_last_step(program, watching):
     watch = watching("6")
     watch.hear("Step 6 is right.")
     assert watch.process.wait(20) == 0
+
+
+class Cell:
+    """A cell of a notebook, running, and what is shown below it now."""
+
+    def __init__(self, client, code: str):
+        self.client, self.shown, self.idle = client, "", False
+        self.request = client.execute(code)
+
+    def read(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                message = self.client.get_iopub_msg(timeout=0.1)
+                if message["parent_header"].get("msg_id") != self.request:
+                    continue
+                content = message["content"]
+                if message["msg_type"] in ("display_data", "update_display_data"):
+                    self.shown = content["data"]["text/plain"]
+                elif message["msg_type"] == "error":
+                    raise AssertionError(content["evalue"])
+                elif content.get("execution_state") == "idle":
+                    self.idle = True
+
+    def see(self, *words: str) -> None:
+        def seen() -> bool:
+            self.read()
+            return all(word in self.shown for word in words)
+
+        wait_for(seen, what=f"{words} in {self.shown}")
+
+
+@pytest.mark.slow
+def test_a_cell_keeps_watching_until_it_is_stopped(program):
+    program.write_text(markup.render(SOURCE, 2))
+    manager, client = start_new_kernel()
+    try:
+        cell = Cell(client, "from utils import check_on_save; check_on_save(3)")
+        cell.see("still says `TODO: Step 3`", on_save.AGAIN, on_save.STOP_BUTTON)
+        program.write_text(markup.render(SOURCE, 3))
+        # The verdict on step 3 gives way to that on step 4.
+        cell.see("still says `TODO: Step 4`", on_save.AGAIN)
+        assert "Step 3" not in cell.shown
+        family = psutil.Process(manager.provisioner.pid).children(recursive=True)
+        assert family
+        manager.interrupt_kernel()
+        cell.see("Stopped", "Step 4")
+        wait_for(lambda: cell.read() or cell.idle, what="idle")
+        assert not psutil.wait_procs(family, timeout=10)[1]
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)

@@ -5,9 +5,10 @@ import re
 import pytest
 
 from distcheck import errors
+from distcheck.scenarios import SCENARIOS
 from utils import Routes
 from utils.base import course
-from utils.checking import doctor, exercises, lab
+from utils.checking import doctor, exercises
 from utils.lessons import hints, markup, notebook_rules, notebooks, outline
 
 OUTLINE = outline.read()
@@ -101,7 +102,7 @@ def test_each_part_has_a_check_hints_and_a_place(exercise):
     for check in checked.checks.values():
         assert "{" not in check.expected
         assert callable(check.judge)
-        assert set(check.scenarios) <= set(lab.WORLDS)
+        assert set(check.scenarios) <= set(SCENARIOS)
     assert "{" not in " ".join(checked.options)
     assert sum(exercise.points.values()) > 0
 
@@ -142,16 +143,16 @@ def test_all_exercises_with_hints_are_there():
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("points = 1", f"points = {value}")
+        ("{ 1 = 1,", f"{{ 1 = {value},")
         for value in ("[]", "'1'", "true", "-1", "nan", "inf")
     ]
     + [
-        ("points = 1\n", ""),
+        ("points = { 1 = 1,", "other = { 1 = 1,"),
         ("\nminutes = ", "\nhours = "),
         ("[exercises.", "[programs."),
         ("points = ", "points "),
-        ("{ A = 1, ", "{ "),
-        ("{ 1 = 1", "{ 1 = -1"),
+        ("{ 1 = 1, ", "{ "),
+        ("{ A = 1, ", "{ 1 = 1, "),
         ("[[routes]]", "[[ways]]"),
         ("about = ", "says = "),
     ],

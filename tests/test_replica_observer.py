@@ -4,7 +4,7 @@ import pytest
 
 from distcheck.verdict import RIGHT, Verdict
 from utils.checking import checks, exercises
-from utils.checking.observers import replicas
+from utils.checking.recorders import replicas
 
 # As TensorFlow 2.21 says it, with fewer numbers.
 REFUSAL = """\

@@ -19,8 +19,9 @@ import pytest
 from check_tables import TABLES, Program, observe, title
 from ci_sample import drawn
 
-from utils.checking import exercises, lab
-from utils.checking.judges.runs import Run
+from distcheck import lab
+from distcheck.judges.runs import Run
+from utils.checking import exercises
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
@@ -33,8 +34,10 @@ REPLICAS = (exercises.find("mirrored").name, exercises.find("custom_loop").name)
 
 def plain(program: Program, network: str = "") -> Program:
     """The same, to be run by itself."""
-    world = "plain replicas" if program.exercise in REPLICAS else "plain"
-    return dataclasses.replace(program, text=network + program.text, worlds=(world,))
+    scenario = "plain replicas" if program.exercise in REPLICAS else "plain"
+    return dataclasses.replace(
+        program, text=network + program.text, scenarios=(scenario,)
+    )
 
 
 NETWORKS = {
@@ -58,12 +61,12 @@ def ran(tmp_path_factory, request):
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=title)
 def test_a_right_program_trains_by_itself(program, ran):
-    (world,) = ran[program].values()
-    printed = [rank.text("out") + rank.text("err") for rank in world.ranks]
-    story = "\n".join([f"{world.statuses}", *(text[-3000:] for text in printed)])
-    assert world.outcome == lab.ENDED, story
-    assert set(world.statuses.values()) == {0}, story
-    losses = losses_of(world)
+    (run,) = ran[program].values()
+    printed = [rank.text("out") + rank.text("err") for rank in run.ranks]
+    story = "\n".join([f"{run.statuses}", *(text[-3000:] for text in printed)])
+    assert run.outcome == lab.ENDED, story
+    assert set(run.statuses.values()) == {0}, story
+    losses = losses_of(run)
     assert len(losses) == epochs_of(program), story
     assert all(math.isfinite(loss) and loss > 0 for loss in losses), losses
 
@@ -73,13 +76,13 @@ def epochs_of(program: Program) -> int:
     return int(options[options.index("--epochs") + 1])
 
 
-def losses_of(world: Run) -> list[float]:
+def losses_of(run: Run) -> list[float]:
     """The loss of each epoch: from history.csv, or as a loop of its own prints it."""
-    path = world.folder / "history.csv"
+    path = run.folder / "history.csv"
     rows = list(csv.DictReader(path.open())) if path.exists() else []
     if rows:
         return [float(row["loss"]) for row in rows]
-    printed = world.ranks[0].text("out")
+    printed = run.ranks[0].text("out")
     return [
         float(loss)
         for loss in re.findall(r"^Epoch \d+/\d+: loss (\S+)$", printed, re.M)

@@ -11,15 +11,16 @@ def found(*modules: str) -> set[str]:
 
 
 def test_what_is_imported_on_the_way_counts_and_nothing_else():
-    files = found("utils.checking.lab")
+    files = found("distcheck.lab", "utils.checking.images")
     assert {
         "utils/__init__.py",  # of each package that it is in
         "utils/checking/__init__.py",
-        "utils/checking/lab.py",
+        "utils/checking/images.py",
         "utils/base/course.py",
         "utils/training/fetch.py",  # imported by training/data.py
         "utils/base/logs.py",  # by the name that `utils` has for it, in a function
-        "utils/running/watch.py",  # in a function of running/worker.py or further down
+        "distcheck/lab.py",
+        "distcheck/recorder/interventions.py",
         "distcheck/supervise.py",
     } <= files
     others = ("checking/judges/", "figures/", "lessons/", "grading/", "measure/")

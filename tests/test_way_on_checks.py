@@ -4,7 +4,7 @@ import pytest
 from check_tables import *  # noqa: F403
 
 from distcheck import errors
-from utils.checking import checks, lab
+from utils.checking import checks
 from utils.running import beside
 
 EXERCISES = ("way_on",)
@@ -18,7 +18,7 @@ pytestmark = [
 
 
 def without_jax(monkeypatch):
-    monkeypatch.setattr(lab.beside, "problem", lambda name: "JAX: `make jax` adds it")
+    monkeypatch.setattr(beside, "problem", lambda name: "JAX: `make jax` adds it")
 
 
 @pytest.mark.skipif(False, reason="needs no JAX")

@@ -5,11 +5,14 @@ import types
 
 import pytest
 
+from distcheck import lab
 from distcheck.errors import UserError
-from utils.checking import exercises, lab
-from utils.checking.judges import runs
+from distcheck.judges.runs import Rank, Run
+from distcheck.recorder.recorder import schema_of
+from distcheck.scenarios import SCENARIOS
+from utils.checking import exercises
 from utils.checking.judges import wires as judged
-from utils.checking.observers import wires as observed
+from utils.checking.recorders import wires as observed
 from utils.cluster import recorded
 from utils.figures import wires as figures
 from utils.measure import cost_model, wires
@@ -126,16 +129,16 @@ def test_no_row_that_a_program_prints_breaks_a_judge(us, algbw, tmp_path):
         f"{count * 8:12} {count:10} float64 {us} {algbw} 1\n"
         for count in observed.COUNTS
     )
-    worlds = {}
+    runs = {}
     for name in (judged.TWO, judged.THREE):
         folder = tmp_path / name
         folder.mkdir()
         (folder / "rank.0.out").write_text(rows)
         ranks = [
-            runs.Rank(folder, number, kind="wires")
-            for number in range(lab.WORLDS[name].size)
+            Rank(folder, number, schema=schema_of(SCENARIOS[name]))
+            for number in range(SCENARIOS[name].size)
         ]
-        worlds[name] = runs.Run(folder, name, lab.ENDED, ranks)
+        runs[name] = Run(folder, name, lab.ENDED, ranks)
     exercise = exercises.find("bandwidth")
-    verdicts = [check.verdict(worlds) for check in exercise.checks.values()]
+    verdicts = [check.verdict(runs) for check in exercise.checks.values()]
     assert not any(verdict.ok for verdict in verdicts)

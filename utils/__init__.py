@@ -21,6 +21,7 @@ _NAMES = {
     "replica_devices": "training.devices",
     "Stopwatch": "training.stopwatch",
     "check": "checking.checks",
+    "check_on_save": "checking.on_save",
     "audit": "checking.audit",
     "doctor": "checking.doctor",
     "excerpt": "lessons.work",

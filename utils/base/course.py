@@ -1,7 +1,5 @@
-"""Where the course is, and who this process is."""
+"""Where the course is."""
 
-import os
-from collections.abc import Mapping
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent  # `utils`
@@ -29,20 +27,3 @@ def version() -> str:
 
     text = (PACKAGE_ROOT / "pyproject.toml").read_text(encoding="utf-8")
     return tomli.loads(text)["project"]["version"]
-
-
-def worker_rank(environment: Mapping[str, str] = os.environ) -> int:
-    """This process's rank, as its launcher tells it; 0 for a process on its own.
-
-    Known before Horovod starts, so that data and log files can differ by rank in
-    programs that have not called `hvd.init()` yet.
-    """
-    for name in (
-        "HOROVOD_RANK",
-        "OMPI_COMM_WORLD_RANK",
-        "PMI_RANK",
-        "SLURM_PROCID",
-    ):
-        if name in environment:
-            return int(environment[name])
-    return 0

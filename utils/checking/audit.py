@@ -30,7 +30,7 @@ from distcheck.show import Page, Table
 from utils.base import course
 from utils.checking.judges import audit as judge
 from utils.checking.judges.audit import CANT, WRONG, Finding
-from utils.checking.observers import audit as observer
+from utils.checking.recorders import audit as observer
 
 TIME_LIMIT = 600.0  # seconds for a run
 WARNED = 10  # seconds after which Horovod warns of a stall

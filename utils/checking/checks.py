@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from distcheck import errors, files
+from distcheck import errors, files, lab
 from distcheck.parts import Part, called, finding, title
 from distcheck.show import Code, Page, Table
 from distcheck.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG, Verdict
-from utils.checking import exercises, lab
+from utils.checking import exercises
 from utils.lessons import hints, outline, progress, work
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 import tomli
 
 from distcheck import errors, files, programs
+from distcheck.scenarios import SCENARIOS
 from distcheck.show import Page, Table
 from utils.base import course, logs
 from utils.lessons import work
@@ -279,21 +280,24 @@ def _all_train(folder: Path) -> bool:
     return len(list(folder.glob("workers/*.prints"))) == WORKERS
 
 
-# The worlds that show which GPUs a program chooses, in words.
+# The scenarios that show which GPUs a program chooses, in words.
 MACHINES = {"two": "all four to be seen", "given": "one given to each worker"}
 
 
 def _gpus(script: Path) -> dict[str, list[list[int]]]:
-    """Which of four pretended GPUs each worker can see in the end, by world."""
-    from utils.checking import lab
-    from utils.checking.judges import runs
+    """Which of four pretended GPUs each worker can see in the end, by
+    scenario."""
+    from distcheck import lab
+    from distcheck.judges import runs
+    from utils.checking import images
 
     with files.scratch() as place:
         folder = place.resolve()
-        lab.perform(folder, [lab.Job(str(script.resolve()), tuple(MACHINES), ())])
+        job = lab.Job(str(script.resolve()), tuple(MACHINES), images.__name__)
+        lab.perform(folder, [job])
         chosen = {}
-        for name, world in runs.read(folder / "0").items():
-            events = [rank.all("devices") for rank in world.ranks]
+        for name, run in runs.read(folder / "0").items():
+            events = [rank.all("devices") for rank in run.ranks]
             chosen[name] = [
                 of_rank[-1]["visible"] if of_rank else [] for of_rank in events
             ]
@@ -528,11 +532,10 @@ def _results(observed: Observed) -> Iterator[str | Table]:
 
 
 def _gpus_table(gpus: dict[str, list[list[int]]]) -> Table:
-    from utils.checking import lab
 
     rows = []
     for name, machine in MACHINES.items():
-        ranks = zip(lab.WORLDS[name].local_ranks, gpus[name], strict=True)
+        ranks = zip(SCENARIOS[name].local_ranks, gpus[name], strict=True)
         for local_rank, seen in ranks:
             rows.append((machine, str(local_rank), str(seen)))
     return Table(("four GPUs", "local rank", "the GPUs that it uses"), rows)

@@ -1,29 +1,33 @@
 """The programs that learners write, and how each of their parts is judged.
 
 First by what can be seen at once: is the file Python, and was anything done? Then
-the program runs, unmodified, on the workers of a lab (utils.checking.lab), and judges
-(utils.checking.judges) compare what they did.
+the program runs, unmodified, on the workers of a lab (distcheck.lab), and judges
+(distcheck.judges and utils.checking.judges) compare what they did.
 """
 
 import ast
 import contextlib
-import importlib
-import pkgutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from distcheck import files, programs
+from distcheck import files, lab, programs
+from distcheck.judges import steps  # noqa: F401 (it registers their judges)
+from distcheck.judges.register import checks_of
+from distcheck.judges.runs import Run, in_line, read
+from distcheck.judges.verdicts import Check, comes_to_its_end
 from distcheck.parts import Part, finding, number, title
+from distcheck.scenarios import SCENARIOS
 from distcheck.verdict import WRONG, Verdict
 from utils.base import course
-from utils.checking import judges, lab
-from utils.checking.judges import steps
-from utils.checking.judges.register import checks_of
-from utils.checking.judges.runs import Run, in_line, read
-from utils.checking.judges.verdicts import Check, comes_to_its_end
+from utils.checking import (
+    images,
+    judges,  # noqa: F401 (it registers the other exercises' judges)
+)
 from utils.lessons import outline, work
 from utils.lessons.markup import render
+
+SOURCE = images.__name__  # of the images that programs are given
 
 # Runs a program in these scenarios and gives, while it is entered, what was recorded.
 ScenarioRunner = Callable[
@@ -72,24 +76,26 @@ class Exercise:
         """The annotated one."""
         return course.PACKAGE_ROOT / "solutions" / f"{self.name}_solution.py"
 
-    def worlds(self, parts: Iterable[Part]) -> tuple[str, ...]:
-        """The worlds that the checks of these parts need, none twice."""
-        needed = {world for part in parts for world in self.checks[part].scenarios}
+    def scenarios(self, parts: Iterable[Part]) -> tuple[str, ...]:
+        """The scenarios that the checks of these parts need, none twice."""
+        needed = {
+            scenario for part in parts for scenario in self.checks[part].scenarios
+        }
         if "two" in needed:  # it counts as well
             needed.discard("pair")
-        return tuple(name for name in lab.WORLDS if name in needed)
+        return tuple(name for name in SCENARIOS if name in needed)
 
-    def job(self, script: Path, worlds: tuple[str, ...], folder: Path) -> lab.Job:
-        """What the lab has to do with a program, to observe it in these worlds.
+    def job(self, script: Path, scenarios: tuple[str, ...], folder: Path) -> lab.Job:
+        """What the lab has to do with a program, to observe it in these scenarios.
 
-        folder: where the program for one device is written, if a world runs that.
+        folder: where the program for one device is written, if a scenario runs that.
         """
         reference = ""
-        if any(lab.WORLDS[name].reference for name in worlds):
+        if any(SCENARIOS[name].reference for name in scenarios):
             path = folder / "reference.py"
             path.write_text(render(self.source.read_text(encoding="utf-8"), 0))
             reference = str(path)
-        return lab.Job(str(script), worlds, self.options, reference)
+        return lab.Job(str(script), scenarios, SOURCE, self.options, reference)
 
     def check(
         self, program: bytes, parts: tuple[Part, ...], runner: ScenarioRunner
@@ -106,7 +112,7 @@ class Exercise:
 
     @contextlib.contextmanager
     def in_lab(
-        self, script: Path, perform: Callable, worlds: tuple[str, ...]
+        self, script: Path, perform: Callable, scenarios: tuple[str, ...]
     ) -> Iterator[dict[str, Run]]:
         """Run a program as it is, and give what was recorded.
 
@@ -115,7 +121,7 @@ class Exercise:
         """
         with files.scratch() as place:
             folder = place.resolve()
-            perform(folder, [self.job(script, worlds, folder)])
+            perform(folder, [self.job(script, scenarios, folder)])
             yield read(folder / "0")
 
     def verdicts(
@@ -184,7 +190,7 @@ class Exercise:
     ) -> dict[Part, Verdict]:
         """The verdicts on the others: by what the program does."""
         try:
-            with runner(self.worlds(parts)) as runs:
+            with runner(self.scenarios(parts)) as runs:
                 return self.verdicts(parts, runs)
         except Stopped as stopped:
             return {part: self._stopped(part, stopped) for part in parts}
@@ -204,11 +210,6 @@ def _code(text: str) -> list[str]:
     lines = (line.rstrip() for line in text.split("\n")[begins:])
     return [line for line in lines if line and not line.lstrip().startswith("#")]
 
-
-# Each module registers its judges while it is imported.
-for package in (judges, steps):
-    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-        importlib.import_module(module.name)
 
 EXERCISES = {
     name: Exercise.of(facts) for name, facts in outline.read().exercises.items()

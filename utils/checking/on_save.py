@@ -5,17 +5,22 @@ One lab does this, and has imported TensorFlow by the time that a learner saves.
 
 import contextlib
 import functools
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from distcheck import files
+from distcheck import files, lab
 from distcheck.parts import Part, called, title
-from utils.checking import checks, exercises, lab
+from distcheck.show import Page, in_notebook
+from utils.checking import checks, exercises
 from utils.lessons import outline, progress, work
 
 POLL_SECONDS = 0.1  # between two looks at the program
 AGAIN = "to have it checked again"
+# How one ends it.
+CTRL_C = "Ctrl-C ends this."
+STOP_BUTTON = "The stop button, or Kernel > Interrupt Kernel, ends this."
 
 Stamp = tuple[int, ...]  # of a file: another one after each save
 
@@ -24,7 +29,7 @@ def watch(
     tell: Callable[[object], None],
     part: Part | None = None,
     exercise: str | None = None,
-    script: Path | None = None,
+    script: str | os.PathLike | None = None,
 ) -> bool:
     """Check the next open part now and on each save, until the last one is right.
 
@@ -39,7 +44,10 @@ def watch(
         part = _first_open(chosen, program)
     first = chosen.parts.index(outline.exercise(chosen.name).part(part))
     name = files.shown(program)
-    with contextlib.suppress(KeyboardInterrupt), lab.staying() as perform:
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        lab.staying(exercises.SOURCE) as perform,
+    ):
         for part in chosen.parts[first:]:
             checked = None
             while True:
@@ -56,9 +64,37 @@ def watch(
                     tell(f"{title(part)} is right.")
                     break
                 checked = saved
-                tell(f"Save {name} {AGAIN}. Ctrl-C ends this.")
+                end = STOP_BUTTON if in_notebook() else CTRL_C
+                tell(f"Save {name} {AGAIN}. {end}")
         return True
     return False
+
+
+def check_on_save(
+    part: Part | None = None,
+    exercise: str | None = None,
+    script: str | os.PathLike | None = None,
+) -> None:
+    """A cell that keeps watching: it shows the verdict on each save of the program.
+
+    It runs until the last part is right, or until it is stopped; as long as it runs,
+    no other cell of this notebook does. Arguments and errors: see `watch`.
+    """
+    from IPython.display import DisplayHandle
+
+    handle = DisplayHandle()
+    handle.display(Page())
+    verdicts = Page()
+
+    def tell(said: object) -> None:
+        """What is said comes below the verdicts, which stay until there are others."""
+        nonlocal verdicts
+        if isinstance(said, Page):
+            verdicts = said
+        handle.update(Page(*verdicts.parts, *([said] if isinstance(said, str) else [])))
+
+    if not watch(tell, part, exercise, script):
+        tell("Stopped: saving the program has nothing checked any more.")
 
 
 def _first_open(exercise: exercises.Exercise, program: Path) -> Part:

@@ -1,8 +1,8 @@
 """Examine a submission: run it in the sandbox, and judge it by what its workers did.
 
 The same lab and the same judge as for a learner's own check; only that the program
-runs where it can do no harm: in each world (one worker, two, ...) in a sandbox and a
-folder of their own, so that no world can touch what another one left behind.
+runs where it can do no harm: in each scenario (one worker, two, ...) in a sandbox and a
+folder of their own, so that no scenario can touch what another one left behind.
 
 A program shares its process with the observer, whose reports are taken on trust. One
 that replaces what it is observed with is refused.
@@ -14,28 +14,33 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from distcheck import errors, files
+from distcheck import errors, files, lab
+from distcheck.judges import runs
+from distcheck.judges.runs import Run
 from distcheck.parts import Part
 from distcheck.programs import as_python_reads_it
+from distcheck.recorder.recorder import recorder_of
+from distcheck.scenarios import SCENARIOS
 from distcheck.verdict import UNDECIDED, WRONG, Verdict
 from utils.base import course
-from utils.checking import exercises, lab
+from utils.checking import exercises
 from utils.checking.exercises import Stopped
-from utils.checking.judges import runs
-from utils.checking.judges.runs import Run
 from utils.grading import sandbox
 from utils.grading.examined import Examined
 from utils.grading.gradebook import CRASHED, GRADER_ERROR, HUNG, OK
 from utils.grading.submissions import REFUSED
-from utils.running import beside
 
 NAME = "submission.py"
 # What a program and the lab need of the course; judges and grader are none of it.
 SHOWN = (
-    *("distcheck", "utils/__init__.py", "utils/base", "utils/training"),
-    *("utils/running", "utils/checking/__init__.py", "utils/checking/lab.py"),
-    *("utils/checking/evidence.py", "utils/checking/messenger.py"),
-    "utils/checking/observers",
+    *(
+        f"distcheck/{path.name}"
+        for path in sorted((course.PACKAGE_ROOT / "distcheck").iterdir())
+        if path.name not in ("judges", "__pycache__")
+    ),
+    *("utils/__init__.py", "utils/base", "utils/training"),
+    *("utils/running", "utils/checking/__init__.py", "utils/checking/images.py"),
+    "utils/checking/recorders",
 )
 LIMITS = sandbox.Limits(seconds=lab.START + lab.LIMIT)
 LOG = 8_000  # bytes of what each worker printed
@@ -98,8 +103,8 @@ class _Sandboxed:
     stopped: Stopped | None = None
 
     @contextlib.contextmanager
-    def observing(self, worlds: tuple[str, ...]) -> Iterator[dict[str, Run]]:
-        """Run it in these worlds; give what was observed.
+    def observing(self, scenarios: tuple[str, ...]) -> Iterator[dict[str, Run]]:
+        """Run it in these scenarios; give what was observed.
 
         Raises Stopped for what it did, UserError for what is no program's fault.
         """
@@ -107,8 +112,8 @@ class _Sandboxed:
             with self._folder() as folder:
                 observed: dict[str, Run] = {}
                 try:
-                    for world in worlds:
-                        self._perform(world, folder, observed)
+                    for scenario in scenarios:
+                        self._perform(scenario, folder, observed)
                 finally:
                     self.log = _log(observed) or self.log
                 yield observed
@@ -127,19 +132,19 @@ class _Sandboxed:
                 sandbox.remove(folder)
 
     def _perform(self, name: str, folder: Path, observed: dict[str, Run]) -> None:
-        """Run it in one world, in a folder of its own, and add what was observed."""
-        world, place = lab.WORLDS[name], _place(folder, name)
+        """Run it in one scenario, in a folder of its own, and add what was observed."""
+        scenario, place = SCENARIOS[name], _place(folder, name)
         place.mkdir()
         script = place / NAME
-        if not world.reference:  # it is compared with what this program can't touch
+        if not scenario.reference:  # it is compared with what this program can't touch
             text = as_python_reads_it(self.content)
             script.write_text(text, encoding="utf-8", newline="\n")
         job = self.exercise.job(script, (name,), place)
         readable = [course.PACKAGE_ROOT / name for name in SHOWN]
-        if world.host_devices:
-            readable.append(beside.folder(lab.JAX))
-        if world.after:
-            earlier = _reports_of(folder, world.after)
+        if recorder := recorder_of(scenario):
+            readable += recorder.needs()
+        if scenario.after:
+            earlier = _reports_of(folder, scenario.after)
             job = replace(job, earlier=str(earlier))
             readable.append(earlier)
         lab.prepare(place, [job], self.silence)
@@ -187,25 +192,25 @@ class _Sandboxed:
         return (WRONG if failures else OK), ""
 
 
-def _place(folder: Path, world: str) -> Path:
-    """Where a world's sandbox may write."""
-    return folder / world.replace(" ", "-")
+def _place(folder: Path, scenario: str) -> Path:
+    """Where a scenario's sandbox may write."""
+    return folder / scenario.replace(" ", "-")
 
 
-def _reports_of(folder: Path, world: str) -> Path:
+def _reports_of(folder: Path, scenario: str) -> Path:
     """Where in there the lab and the workers leave what they report."""
-    return _place(folder, world) / "0" / world
+    return _place(folder, scenario) / "0" / scenario
 
 
 def _log(observed: dict[str, Run]) -> str:
     """What the workers printed, one after the other; none of it is believed."""
     parts = []
-    for world in observed.values():
-        for rank in world.ranks:
+    for run in observed.values():
+        for rank in run.ranks:
             try:
                 text = rank.text("out")[:LOG] + rank.text("err")[-LOG:]
             except runs.Unreadable as error:
                 text = f"(unreadable: {error})"
             if text.strip():
-                parts.append(f"--- rank {rank.number} of {world.size}\n{text}")
+                parts.append(f"--- rank {rank.number} of {run.size}\n{text}")
     return "\n".join(parts)

@@ -35,14 +35,8 @@ LEARNERS = "learners.csv"
 
 # What runs a program and judges it, and what a program may import.
 _CHECKER = (
-    *("utils.grading.examine", "utils.checking.lab", "utils.checking.messenger"),
-    *(
-        "utils.checking.judges",
-        "distcheck",
-        "utils.base",
-        "utils.training",
-        "utils.running",
-    ),
+    *("utils.grading.examine", "utils.checking.judges", "utils.checking.recorders"),
+    *("distcheck", "utils.base", "utils.training", "utils.running"),
 )
 
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from distcheck import errors, keras_2
+from distcheck import errors, keras_2, worker
 from distcheck.show import Table
 from utils.base import course
 
@@ -47,7 +47,7 @@ def start() -> None:
     keras_2.choose()
     import tensorflow as tf
 
-    rank = course.worker_rank()
+    rank = worker.rank()
     path = _path(Path(os.environ["COURSE_RUN"]), rank)
     path.parent.mkdir(exist_ok=True)
     fit, step = tf.keras.Model.fit, tf.keras.Model.train_step

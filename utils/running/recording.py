@@ -16,8 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from distcheck import errors, files, keras_2
-from utils.base import course
+from distcheck import errors, files, keras_2, worker
 
 ALL = 200_000  # weights of a network that are kept without a choice
 
@@ -81,7 +80,7 @@ def start(batches: int) -> None:
 
     folder = Path(os.environ["COURSE_RUN"], "record")
     folder.mkdir(exist_ok=True)
-    stem = folder / str(course.worker_rank())
+    stem = folder / str(worker.rank())
     weights: list[np.ndarray] = []
     metrics: dict[str, list[dict]] = {"before": [], "after": []}
 

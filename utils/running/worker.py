@@ -8,15 +8,11 @@ And on request (recording.py) the worker keeps what happened to its weights.
 """
 
 import json
-import logging
 import os
-import runpy
 import sys
-import traceback
 from pathlib import Path
 
-from distcheck import errors, files, tasks
-from utils.base import course
+from distcheck import errors, files, tasks, worker
 from utils.running import stacks
 
 
@@ -28,7 +24,7 @@ def _leave(status: int) -> None:
 
 def _rank() -> int:
     """This worker's number: as a task of a cluster, or as mpirun tells it."""
-    return int(os.environ.get("COURSE_TASK", course.worker_rank()))
+    return int(os.environ.get("COURSE_TASK", worker.rank()))
 
 
 def _report(**facts) -> None:
@@ -38,47 +34,6 @@ def _report(**facts) -> None:
         path = Path(folder, "workers", f"{_rank()}.json")
         path.parent.mkdir(exist_ok=True)
         files.write_whole(path, json.dumps({"pid": os.getpid(), **facts}))
-
-
-def _not_the_broadcast(record: logging.LogRecord) -> bool:
-    """Keras warns of slow callbacks; the first batch's broadcast is one, rightly."""
-    return "is slow compared to the batch time" not in record.getMessage()
-
-
-def run_program(script: str) -> dict | None:
-    """Run `script` as Python runs a program; return None once it has ended well.
-
-    Else what went wrong: status, error, and the program's line, if it has one. The
-    error has been shown by then.
-    """
-    try:
-        runpy.run_path(script, run_name="__main__")
-    except SystemExit as leaving:
-        if leaving.code in (None, 0):
-            return None
-        status = leaving.code if isinstance(leaving.code, int) else 1
-        if not isinstance(leaving.code, int):
-            print(leaving.code, file=sys.stderr)
-        return {"status": status, "error": f"sys.exit({leaving.code!r})", "line": None}
-    except BaseException as error:
-        # The frames of this module and of runpy are not the learner's.
-        frames = traceback.extract_tb(error.__traceback__)
-        program_frames = [i for i, f in enumerate(frames) if f.filename == script]
-        first = program_frames[0] if program_frames else 0
-        tb = error.__traceback__
-        for _ in range(first):
-            tb = tb.tb_next
-        traceback.print_exception(type(error), error, tb)
-        line = frames[program_frames[-1]].lineno if program_frames else None
-        if isinstance(error, SyntaxError) and error.filename == script:
-            line = error.lineno
-        return {"status": 1, "error": f"{type(error).__name__}: {error}", "line": line}
-    return None
-
-
-def quiet() -> None:
-    """Leave out a warning that every right program would get."""
-    logging.getLogger("tensorflow").addFilter(_not_the_broadcast)
 
 
 def _write_to_files(folder: Path) -> None:
@@ -97,7 +52,7 @@ def _write_to_files(folder: Path) -> None:
 def main() -> None:
     if "COURSE_OUTPUT" in os.environ:
         _write_to_files(Path(os.environ["COURSE_OUTPUT"]))
-    quiet()
+    worker.quiet()
     script, *arguments = sys.argv[1:]
     if "COURSE_HOMES" in os.environ:  # as if each worker had a disk of its own
         script = str(Path(script).resolve())
@@ -124,7 +79,7 @@ def main() -> None:
         from utils.running import fingerprint
 
         fingerprint.start()
-    failure = run_program(script)
+    failure = worker.run_program(script)
     if failure:
         status = failure.pop("status")
         _report(**failure)

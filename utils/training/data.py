@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from distcheck import keras_2
+from distcheck import keras_2, worker
 from distcheck.errors import UserError, notice
-from utils.base.course import worker_rank
 from utils.training import fetch, samples
 
 if TYPE_CHECKING:
@@ -490,7 +489,7 @@ def _random_state(seed: int | None, words: int, rank: int | None = None) -> np.n
     own; new ones for None."""
     if seed is not None and seed < 0:
         raise UserError(f"seed is {seed}: choose 0 or more.")
-    rank = worker_rank() if rank is None else rank
+    rank = worker.rank() if rank is None else rank
     entropy = None if seed is None else [seed, rank]
     state = np.random.SeedSequence(entropy).generate_state(words)
     return (state >> 1).astype(np.int32)

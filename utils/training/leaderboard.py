@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
-from distcheck import files
+from distcheck import files, worker
 from distcheck.errors import UserError
 from utils.base import course
 from utils.training import data
@@ -64,7 +64,7 @@ def score(
             f"this can't be a score: name {name!r}, {devices} devices, {images} images "
             f"each, {seconds} s. It needs a name, and one or more of all the others."
         )
-    if course.worker_rank() != 0:
+    if worker.rank() != 0:
         return None
     accuracy = _accuracy(model, dataset)
     when = time.strftime("%Y-%m-%d %H:%M:%S")

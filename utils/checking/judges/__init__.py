@@ -1,7 +1,13 @@
-"""What turns the records of a check's workers into verdicts.
+"""The judges of single exercises; those of the six steps are in distcheck.
 
-A module for each exercise's judges, and for each of the six steps in `steps`; each
-registers its judges while it is imported. `runs` has what they look at, `compare` how
-numbers are compared, `verdicts` what becomes of a Problem. All of it may use what
-`checking` may, and its `lab` and `evidence`.
+Each module registers its judges when it is imported; importing this package imports
+them all.
 """
+
+import importlib
+import pkgutil
+
+from utils.checking import recorders  # noqa: F401 (it registers their scenarios)
+
+for _module in pkgutil.iter_modules(__path__, f"{__name__}."):
+    importlib.import_module(_module.name)

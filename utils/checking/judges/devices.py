@@ -1,11 +1,10 @@
 """Judge the tasks of exercises/way_on.py: by what the devices of one process did."""
 
-from utils.checking.judges.register import checks
-from utils.checking.judges.runs import Missing, Problem, Run, in_line
-from utils.checking.lab import WORLDS
+from distcheck.judges.register import checks
+from distcheck.judges.runs import Missing, Problem, Run, in_line
+from utils.checking.recorders.devices import DEVICES
 
-WORLD = "devices"
-DEVICES = WORLDS[WORLD].host_devices
+SCENARIO = "devices"
 EPOCHS, BATCH, BASE_LR, TRAIN_IMAGES = 2, 8, 0.01, 40
 GLOBAL_BATCH, FULL_RATE = DEVICES * BATCH, DEVICES * BASE_LR
 STEPS = -(-TRAIN_IMAGES // GLOBAL_BATCH)  # in an epoch; the last batch is smaller
@@ -33,7 +32,7 @@ task = checks(
 )
 def leaves_horovod(runs: dict[str, Run]) -> None:
     """It trains with Keras 3, whose backend was chosen in time."""
-    rank = runs[WORLD].ranks[0]
+    rank = runs[SCENARIO].ranks[0]
     for failure in rank.all("failed"):
         begun = rank.all("keras")
         if begun and begun[0]["chosen"] != "jax":
@@ -64,7 +63,7 @@ def leaves_horovod(runs: dict[str, Run]) -> None:
 )
 def has_two_devices(runs: dict[str, Run]) -> None:
     """JAX has as many devices as the exercise asks for."""
-    fit = runs[WORLD].ranks[0].first("fit")
+    fit = runs[SCENARIO].ranks[0].first("fit")
     if fit["devices"] == DEVICES:
         return
     if fit["devices"] > 1:
@@ -95,7 +94,7 @@ def has_two_devices(runs: dict[str, Run]) -> None:
 def shares_the_batch(runs: dict[str, Run]) -> None:
     """Each device gets its part of each batch, and has a copy of each variable; and
     the update is that of one device."""
-    run = runs[WORLD]
+    run = runs[SCENARIO]
     rank = run.ranks[0]
     steps = rank.all("trains")
     if not steps:
@@ -140,7 +139,7 @@ def shares_the_batch(runs: dict[str, Run]) -> None:
 )
 def scales(runs: dict[str, Run]) -> None:
     """The global batch is as large as that of as many workers, and so is the rate."""
-    rank = runs[WORLD].ranks[0]
+    rank = runs[SCENARIO].ranks[0]
     steps = rank.all("trains")
     if not steps:
         raise Missing

@@ -4,17 +4,22 @@ They get the same images in shards of equal sizes, in one file, and in shards of
 different sizes; and in yet another run they are started in the middle of an epoch.
 """
 
-from utils.checking import lab
-from utils.checking.judges.register import checks
-from utils.checking.judges.runs import Missing, Problem, Run
+from distcheck import lab
+from distcheck.judges.register import checks
+from distcheck.judges.runs import Missing, Problem, Run
+from distcheck.scenarios import SCENARIOS
+from utils.checking.recorders.from_files import (
+    EPOCHS_DONE,
+    EPOCHS_OF_REST,
+    STEPS_DONE,
+)
 
 EPOCHS, BATCH, TRAIN_IMAGES = 2, 5, 40
 EQUAL, FEW, UNEVEN, REST = "files", "few files", "uneven files", "rest of files"
-WORKERS = lab.WORLDS[EQUAL].size
-SIZES = lab.WORLDS[UNEVEN].shards
+WORKERS = SCENARIOS[EQUAL].size
+SIZES = SCENARIOS[UNEVEN].settings["sizes"]
 # If every second file is a worker's; whoever shares out records can take more.
 LEAST_STEPS = min(sum(SIZES[rank::WORKERS]) for rank in range(WORKERS)) // BATCH
-EPOCHS_DONE, STEPS_DONE = lab.REST_OF_FILES
 
 task = checks(
     "from_files",
@@ -266,10 +271,10 @@ def goes_on_within(runs: dict[str, Run]) -> None:
             f"{len(left - first)} of those that were left.",
             line,
         )
-    if len(after) != lab.EPOCHS_OF_REST - EPOCHS_DONE:
+    if len(after) != EPOCHS_OF_REST - EPOCHS_DONE:
         raise Problem(
             "other-epochs",
-            f"{where}, with --epochs {lab.EPOCHS_OF_REST}, the workers trained "
+            f"{where}, with --epochs {EPOCHS_OF_REST}, the workers trained "
             f"{len(after)} epochs.",
             line,
         )

@@ -2,11 +2,12 @@
 
 import numpy as np
 
-from utils.checking import lab
-from utils.checking.judges.register import checks
-from utils.checking.judges.runs import Missing, Problem, Run
+from distcheck import lab
+from distcheck.judges.register import checks
+from distcheck.judges.runs import Missing, Problem, Run
+from distcheck.scenarios import SCENARIOS
 
-WORKERS = lab.WORLDS["cluster"].size
+WORKERS = SCENARIOS["cluster"].size
 TRAIN_IMAGES, BATCH, EPOCHS = 60, 4, 2
 STEPS = TRAIN_IMAGES // (BATCH * WORKERS)
 TOO_LATE = "Collective ops must be configured at program startup"
@@ -205,7 +206,7 @@ def _part(steps: list, epoch: int) -> list:
 def keeps_one_copy(runs: dict[str, Run]) -> None:
     """All save, and the chief alone keeps what it saved."""
     run = runs["cluster"]
-    left = [rank.all("left") for rank in run.ranks]
+    left = [rank.all("files_written") for rank in run.ranks]
     if not all(left):
         raise Missing
     chief, *others = (events[0] for events in left)

@@ -6,9 +6,9 @@ from collections import defaultdict
 
 import numpy as np
 
-from utils.checking import evidence
-from utils.checking.judges.register import checks
-from utils.checking.judges.runs import (
+from distcheck import events
+from distcheck.judges.register import checks
+from distcheck.judges.runs import (
     CRASHED,
     Judge,
     Missing,
@@ -17,9 +17,8 @@ from utils.checking.judges.runs import (
     in_line,
     short,
 )
-from utils.checking.lab import WORLDS
+from utils.checking.recorders.replicas import REPLICAS
 
-REPLICAS = WORLDS["replicas"].replicas
 TRAIN_IMAGES, BATCH, BASE_LR = 60, 4, 0.01
 FULL_LR = REPLICAS * BASE_LR
 GLOBAL_BATCH, VAL_BATCH = 8, 3
@@ -77,7 +76,7 @@ def _made_outside(run: Run) -> int | None:
 
 def _place(run: Run, *names: str) -> int | None:
     """The line of the program that a finding is about: the first of these places
-    that the program has (see `observers.replicas.places`)."""
+    that the program has (see `recorders.replicas.places`)."""
     lines = run.ranks[0].first("places")["lines"]
     return next((lines[name] for name in names if name in lines), None)
 
@@ -410,7 +409,7 @@ def loop_counts_every_image(runs: dict[str, Run]) -> None:
 def _last_row(run: Run) -> dict[str, str]:
     """Of history.csv. Raises Missing."""
     try:
-        row = evidence.last_row(run.folder / "history.csv")
+        row = events.last_row(run.folder / "history.csv")
     except FileNotFoundError:
         raise Missing from None
     if not row:

@@ -1,6 +1,6 @@
 """Judge the tasks of exercises/scaled.py: learning rate, warm-up and validation.
 
-Every worker is on a machine of its own (see lab.py), so its local rank is 0, and
+Every worker is on a machine of its own, so its local rank is 0, and
 what it writes can't be taken for another's.
 """
 
@@ -9,11 +9,11 @@ from collections import Counter
 
 import numpy as np
 
-from utils.checking import lab
-from utils.checking.judges.compare import classify
-from utils.checking.judges.compiled import must_compile
-from utils.checking.judges.register import checks
-from utils.checking.judges.runs import Missing, Problem, Rank, Run
+from distcheck import lab
+from distcheck.judges.compare import classify
+from distcheck.judges.compiled import must_compile
+from distcheck.judges.register import checks
+from distcheck.judges.runs import Missing, Problem, Rank, Run
 
 BASE_LR, WARMUP_EPOCHS, EPOCHS, VAL_BATCH = 0.01, 2, 3, 3
 TRAIN_IMAGES = 54  # four batches in an epoch; and nine images to validate on ...

@@ -2,11 +2,12 @@
 did."""
 
 from distcheck import tasks
-from utils.checking.judges.register import checks
-from utils.checking.judges.runs import Problem, Rank, Run
-from utils.checking.lab import ENDED, WORLDS
+from distcheck.judges.register import checks
+from distcheck.judges.runs import Problem, Rank, Run
+from distcheck.lab import ENDED
+from distcheck.scenarios import SCENARIOS
 
-CLUSTER = dict(WORLDS["servers"].cluster)
+CLUSTER = dict(SCENARIOS["servers"].cluster)
 TASKS = tasks.tasks_of({kind: [""] * count for kind, count in CLUSTER.items()})
 WORKERS, SERVERS = CLUSTER["worker"], CLUSTER["ps"]
 TRAIN_IMAGES, BATCH, EPOCHS, STEPS = 60, 4, 2, 6
@@ -50,7 +51,7 @@ def takes_its_role(runs: dict[str, Run]) -> None:
             continue
         if not serves:
             # Several chiefs are in each other's way: that comes of it.
-            chiefs = [rank for rank in run.ranks[1:] if rank.all("enter")]
+            chiefs = [rank for rank in run.ranks[1:] if rank.all("collective_start")]
             if _chief(run).all("failed") and not chiefs:
                 run.raise_trouble()
             raise Problem(

@@ -5,10 +5,10 @@ to train and the same folders. In another run, the newest file in them has been 
 off before it is started again; and in yet another one, rank 0 dies in the middle.
 """
 
-from utils.checking import lab
-from utils.checking.judges.compiled import must_compile
-from utils.checking.judges.register import checks
-from utils.checking.judges.runs import Missing, Problem, Rank, Run, in_line, short
+from distcheck import lab
+from distcheck.judges.compiled import must_compile
+from distcheck.judges.register import checks
+from distcheck.judges.runs import Missing, Problem, Rank, Run, in_line, short
 
 EPOCHS, BATCH, COMMIT_EVERY, WORKERS = 3, 5, 2, 2
 TRAIN_IMAGES = 54  # five steps of two batches in an epoch, and four images left over

@@ -2,18 +2,19 @@
 and by the table that they print, on clocks that show made-up seconds.
 
 What each way to measure gives on these clocks is worked out here (see
-observers/wires.py). So no verdict depends on how fast a machine is.
+recorders/wires.py). So no verdict depends on how fast a machine is.
 """
 
 import math
 import re
 from dataclasses import dataclass
 
-from utils.checking import lab
-from utils.checking.judges.compare import classify
-from utils.checking.judges.register import checks
-from utils.checking.judges.runs import Problem, Rank, Run
-from utils.checking.observers.wires import (
+from distcheck import lab
+from distcheck.judges.compare import classify
+from distcheck.judges.register import checks
+from distcheck.judges.runs import Problem, Rank, Run
+from distcheck.scenarios import SCENARIOS
+from utils.checking.recorders.wires import (
     COUNTS,
     LATE,
     LATE_IN_WARM_UP,
@@ -23,7 +24,7 @@ from utils.checking.observers.wires import (
 )
 
 TWO, THREE = "two wires", "three wires"
-WORKERS, MORE_WORKERS = lab.WORLDS[TWO].size, lab.WORLDS[THREE].size
+WORKERS, MORE_WORKERS = SCENARIOS[TWO].size, SCENARIOS[THREE].size
 DTYPE, BYTES = "float64", 8  # of a number
 LISTED = " ".join(map(str, COUNTS))  # as in a command
 
@@ -100,7 +101,7 @@ def _rounds(rank: Rank, count: int) -> list[dict]:
     """The all-reduces of messages of this size."""
     return [
         event
-        for event in rank.all("enter")
+        for event in rank.all("collective_start")
         if "allreduce" in event["op"] and event["elements"] == count
     ]
 

@@ -10,13 +10,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from utils.checking import lab
-from utils.checking.judges.compare import classify
-from utils.checking.judges.register import checks
-from utils.checking.judges.runs import Missing, Problem, Rank, Run
+from distcheck import lab
+from distcheck.judges.compare import classify
+from distcheck.judges.register import checks
+from distcheck.judges.runs import Missing, Problem, Rank, Run
+from distcheck.scenarios import SCENARIOS
 
-WORLD = "parts"
-WORKERS = lab.WORLDS[WORLD].size
+SCENARIO = "parts"
+WORKERS = SCENARIOS[SCENARIO].size
 STEPS, BATCH, HIDDEN, RATE = 3, 4, 1, 0.01
 WEIGHTS = (784 + 1) * HIDDEN + (HIDDEN + 1) * 10  # of two layers, with their biases
 FILLED = -(-WEIGHTS // WORKERS) * WORKERS
@@ -46,7 +47,7 @@ def _phases(rank: Rank) -> Iterator[tuple[list[dict], dict | None]]:
             if phase is not None:
                 yield phase, None
             phase = []
-        elif phase is not None and event["what"] in ("enter", "received"):
+        elif phase is not None and event["what"] in ("collective_start", "received"):
             phase.append(event)
         elif phase is not None and event["what"] == "update":
             yield phase, event
@@ -94,11 +95,11 @@ def _weights(run: Run) -> int:
 )
 def is_divisible(runs: dict[str, Run]) -> None:
     """What is reduced are all numbers, and as many for each worker."""
-    run = runs[WORLD]
+    run = runs[SCENARIO]
     count = _weights(run)
     for rank in run.ranks:
         phase, _ = next(_phases(rank))
-        handed = [event for event in phase if event["what"] == "enter"]
+        handed = [event for event in phase if event["what"] == "collective_start"]
         # A single number is a loss, or the like.
         handed = [event for event in handed if event["elements"] > 1]
         if not handed:
@@ -130,7 +131,7 @@ def is_divisible(runs: dict[str, Run]) -> None:
 )
 def updates_a_part(runs: dict[str, Run]) -> None:
     """The optimizers have a part each, and together all weights."""
-    run = runs[WORLD]
+    run = runs[SCENARIO]
     updates = [update for _, update in _first(run)]
     line, count = updates[0]["line"], _weights(run)
     for rank, update in enumerate(updates):
@@ -185,7 +186,7 @@ def updates_a_part(runs: dict[str, Run]) -> None:
 )
 def reduces_and_scatters(runs: dict[str, Run]) -> None:
     """Each worker receives the mean of its own part, and not all of it."""
-    run = runs[WORLD]
+    run = runs[SCENARIO]
     count, phases = _weights(run), _first(run)
     line = phases[0][1]["line"]
     locals_ = run.arrays("local.0")
@@ -262,7 +263,7 @@ GRADIENT_FAULTS = {
 )
 def gathers_all(runs: dict[str, Run]) -> None:
     """All workers go on with the same weights, those of Adam on one worker."""
-    run = runs[WORLD]
+    run = runs[SCENARIO]
     line = _first(run)[0][1]["line"]
     if run.outcome != lab.ENDED:
         run.raise_trouble()
@@ -295,8 +296,8 @@ def gathers_all(runs: dict[str, Run]) -> None:
         if off.any():
             raise Problem(
                 "other-weights",
-                f"{when}, {off.sum()} of {off.size} weights are not those of Adam on one "
-                "worker.",
+                f"{when}, {off.sum()} of {off.size} weights are not those of Adam on "
+                "one worker.",
                 line,
             )
 

@@ -25,6 +25,7 @@ os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Keras 2; Horovod knows no Keras 3
 import tensorflow as tf
 
 from distcheck import errors, files, tasks
+from distcheck.worker import rank as worker_rank
 from utils.base import course
 from utils.training import networks, samples
 from utils.training.devices import communication, replica_devices
@@ -231,7 +232,7 @@ def same_numbers() -> None:
 def keep(folder: str, way: str, start: np.ndarray, model: tf.keras.Model) -> None:
     """Write FOLDER/WAY-r.npz: `start` and `end`, (n,), are the weights that are
     trained, `moving` the others: the moving averages of batch normalization."""
-    rank = tasks.this_task().rank or course.worker_rank()
+    rank = tasks.this_task().rank or worker_rank()
     path = Path(folder, f"{way}-{rank}.npz")
     end, moving = flat(model.trainable_weights), flat(model.non_trainable_weights)
     with files.whole(path) as file:

@@ -1,0 +1,1 @@
+"""What turns the reports of workers into verdicts: pure functions of what was seen."""

@@ -1,0 +1,292 @@
+"""What the workers of a check reported, for judges to look at.
+
+Programs only report (distcheck.recorder). A judge is a function that compares
+what the workers did in some runs, and raises a Problem unless a part of the program is
+right.
+"""
+
+import itertools
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from signal import strsignal
+
+import numpy as np
+
+from distcheck import events, lab
+from distcheck.events import Unreadable
+from distcheck.recorder.recorder import schema_of
+from distcheck.scenarios import SCENARIOS
+from distcheck.verdict import UNDECIDED, WRONG
+
+EVIDENCE_LINES = 6
+
+TAMPERED, CRASHED, DEADLOCK, HUNG, FLOOD, NO_MPIRUN = (
+    *("tampered", "crashed", "deadlock", "hung", "flood", "no-mpirun"),
+)
+
+
+class Missing(Exception):
+    """The evidence for a part is not there: the program did not come so far."""
+
+
+class Problem(Exception):
+    """What is wrong with a part.
+
+    name: the end of the verdict's id; the others are as in Verdict.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        seen: str,
+        line: int | None = None,
+        evidence: Iterable[str] = (),
+        state: str = WRONG,
+    ):
+        super().__init__(seen)
+        self.name, self.seen, self.line = name, seen, line
+        self.evidence, self.state = tuple(evidence), state
+
+
+@dataclass
+class Rank:
+    """The report of one worker.
+
+    schema: of the events in it.
+    """
+
+    folder: Path
+    number: int
+    script: str = ""
+    schema: events.Schema = field(default_factory=lambda: events.HOROVOD)
+
+    @cached_property
+    def events(self) -> list[dict]:
+        """All that it reported. Raises Unreadable."""
+        return events.read_all(self._file("jsonl"), self.schema)
+
+    def _file(self, name: str) -> Path:
+        return self.folder / f"rank.{self.number}.{name}"
+
+    def all(self, what: str) -> list[dict]:
+        return [event for event in self.events if event["what"] == what]
+
+    def first(self, what: str) -> dict:
+        """The first such event. Raises Missing."""
+        events = self.all(what)
+        if not events:
+            raise Missing
+        return events[0]
+
+    def array(self, name: str) -> np.ndarray:
+        """float32, one axis. Raises Missing, Unreadable, and a Problem where its
+        numbers can't be compared."""
+        try:
+            array = events.array(self._file(f"{name}.npy"))
+        except FileNotFoundError:
+            raise Missing from None
+        except events.TooLarge:
+            raise Problem(
+                "too-large",
+                "The network is too large for a check, which compares up to "
+                f"{events.MOST_ARRAY // 4:,} weights. Leave the network as it was.",
+            ) from None
+        if not np.isfinite(array).all():
+            raise Problem(
+                "not-finite",
+                f"Rank {self.number} computed weights or gradients that are infinite "
+                "or not a number, because its training has diverged.",
+            )
+        return array
+
+    def text(self, name: str) -> str:
+        """What it printed ("out", "err"), or where it was ("stack"). Raises
+        Unreadable."""
+        return events.text(self._file(name))
+
+    @property
+    def state(self) -> str:
+        """What it was doing in the end."""
+        last = self.events[-1] if self.events else {"what": "nothing"}
+        if last["what"] == "collective_start":
+            at = in_line(last["line"])
+            return f"rank {self.number} waits for the others in {last['op']}{at}"
+        if last["what"] == "ended":
+            return f"rank {self.number} has ended"
+        if last["what"] == "failed":
+            return f"rank {self.number} has failed"
+        place = rf'File "{re.escape(self.script)}", line (\d+) in '
+        match = re.search(place, self.text("stack"))
+        line = int(match[1]) if match else last.get("line")
+        return f"rank {self.number} is busy{in_line(line)}"
+
+
+@dataclass
+class Run:
+    """What was recorded of a program in one scenario.
+
+    name: the scenario's. statuses: rank -> exit status of each that was started, None
+    if it was ended; None where that can't be read.
+    """
+
+    folder: Path
+    name: str
+    outcome: str
+    ranks: list[Rank] = field(default_factory=list)
+    statuses: dict[str, int | None] | None = None
+
+    @property
+    def size(self) -> int:
+        return len(self.ranks)
+
+    def arrays(self, name: str) -> np.ndarray:
+        """(size, numbers). Raises Missing if a rank has none, Unreadable."""
+        arrays = [rank.array(name) for rank in self.ranks]
+        if len({array.shape for array in arrays}) != 1 or not arrays[0].size:
+            raise Unreadable(f"{name}: the ranks differ in size")
+        return np.stack(arrays)
+
+    def failures(self) -> list[tuple[Rank, dict]]:
+        pairs = [(rank, event) for rank in self.ranks for event in rank.all("failed")]
+        # A rank that another one left alone complains, too, but later.
+        return sorted(pairs, key=lambda pair: _left_alone(pair[1]))
+
+    def raise_trouble(self) -> None:
+        """Raise the Problem of a program that did not end well."""
+        states = [rank.state for rank in self.ranks]
+        waiting = [
+            r
+            for r in self.ranks
+            if r.events and r.events[-1]["what"] == "collective_start"
+        ]
+        if self.outcome == lab.DEADLOCK:
+            raise Problem(
+                DEADLOCK,
+                f"The workers wait for each other forever: {'; '.join(states)}. All "
+                "of them have to make the same calls, in the same order.",
+                waiting[0].events[-1]["line"],
+            )
+        failures = self.failures()
+        if failures and _left_alone(failures[0][1]):
+            rank, failure = failures[0]
+            others = [r.state for r in self.ranks if r is not rank]
+            raise Problem(
+                DEADLOCK,
+                f"Rank {rank.number} still made a call that needs the others"
+                f"{in_line(failure['line'])}, but {'; '.join(others)}. All of them "
+                "have to make the same calls.",
+                failure["line"],
+            )
+        if failures:
+            rank, failure = failures[0]
+            raise Problem(
+                CRASHED,
+                f"Rank {rank.number} of {self.size} failed"
+                f"{in_line(failure['line'])}: {short(failure['error'])}",
+                failure["line"],
+                _own_frames(rank.text("err"), rank.script),
+            )
+        if self.outcome == lab.FLOOD:
+            raise Problem(FLOOD, f"A worker printed more than {lab.OUTPUT:,} bytes.")
+        if self.outcome == lab.HUNG:
+            busy = [r for r in self.ranks if r not in waiting]
+            line = busy[0].events[-1].get("line") if busy and busy[0].events else None
+            raise Problem(
+                HUNG,
+                f"The program made no progress: {'; '.join(states)}.",
+                line,
+            )
+        if self.outcome == lab.FAILED and self.statuses == {}:
+            output = events.text(self.folder / "mpirun.txt")
+            raise Problem(
+                NO_MPIRUN,
+                "mpirun ended before it had started a worker. It printed: "
+                f"{short(output)}",
+                state=UNDECIDED,
+            )
+        if self.outcome == lab.FAILED:
+            vanished = [
+                f"rank {r.number}"
+                for r in self.ranks
+                if not r.events or r.events[-1]["what"] not in ("ended", "failed")
+            ]
+            raise Problem(
+                CRASHED,
+                f"{' and '.join(vanished) or 'A worker'} of {self.size} ended in the "
+                f"middle of the program, without an error{self._signals()}.",
+            )
+
+    def _signals(self) -> str:
+        """Words for the signals that ended workers; none without one."""
+        statuses = [status or 0 for status in (self.statuses or {}).values()]
+        numbers = sorted({-status for status in statuses if status < 0})
+        if not numbers:
+            return ""
+        return f" (by {' and '.join(f'signal {n}, {strsignal(n)}' for n in numbers)})"
+
+
+Judge = Callable[[dict[str, Run]], None]  # runs by scenario
+
+
+def read(folder: Path) -> dict[str, Run]:
+    """The runs of one job of the lab, by scenario. folder: resolved."""
+    runs = {}
+    for name, scenario in SCENARIOS.items():
+        place = folder / name
+        try:
+            facts = events.outcome(place / "outcome.json")
+        except FileNotFoundError:
+            continue
+        except Unreadable:
+            facts = {"outcome": lab.FAILED, "script": "", "statuses": None}
+        ranks = [
+            Rank(place, number, facts["script"], schema_of(scenario))
+            for number in range(scenario.size)
+        ]
+        runs[name] = Run(place, name, facts["outcome"], ranks, facts["statuses"])
+    return runs
+
+
+# ------------------------------------------------------------ small things
+
+
+def in_line(line: int | None) -> str:
+    """Words for a line of the program; none without one."""
+    return f" in line {line}" if line else ""
+
+
+# What TensorFlow calls the operation that failed.
+_NODE_OF_HOROVOD = r"\{\{function_node __wrapped__Horovod(\w+?)_device_[^}]*\}\}"
+_OTHER_NODE = r"\{\{\w*node [^}]*\}\}|\[Op:\w+\](\s*name:\s*$)?"
+
+
+def short(text: str, limit: int = 300) -> str:
+    """On one line, of at most so many characters, in words that a person knows."""
+    text = re.sub(_NODE_OF_HOROVOD, r"Horovod's \1:", str(text))
+    text = re.sub(_OTHER_NODE, "", text)
+    text = " ".join(text.split())
+    if len(text) <= limit:
+        return text
+    start = text[: limit - 3]
+    whole_words = start.rpartition(" ")[0]
+    # A word that would be most of it is cut itself.
+    return f"{whole_words if 2 * len(whole_words) > len(start) else start}..."
+
+
+def _own_frames(traceback: str, script: str) -> list[str]:
+    """The lines of the program in the traceback of its error, innermost last."""
+    lines = traceback.splitlines()
+    frames = [
+        f"{Path(script).name}, line {frame[1]}: {below.strip()}"
+        for line, below in itertools.pairwise(lines)
+        if (frame := re.match(rf'  File "{re.escape(script)}", line (\d+)', line))
+    ]
+    return frames[-EVIDENCE_LINES:]
+
+
+def _left_alone(failure: dict) -> bool:
+    """Did Horovod complain that another worker has gone?"""
+    return "Horovod has been shut down" in str(failure["error"])

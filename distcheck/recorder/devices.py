@@ -1,0 +1,65 @@
+"""Record which GPUs a program makes visible, of those that are pretended."""
+
+import os
+
+from distcheck.recorder import interventions, patches
+from distcheck.recorder.recorder import Recorder
+
+
+class DeviceRecorder(Recorder):
+    """Records the GPUs that TensorFlow takes hold of. In a scenario with
+    `devices_only`, the program ends there."""
+
+    def hook_devices(self) -> None:
+        """Record from now on."""
+        context = patches.eager_context().Context
+        self.replace(context, "set_visible_devices", self._pin)
+        self.replace(context, "_initialize_physical_devices", self._initialize)
+        self.replace(context, "ensure_initialized", self._ensure)
+
+    def _initialize(self, original):
+        def observed(context, *args, **kwargs):
+            if getattr(context, "_physical_devices", None) is not None:
+                return original(context, *args, **kwargs)
+            chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+            # Whatever GPUs there are, a check computes on the processor.
+            os.putenv("CUDA_VISIBLE_DEVICES", "-1")
+            original(context, *args, **kwargs)
+            if chosen is None:
+                os.unsetenv("CUDA_VISIBLE_DEVICES")
+            else:
+                os.putenv("CUDA_VISIBLE_DEVICES", chosen)
+            self._pretended = interventions.pretend_gpus(
+                context, self.scenario.gpus, chosen
+            )
+            return None
+
+        return observed
+
+    def _ensure(self, original):
+        def observed(context):
+            if not context._initialized:
+                context._initialize_physical_devices()
+                self.event("devices", **self._devices(context))
+                if self.scenario.devices_only:
+                    self.report_replaced()
+                    self.wait_for_the_end()
+            return original(context)
+
+        return observed
+
+    def _pin(self, original):
+        def observed(context, *args, **kwargs):
+            self.event("pinned")
+            return original(context, *args, **kwargs)
+
+        return observed
+
+    def _devices(self, context) -> dict:
+        """Numbers of the pretended GPUs that are visible, and that may grow."""
+        number = self._pretended
+        growth = [n for gpu, n in number.items() if context._memory_growth_map.get(gpu)]
+        if os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH", "").lower() == "true":
+            growth = list(number.values())
+        visible = [number[d] for d in context._visible_device_list if d in number]
+        return {"visible": visible, "growth": growth}

@@ -1,0 +1,205 @@
+"""Record what a worker of a Horovod program does: which collectives it calls from which
+line, and how it trains.
+
+Nothing is decided here; the judges compare the workers. All but the `interventions`
+note what goes into a function and what comes out of it.
+"""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from distcheck import events
+from distcheck.events import MOST_ITEMS
+from distcheck.recorder import patches
+from distcheck.recorder.keras import KerasRecorder, elements_of, small_values
+
+_current: "HorovodRecorder | None" = None
+
+
+def prepare() -> None:
+    """Import what the programs import, ready to be recorded.
+
+    To be called once, before Horovod is imported.
+    """
+    patches.hook_horovod(_handle)
+
+
+def _handle(kind: str, name: str, original: Callable) -> Callable:
+    """What makes a call of Horovod: the recorder that is at work, if one is."""
+    return original if _current is None else getattr(_current, kind)(name, original)
+
+
+class HorovodRecorder(KerasRecorder):
+    """Records what a worker of a Horovod program does."""
+
+    schema = events.HOROVOD
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._reported: set[tuple] = set()
+        self._answers: dict[tuple, int] = {}  # of Horovod, to who and how many we are
+        self._before = self._there()  # files, by when they were changed
+        self._files: set[str] = set()  # that it had written by the end of an epoch
+        self.building = False  # are only graphs built by now?
+
+    @contextlib.contextmanager
+    def at_work(self):
+        """Record what the program does that runs in this block."""
+        global _current
+        import tensorflow as tf
+
+        patches.run_eagerly()
+        _current = self
+        self.hook_devices()
+        self.hook_training(tf)
+        self.hook_callbacks(tf)
+        self.intervene(tf)
+        if self.graphs:
+            self.graphs.watch()
+        try:
+            with tf.variable_creator_scope(self.create_variable):
+                yield
+        finally:
+            self.report_replaced()
+            self.report_end()
+
+    def asked(self, name: str, function):
+        """Who am I, and how many are we? Each place that asks is reported once."""
+        remembered = self.remembered(name, function)
+
+        def ask(*args, **kwargs):
+            key = (name, self.line())
+            reported = key in self._reported
+            self._reported.add(key)
+            try:
+                answer = remembered(*args, **kwargs)
+            except ValueError:
+                if not self._answers:
+                    self.event("asked", name=name, too_early=True, answer=None)
+                raise
+            if self.scenario.local_ranks:
+                pretended = {
+                    "local_rank": self.scenario.local_rank(self.rank),
+                    "local_size": self.scenario.local_size(self.rank),
+                }
+                answer = pretended.get(name, answer)
+            if not reported and key[1] is not None:
+                self.event("asked", name=name, too_early=False, answer=answer)
+            return answer
+
+        return ask
+
+    def remembered(self, name: str, function):
+        """For graphs that are built in the end, when the program may have shut Horovod
+        down: what it answered before."""
+
+        def ask(*args, **kwargs):
+            key = (name, *args)
+            if not (self.building and key in self._answers):
+                self._answers[key] = function(*args, **kwargs)
+            return self._answers[key]
+
+        return ask
+
+    def collective(self, kind: str, function):
+        """What all workers have to call together: report before and after."""
+
+        def call(*args, **kwargs):
+            tensor = args[0] if args else None
+            tensors = tensor if isinstance(tensor, list | tuple) else [tensor]
+            if any(hasattr(t, "op") and not hasattr(t, "numpy") for t in tensors):
+                return function(*args, **kwargs)  # a graph that is being built
+            if self.building:
+                return tensor  # the others have ended
+            self.snapshot_before_exchange(tensors)
+            root = kwargs.get("root_rank")
+            small = small_values(tensors)
+            if kind == "broadcast":
+                self._broadcasts += 1
+            facts = {"op": kind, "name": kwargs.get("name"), "root": root}
+            facts["elements"] = sum(elements_of(t) for t in tensors)
+            facts["line"] = self.line_of_callback() or self.line()
+            self.event("collective_start", given=small, **facts)
+            result = function(*args, **kwargs)
+            results = result if isinstance(result, list | tuple) else [result]
+            got = small_values(results) if small is not None else None
+            if self.scenario.own_folders:
+                self._share_files()
+            self.event("collective_end", op=kind, got=got)
+            return result
+
+        return call
+
+    def wraps(self, name: str, function):
+        """A distributed optimizer is made."""
+
+        def wrap(*args, **kwargs):
+            self.event("wrapped")
+            return function(*args, **kwargs)
+
+        return wrap
+
+    # ------------------------------------------------------------ the end
+
+    def report_end(self) -> None:
+        if self._model is not None:
+            self.keep("end", self._weights())
+        self.after_epoch()
+        if self._files:
+            self.event("files_written", files=sorted(self._files)[:MOST_ITEMS])
+
+    def after_epoch(self) -> None:
+        """Note what it has written by now: some is deleted in the end."""
+        now = self._there()
+        self._files |= {n for n, time in now.items() if time != self._before.get(n)}
+
+    def _share_files(self) -> None:
+        """Copy what the other ranks have written into this rank's home.
+
+        Each rank has a home of its own, so that it is seen who writes what. Programs
+        expect one folder, and may read what another rank wrote before they met.
+        """
+        mine = self._there()
+        for home in self.folder.glob("rank.*.home"):
+            if home == self._home:
+                continue
+            for name, changed in _files_in(home).items():
+                touched = mine.get(name) != self._before.get(name)
+                if touched or changed == mine.get(name):
+                    continue
+                copy = self._home / name
+                with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                    copy.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(home / name, copy)
+                    os.utime(copy, ns=(changed, changed))
+                    self._before[name] = changed
+
+    @property
+    def _home(self) -> Path:
+        return self.folder / f"rank.{self.rank}.home"
+
+    def _there(self) -> dict[str, int]:
+        """The files of its home, with the times of their last change, in ns."""
+        return _files_in(self._home)
+
+    def work_done(self) -> int:
+        """Grows whenever the program trains."""
+        return self._forwards + self._updates
+
+    def only_building(self) -> None:
+        """Record no more: let TensorFlow and Keras do what they do without this."""
+        self.building = True
+        self.restore()
+
+
+def _files_in(home: Path) -> dict[str, int]:
+    """The files in a folder, with the times of their last change, in ns."""
+    times = {}
+    for path in home.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # another rank has deleted it
+            if path.is_file():
+                times[str(path.relative_to(home))] = path.stat().st_mtime_ns
+    return times

@@ -1,0 +1,152 @@
+"""What changes what a program sees, where all else that a recorder does is to look.
+
+Some interventions make workers differ, so that a program that forgets to bring them
+together is found out: they start from other weights, go on with another state of the
+optimizer, and compute other metrics. Others let a check take seconds: GPUs are
+pretended, convolutions have few channels, and most steps are skipped.
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+
+from distcheck.recorder import patches
+from distcheck.scenarios import name_of
+
+NOISE = 0.05  # of a weight's spread: how far apart the workers start
+METRIC_SHIFT = 1 / 64  # how far apart their validation metrics are, at least
+CHANNELS = 2  # of a convolution, at most
+UPDATES = 3  # so many are computed: as many as two workers have steps in an epoch
+
+
+def pretend_gpus(context, count: int, chosen: str | None) -> dict[object, int]:
+    """Let TensorFlow believe in GPUs for as long as they are only configured. Returns
+    each that it believes in, with its number.
+
+    Its own functions list them, make them visible and refuse what comes too late, as
+    on a machine that has them; none of them can compute.
+
+    chosen: CUDA_VISIBLE_DEVICES.
+    """
+    known = list(range(count))
+    if chosen is not None:
+        numbers = {str(n): n for n in known} | {name_of(n): n for n in known}
+        words = [word.strip() for word in chosen.split(",")]
+        # As CUDA has it: what comes after a name that no GPU has does not count.
+        known = [
+            numbers[word] for word in itertools.takewhile(numbers.__contains__, words)
+        ]
+    device_of = patches.eager_context().PhysicalDevice
+    pretended = {
+        device_of(f"/physical_device:GPU:{index}", "GPU"): number
+        for index, number in enumerate(known)
+    }
+    for index, device in enumerate(pretended, len(context._physical_devices)):
+        context._physical_devices.append(device)
+        context._physical_device_to_index[device] = index
+        context._visible_device_list.append(device)
+        context._memory_growth_map[device] = None
+    return pretended
+
+
+def narrow(original: Callable) -> Callable:
+    """Give convolutions few channels, so that the program's own network computes in no
+    time, and its weights can be kept whole. original: `Conv2D.__init__`."""
+
+    def narrowed(layer, filters, *args, **kwargs):
+        original(layer, min(filters, CHANNELS), *args, **kwargs)
+
+    return narrowed
+
+
+def perturb_initial_weights(variable, rank: int) -> bool:
+    """Let each rank but the first start from other weights, whatever the seed. Returns
+    whether this one does."""
+    if not (rank and variable.trainable and variable.dtype.is_floating):
+        return False
+    shape = tuple(variable.shape)
+    if None in shape:
+        return False
+    value = variable.numpy()
+    noise = np.random.default_rng([rank, value.size])
+    spread = NOISE * (float(np.std(value)) or 1.0)
+    variable.assign_add(
+        noise.normal(0, spread, shape).astype(value.dtype), read_value=False
+    )
+    return True
+
+
+def perturb_state(variables, rank: int) -> None:
+    """Set the state of each rank's optimizer but the first apart: whoever hands out the
+    weights from now on has to hand out that, too."""
+    for variable in variables if rank else ():
+        if len(variable.shape) and variable.dtype.is_floating:
+            variable.assign_add(0.01 * rank + 0 * variable)
+
+
+def always_wrong_or_right(labels, rank: int, classes: int, result):
+    """In place of what a network answers in validation: on rank 0 always a wrong class,
+    on the others the right one. So the ranks' accuracies lie on either side of a
+    target, whichever way a program computes them."""
+    import tensorflow as tf
+
+    answers = labels + (rank == 0)
+    return tf.one_hot(answers % classes, classes, dtype=result.dtype)
+
+
+def shifted(metrics: dict, rank: int, evaluations: int, step: float) -> dict:
+    """What an evaluation computes, a little apart on each rank: so few images may give
+    all of them the same accuracy by chance. And it gets better from one to the next,
+    but not for rank 0: who decides by those of its rank is apart then."""
+    shift = step * rank * evaluations
+    return {
+        name: value - shift if "loss" in name else value + shift
+        for name, value in metrics.items()
+    }
+
+
+def skip_steps(recorder, count_only: bool) -> None:
+    """Compute Keras' first training and validation steps, and count the others.
+
+    Where all are only counted, not even an update is computed.
+    """
+    import tensorflow as tf
+
+    known: dict = {}
+
+    def forward_only(model, batch):
+        """The metrics of a batch, without an update; for both kinds of steps."""
+        x, y, weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
+        with recorder.inside("forward"):
+            guess = model(x, training=True)
+            model.compute_loss(x, y, guess, weight)
+            return model.compute_metrics(x, y, guess, weight)
+
+    def skipping(training: bool, computed: int):
+        """computed: how many steps are, before the others are only counted."""
+        done: Counter = Counter()
+
+        def make(original):
+            def counted(model, batch):
+                key = id(model), training
+                done[key] += 1
+                if done[key] <= computed:
+                    known[key] = original(model, batch)  # which reports itself
+                    return known[key]
+                if count_only and id(model) not in known:
+                    known[id(model)] = forward_only(model, batch)
+                x, _, _ = tf.keras.utils.unpack_x_y_sample_weight(batch)
+                recorder.after_forward(model, training, x)
+                return known[id(model) if count_only else key]
+
+            return counted
+
+        return make
+
+    # With more than one, a rank that others leave alone after the first one waits
+    # where it would wait in a whole training.
+    trained, validated = (0, 0) if count_only else (UPDATES, 1)
+    recorder.replace(tf.keras.Model, "train_step", skipping(True, trained))
+    recorder.replace(tf.keras.Model, "test_step", skipping(False, validated))

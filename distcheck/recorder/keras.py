@@ -1,0 +1,564 @@
+"""Record how a program trains a model of Keras 2: its batches, losses, gradients,
+weights and updates, and what each callback reads.
+
+Functions run eagerly, so that every value can be seen, and the same building of graphs
+is not waited for on every worker. Whether they can be built, one worker tries in the
+end (see `graphs`).
+"""
+
+import contextlib
+import functools
+import inspect
+import os
+import sys
+import types
+
+import numpy as np
+
+from distcheck.events import MOST_ITEMS
+from distcheck.recorder import interventions, patches
+from distcheck.recorder.devices import DeviceRecorder
+from distcheck.recorder.interventions import METRIC_SHIFT, UPDATES
+
+SMALL = 8  # numbers in a tensor whose values are reported
+UNKNOWN = -1  # instead of an image's number
+ALIKE = 5e-4  # how far apart the moments of an image may be found, relative
+
+
+class KerasRecorder(DeviceRecorder):
+    """Records trainings with `Model.fit` or with loops of a program's own."""
+
+    metric_shift = METRIC_SHIFT
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._lines: dict[int, int | None] = {}  # id of a callback -> where it was made
+        self._forwards = self._gradients = self._updates = 0
+        self._begun = False  # has it begun to train?
+        self._model = self._optimizer = None
+        self._resumed = False  # has anything been computed after the first update?
+        self._broadcasts = 0
+        self._handed_out = False  # had weights come from elsewhere by the first batch?
+        self._trainable: list = []  # all such variables, of whatever model
+        self._first_values: dict[int, object] = {}  # of each, by its handle
+        self._made: dict[int, object] | None = None  # see snapshot_before_exchange
+        self._known: dict[bool, object] = {}  # moments: for training, for validation
+        self._predictions = None  # the last for training: a model, images, its answer
+        self._evaluations = 0
+        self._computed: dict = {}  # the metrics of the last one that was computed
+        self._inside: list[str] = []
+
+    @contextlib.contextmanager
+    def inside(self, activity: str):
+        """Note that the program is in a "forward", an "update" or a "fit" now."""
+        self._inside.append(activity)
+        try:
+            yield
+        finally:
+            self._inside.remove(activity)
+
+    def hook_training(self, tf) -> None:
+        """Record batches, gradients and updates from now on."""
+        self.replace(tf.keras.Model, "__call__", self._forward)
+        self.replace(tf.keras.Model, "fit", self._fit)
+        self.replace(tf.GradientTape, "gradient", self._gradient)
+        self.replace(patches.optimizer(), "apply_gradients", self._update)
+        distributed = functools.partial(self._update, position=1)
+        self.replace(patches.legacy_optimizer(), "_distributed_apply", distributed)
+
+    def intervene(self, tf) -> None:
+        """Let a training take seconds."""
+        self.replace(tf.keras.layers.Conv2D, "__init__", interventions.narrow)
+        interventions.skip_steps(self, self.scenario.count_only)
+
+    def create_variable(self, next_creator, **kwargs):
+        """Each variable is made by this, with the next creator of TensorFlow's scope.
+        What is trained differs between ranks in the beginning."""
+        variable = next_creator(**kwargs)
+        if variable.trainable and variable.shape.rank:  # optimizers have single numbers
+            self._trainable.append(variable)
+        if interventions.perturb_initial_weights(variable, self.rank):
+            self._first_values[id(variable.handle)] = variable.numpy()
+        return variable
+
+    def _forward(self, original):
+        def observed(model, *args, **kwargs):
+            inputs = kwargs.get("inputs", args[0] if args else None)
+            if "forward" in self._inside or not is_batch(inputs):
+                return original(model, *args, **kwargs)
+            training = bool(kwargs.get("training", len(args) > 1 and args[1]))
+            with self.inside("forward"):
+                result = original(model, *args, **kwargs)
+            images = self.after_forward(model, training, inputs)
+            if training:
+                self._predictions = model, images, result
+            elif self.scenario.rank0_always_wrong and self._are_chances(images, result):
+                _, labels = self.source.validation()
+                return interventions.always_wrong_or_right(
+                    labels[images], self.rank, self.source.CLASSES, result
+                )
+            return result
+
+        return observed
+
+    def _gradient(self, original):
+        import tensorflow as tf
+
+        def observed(tape, target, sources, *args, **kwargs):
+            result = original(tape, target, sources, *args, **kwargs)
+            flat = tf.nest.flatten(result)
+            of_next = self._gradients == self._updates < UPDATES
+            if self._forwards and of_next and len(flat) > 1:
+                name = numbered("local", self._gradients)
+                self._gradients += 1
+                self._report_loss(target)
+                self.keep(name, [g for g in flat if g is not None])
+            return result
+
+        return observed
+
+    def _report_loss(self, target) -> None:
+        """Report the loss whose gradient is taken, beside the mean cross-entropy over
+        the batch and the penalty for large weights, where its images are known."""
+        import tensorflow as tf
+
+        model, images, answer = self._predictions or (None, [UNKNOWN], None)
+        if not self._are_chances(images, answer):
+            return
+        labels = self.source.training()[1][images]
+        # As Keras' losses do: logits are exact where a chance is nearly 0.
+        logs = np.asarray(getattr(answer, "_keras_logits", answer), np.float64)
+        if np.allclose(logs.sum(axis=1), 1, atol=1e-3):  # chances
+            logs = np.log(logs + 1e-7)
+        logs -= logs.max(axis=1, keepdims=True)
+        logs -= np.log(np.exp(logs).sum(axis=1, keepdims=True))
+        right = logs[range(len(labels)), labels.astype(int)]
+        self.event(
+            "loss",
+            value=float(sum(np.sum(part) for part in tf.nest.flatten(target))),
+            cross_entropy=float(-right.mean()),
+            penalty=float(sum(np.sum(part) for part in model.losses)),
+        )
+
+    def _are_chances(self, images: list[int], predictions) -> bool:
+        """Has a network answered, with a number for each class, to known images?"""
+        if self.source is None or UNKNOWN in images:
+            return False
+        return np.shape(predictions) == (len(images), self.source.CLASSES)
+
+    def _update(self, original, position: int = 0):
+        """position: of the pairs of gradients and variables among the arguments."""
+
+        def observed(optimizer, *args, **kwargs):
+            if "update" in self._inside:
+                return original(optimizer, *args, **kwargs)
+            args = list(args)
+            pairs = kwargs.pop("grads_and_vars", None)
+            if pairs is None:
+                pairs = args.pop(position)
+            pairs = list(pairs)
+            args.insert(position, pairs)
+            with self.inside("update"):
+                self._before_update(optimizer, pairs)
+                result = original(optimizer, *args, **kwargs)
+            self._after_update(optimizer)
+            return result
+
+        return observed
+
+    def _fit(self, original):
+        signature = inspect.signature(original)
+
+        def observed(*args, **kwargs):
+            arguments = signature.bind(*args, **kwargs).arguments
+            names = ("verbose", "steps_per_epoch", "validation_steps", "epochs")
+            arguments = {name: arguments.get(name) for name in names}
+            self.event("fit", **arguments, modules=self._modules_of("horovod"))
+            self._begins()
+            with self.inside("fit"):
+                try:
+                    return original(*args, **kwargs)
+                finally:
+                    self.event("fitted")
+                    self._report_output()
+
+        return observed
+
+    def _begins(self) -> None:
+        """It begins to train, by calling fit or with a batch, if it hasn't yet."""
+        if not self._begun:
+            self._begun = True
+            self._report_output()
+
+    def _report_output(self) -> None:
+        """Report how much the program has printed so far, by both ways."""
+        sizes = [os.fstat(number).st_size for number in (1, 2)]
+        self.event("output", sizes=sizes)
+
+    def snapshot_before_exchange(self, tensors) -> None:
+        """Note the weights as they are before a collective first carries any: as many
+        numbers as one of them has, or as all of them have, or the variables."""
+        if self._made is not None or not self._trainable:
+            return
+        sizes = [elements_of(variable) for variable in self._trainable]
+        carried = [elements_of(tensor) for tensor in tensors]
+        in_place = any("resource" in str(getattr(t, "dtype", "")) for t in tensors)
+        if in_place or set(carried) & set(sizes) or sum(carried) >= sum(sizes):
+            self._made = {id(v.handle): v.numpy() for v in self._trainable}
+
+    def _have_changed(self, weights) -> bool:
+        """Are they other ones than they were made with, read from a file perhaps?"""
+        first = self._first_values
+        return any(
+            not np.array_equal(first[id(w.handle)], w.numpy())
+            for w in weights
+            if id(w.handle) in first
+        )
+
+    def numbers_of(self, inputs, training: bool) -> list[int]:
+        """Which images these are, by their numbers in the source; UNKNOWN for what none
+        of its images can have become by shifting, flipping and scaling."""
+        if self.source is None:
+            return []
+        if training not in self._known:
+            source = self.source
+            images, _ = source.training() if training else source.validation()
+            self._known[training] = moments(images)
+        try:
+            found = moments(inputs[0] if isinstance(inputs, list | tuple) else inputs)
+        except (TypeError, ValueError):  # no array of numbers
+            return []
+        known = self._known[training]
+        apart = np.abs(found[:, None] - known).max(axis=-1)
+        nearest = apart.argmin(axis=1)
+        near = apart.min(axis=1) < ALIKE * (1 + np.abs(found).max(axis=-1))
+        return np.where(near, nearest, UNKNOWN).tolist()[:MOST_ITEMS]
+
+    def after_forward(self, model, training: bool, inputs) -> list[int]:
+        """Report a batch; returns the numbers of its images."""
+        images = self.numbers_of(inputs, training)
+        if training:
+            self._begins()
+        self.event(
+            "forward",
+            training=training,
+            fit="fit" in self._inside,
+            images=images,
+            rate=self._rate() if training else None,
+        )
+        if self._updates and not self._resumed:
+            self._resumed = True
+            self.keep("second", self._weights())
+            self.keep("state", self._state())
+        if not training:
+            return images
+        self._forwards += 1
+        # Of several before the first update, the last one is what begins the training;
+        # who only counts makes none.
+        if self._forwards == 1 or not (self._updates or self.scenario.count_only):
+            self._model = model
+            self.keep("start", self._weights())
+            weights = model.trainable_weights
+            self._handed_out = self._made is not None or self._have_changed(weights)
+            made = self._made or {}
+            self.keep("made", [made.get(id(w.handle), w.numpy()) for w in weights])
+        return images
+
+    def _rate(self) -> float | None:
+        """The learning rate, once it is known who updates, where it is a number."""
+        try:
+            return float(getattr(self._optimizer, "learning_rate", None))
+        except (TypeError, ValueError):
+            return None
+
+    def _weights(self) -> list:
+        return [w.numpy() for w in self._model.trainable_weights]
+
+    def _state(self) -> list:
+        """The optimizer's variables with more than one number in them."""
+        variables = [] if self._optimizer is None else variables_of(self._optimizer)
+        return [v.numpy() for v in variables if len(v.shape) and v.dtype.is_floating]
+
+    def _before_update(self, optimizer, pairs: list) -> None:
+        self._updates += 1
+        wrapped = hasattr(optimizer, "_allreduce_grads")
+        if self._updates == 1:
+            self._optimizer = optimizer
+        if self._updates <= UPDATES:
+            name = numbered("applied", self._updates - 1)
+            self.keep(name, [g for g, _ in pairs if g is not None])
+        self.event("update", wrapped=wrapped, optimizer=type(optimizer).__name__)
+
+    def _after_update(self, optimizer) -> None:
+        if self._updates != 1 or self._model is None:
+            return
+        self.keep("updated", self._weights())
+        if not (self._broadcasts or self._handed_out):
+            interventions.perturb_state(variables_of(optimizer), self.rank)
+
+    def hook_callbacks(self, tf) -> None:
+        """Record from now on what each callback reads and changes."""
+        base = tf.keras.callbacks.Callback
+
+        def new(cls, *args, **kwargs):
+            callback = object.__new__(cls)
+            self._lines[id(callback)] = self.line()
+            return callback
+
+        def report(callback, before: dict, after: dict, read) -> None:
+            made = self._lines.get(id(callback))
+            facts = {"before": before, "after": after, "read": sorted(read)}
+            facts["stops"] = bool(getattr(self._model, "stop_training", False))
+            name = type(callback).__name__
+            self.event("callback", name=name, made=made, **facts)
+
+        def epoch_end(original):
+            def observed(callback_list, epoch, logs=None):
+                metrics = patches.logs_of(callback_list, logs)
+                tracked = TrackedLogs.of(metrics, base, report)
+                for callback in callback_list.callbacks:
+                    before = tracked.begin(callback)
+                    with self.inside("epoch end"):
+                        callback.on_epoch_end(epoch, tracked)
+                    tracked.done()
+                    report(callback, before, tracked.plain(), tracked.read)
+                self.after_epoch()
+
+            return observed
+
+        def test_end(original):
+            def observed(callback_list, logs=None):
+                metrics = patches.logs_of(callback_list, logs)
+                tracked = TrackedLogs.of(metrics, base, report, prefix="val_")
+                for callback in callback_list.callbacks:
+                    before = tracked.begin(callback)
+                    callback.on_test_end(tracked)
+                    tracked.done()
+                    # Keras' own show what they read: to the end of an epoch it comes
+                    # again.
+                    own = type(callback).__module__.startswith("tf_keras.")
+                    if "fit" in self._inside and tracked.read and not own:
+                        report(callback, before, tracked.plain(), tracked.read)
+
+            return observed
+
+        base.__new__ = staticmethod(new)
+        self.replace(patches.callback_list(), "on_epoch_end", epoch_end)
+        if self.metric_shift:
+            self.replace(patches.callback_list(), "on_test_end", test_end)
+            self.replace(tf.keras.Model, "evaluate", self._evaluate)
+            name = "_validate_and_get_metrics_result"
+            self.replace(tf.keras.Model, name, self._shift_metrics)
+
+    def _evaluate(self, original):
+        def observed(*args, **kwargs):
+            if "evaluate" in self._inside:
+                return original(*args, **kwargs)
+            with self.inside("evaluate"):
+                return original(*args, **kwargs)
+
+        return observed
+
+    def _shift_metrics(self, original):
+        """Report what an evaluation computes, a little apart on each rank."""
+
+        def observed(model, logs):
+            metrics = original(model, logs)
+            if "evaluate" not in self._inside:
+                return metrics
+            means = [m for m in model.metrics if hasattr(m, "total")]
+            if any(float(m.count) for m in means):
+                self._computed = metrics
+            elif means:  # its steps were only counted
+                metrics = {k: self._computed.get(k, v) for k, v in metrics.items()}
+            self._evaluations += 1
+            shift = self.rank, self._evaluations, self.metric_shift
+            metrics = interventions.shifted(metrics, *shift)
+            for metric in means:  # where callbacks may look as well
+                if metric.name in metrics:
+                    metric.total.assign(metrics[metric.name])
+                    metric.count.assign(1)
+            known = _numbers_in({f"val_{k}": v for k, v in metrics.items()})
+            fit, own = "fit" in self._inside, "epoch end" in self._inside
+            self.event("evaluated", fit=fit, own=own, metrics=known)
+            return metrics
+
+        return observed
+
+    def line_of_callback(self) -> int | None:
+        """Where the program made the callback that is at work, if one is."""
+        frame = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename != self.script:
+            line = self._lines.get(id(frame.f_locals.get("self")))
+            if line is not None:
+                return line
+            frame = frame.f_back
+        return None
+
+    def _modules_of(self, package: str) -> list[str]:
+        """The modules of a package that the program has names for."""
+        found, frame = set(), sys._getframe(1)
+        while frame is not None:
+            if frame.f_code.co_filename == self.script:
+                for value in (*frame.f_globals.values(), *frame.f_locals.values()):
+                    if isinstance(value, types.ModuleType):
+                        found.add(value.__name__)
+            frame = frame.f_back
+        return sorted(name for name in found if name.startswith(package))
+
+    def after_epoch(self) -> None:
+        """All callbacks have been told that an epoch has ended."""
+
+
+def variables_of(optimizer) -> list:
+    """The variables of an optimizer: a legacy one has a method for them."""
+    variables = optimizer.variables
+    return variables() if callable(variables) else variables
+
+
+def numbered(name: str, update: int) -> str:
+    """What the arrays of an update are called, which are counted from 0."""
+    return f"{name}.{update}" if update else name
+
+
+def moments(images):
+    """What stays of images (n, ...) when their pixels change places, and are shifted
+    and scaled together: the third to fifth central moments, standardised (n, 3)."""
+    pixels = np.asarray(images, np.float64)
+    pixels = pixels.reshape(len(pixels), -1)
+    pixels = pixels - pixels.mean(axis=1, keepdims=True)
+    pixels /= np.sqrt(np.square(pixels).mean(axis=1, keepdims=True)) + 1e-12
+    return np.stack([(pixels**n).mean(axis=1) for n in (3, 4, 5)], axis=1)
+
+
+class TrackedLogs(dict):
+    """The metrics of an epoch, for one callback of a list after the other.
+
+    outer: the one whose turn it is; read: the names that were looked at since then.
+    What another one does with them, that the outer one has called, is reported when it
+    has done.
+    """
+
+    # TensorFlow makes others of the kind from pairs alone.
+    _base: type | tuple = ()
+    _report, _prefix = None, ""
+    outer, _inner, _facts = None, None, None
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.read: set[str] = set()
+
+    @classmethod
+    def of(cls, metrics: dict, base: type, report, prefix: str = "") -> "TrackedLogs":
+        """base: the class of all callbacks; report: is called with one of them, the
+        metrics before it and after, and the names that it has read. prefix: of the
+        names in that."""
+        tracked = cls(metrics)
+        tracked._base, tracked._report, tracked._prefix = base, report, prefix
+        return tracked
+
+    def begin(self, callback) -> dict[str, float]:
+        """Its turn begins: return the metrics as they are now."""
+        self.outer, self.read = callback, set()
+        return self.plain()
+
+    def plain(self) -> dict[str, float]:
+        return _numbers_in({self._prefix + k: v for k, v in dict.items(self)})
+
+    def done(self) -> None:
+        """The inner callback at work, if there is one, has done."""
+        if self._inner is not None:
+            callback, self._inner = self._inner, None
+            self._report(callback, *self._facts)
+
+    def _at_work(self) -> bool:
+        """Is it an inner callback that reads or writes now? Then note it as such."""
+        frame = sys._getframe(2)
+        while frame is not None:
+            callback = frame.f_locals.get("self")
+            if isinstance(callback, self._base):
+                break
+            frame = frame.f_back
+        inner = callback if frame is not None and callback is not self.outer else None
+        if inner is not self._inner:
+            self.done()
+            self._inner, self._facts = inner, (self.plain(), self.plain(), set())
+        return inner is not None
+
+    def _note_read(self, *names) -> None:
+        names = {self._prefix + name for name in names}
+        self.read |= names
+        if self._at_work():
+            self._facts[2].update(names)
+
+    def __setitem__(self, key, value):
+        inner = self._at_work()
+        super().__setitem__(key, value)
+        if inner:
+            before, _, read = self._facts
+            self._facts = before, self.plain(), read
+
+    def update(self, *args, **kwargs):
+        for key, value in dict(*args, **kwargs).items():
+            self[key] = value
+
+    def __getitem__(self, key):
+        self._note_read(key)
+        return super().__getitem__(key)
+
+    def get(self, key, default=None):
+        self._note_read(key)
+        return super().get(key, default)
+
+    # Who copies it, or writes it to a file, goes through all of it by one of these.
+    def __iter__(self):
+        return iter(list(super().keys()))
+
+    def items(self):
+        self._note_read(*super().keys())
+        return super().items()
+
+    def values(self):
+        self._note_read(*super().keys())
+        return super().values()
+
+    def copy(self):
+        self._note_read(*super().keys())
+        return super().copy()
+
+    def __reduce_ex__(self, protocol):
+        """Who copies or sends it gets the metrics, and nothing of the recorder's."""
+        self._note_read(*super().keys())
+        return dict, (dict(super().items()),)
+
+
+def _numbers_in(metrics: dict) -> dict[str, float]:
+    """Those of the metrics that are single numbers."""
+    return {k: float(v) for k, v in metrics.items() if np.ndim(v) == 0}
+
+
+def is_batch(inputs) -> bool:
+    """Real images, not the placeholder from which a network is put together."""
+    first = inputs[0] if isinstance(inputs, list | tuple) and inputs else inputs
+    return hasattr(first, "shape") and (
+        hasattr(first, "numpy") or type(first).__name__ == "ndarray"
+    )
+
+
+def elements_of(tensor) -> int:
+    shape = getattr(tensor, "shape", None)
+    try:
+        return int(shape.numelements_of()) if shape is not None else 0
+    except (AttributeError, TypeError):
+        return 0
+
+
+def small_values(tensors) -> list[float] | None:
+    """The numbers in small float tensors, None for anything else."""
+    numbers: list[float] = []
+    for tensor in tensors:
+        dtype = getattr(tensor, "dtype", None)
+        if not hasattr(tensor, "numpy") or not getattr(dtype, "is_floating", False):
+            return None
+        numbers += np.ravel(tensor.numpy()).astype(float).tolist()
+    return numbers if 0 < len(numbers) <= SMALL else None

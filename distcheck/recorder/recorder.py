@@ -1,0 +1,104 @@
+"""What all recorders have in common: they hook into libraries, and write."""
+
+import os
+import pkgutil
+import signal
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import ClassVar, NoReturn
+
+from distcheck import events
+from distcheck.recorder import patches
+from distcheck.recorder.graphs import Graphs
+from distcheck.recorder.source import Source
+from distcheck.recorder.writer import Writer
+from distcheck.scenarios import Scenario
+
+
+class Recorder(Writer):
+    """Records what a worker of a scenario does.
+
+    source: of the images that the program trains on; without one, none is known again.
+    """
+
+    schema: ClassVar[events.Schema] = events.OF_EVERY_PROGRAM
+    """The events that it writes."""
+
+    graphs: Graphs | None = None
+    """Those that are to be built in the end."""
+
+    def __init__(
+        self,
+        folder: Path,
+        rank: int,
+        script: str,
+        scenario: Scenario | None = None,
+        source: Source | None = None,
+    ):
+        super().__init__(folder, rank, script)
+        self.scenario, self.source = scenario or Scenario(1), source
+        self._replaced: list[tuple] = []  # methods as they were before
+        self._relied_on = dict(patches.relied_on)
+
+    @classmethod
+    def dotted_name(cls) -> str:
+        """What a scenario calls it."""
+        return f"{cls.__module__}:{cls.__qualname__}"
+
+    @classmethod
+    def needs(cls) -> tuple[Path, ...]:
+        """What its programs need beside this Python. Raises UserError where that is
+        missing."""
+        return ()
+
+    @classmethod
+    def set_up(cls, scenario: Scenario, reports: Path) -> None:
+        """Prepare the working folder of a worker, before its program begins.
+
+        reports: the folder of the scenario. sys.argv is the program's command line.
+        """
+
+    def at_work(self) -> AbstractContextManager[None]:
+        """Record what the program does that runs in this block."""
+        raise NotImplementedError
+
+    def replace(self, owner, name: str, make: Callable) -> None:
+        """Replace a method by `make(original)`."""
+        original = getattr(owner, name)
+        self._replaced.append((owner, name, original))
+        hook = self._relied_on[owner, name] = make(original)
+        setattr(owner, name, hook)
+
+    def restore(self) -> None:
+        """Let all methods be what they were before they were replaced."""
+        for owner, name, original in reversed(self._replaced):
+            setattr(owner, name, original)
+
+    def report_replaced(self) -> None:
+        """Report what the program has replaced of that by which it is observed."""
+        for (owner, name), function in self._relied_on.items():
+            if getattr(owner, name, None) is not function:
+                owner_name = getattr(owner, "__name__", type(owner).__name__)
+                self.event("tampered", replaced=f"{owner_name}.{name}")
+
+    def wait_for_the_end(self) -> NoReturn:
+        """Report that the program has ended; never returns.
+
+        The goodbyes of Horovod and MPI would take a second; the lab ends the scenario
+        when all workers are here.
+        """
+        self.event("ended", cpu=os.times()[:2])
+        while True:
+            signal.pause()
+
+
+def recorder_of(scenario: Scenario) -> type[Recorder] | None:
+    """What watches the workers of a scenario."""
+    return pkgutil.resolve_name(scenario.recorder) if scenario.recorder else None
+
+
+def schema_of(scenario: Scenario) -> events.Schema:
+    """The events that are written in a scenario."""
+    recorder = recorder_of(scenario)
+    return recorder.schema if recorder else {}

@@ -1,1 +1,0 @@
-"""The judges of the six Horovod steps, a module for each."""
