@@ -74,6 +74,15 @@ class Rank:
     def all(self, what: str) -> list[dict]:
         return [event for event in self.events if event["what"] == what]
 
+    def collectives(self, op: str) -> list[dict]:
+        """The beginnings of all collectives of this kind, such as "broadcast"."""
+        return [event for event in self.all("collective_start") if event["op"] == op]
+
+    @property
+    def last(self) -> dict:
+        """The last event, or one that says that there was none."""
+        return self.events[-1] if self.events else {"what": "nothing"}
+
     def first(self, what: str) -> dict:
         """The first such event. Raises Missing."""
         events = self.all(what)
@@ -110,7 +119,7 @@ class Rank:
     @property
     def state(self) -> str:
         """What it was doing in the end."""
-        last = self.events[-1] if self.events else {"what": "nothing"}
+        last = self.last
         if last["what"] == "collective_start":
             at = in_line(last["line"])
             return f"rank {self.number} waits for the others in {last['op']}{at}"
@@ -157,17 +166,13 @@ class Run:
     def raise_trouble(self) -> None:
         """Raise the Problem of a program that did not end well."""
         states = [rank.state for rank in self.ranks]
-        waiting = [
-            r
-            for r in self.ranks
-            if r.events and r.events[-1]["what"] == "collective_start"
-        ]
+        waiting = [r for r in self.ranks if r.last["what"] == "collective_start"]
         if self.outcome == lab.DEADLOCK:
             raise Problem(
                 DEADLOCK,
                 f"The workers wait for each other forever: {'; '.join(states)}. All "
                 "of them have to make the same calls, in the same order.",
-                waiting[0].events[-1]["line"],
+                waiting[0].last["line"],
             )
         failures = self.failures()
         if failures and _left_alone(failures[0][1]):
@@ -193,7 +198,7 @@ class Run:
             raise Problem(FLOOD, f"A worker printed more than {lab.OUTPUT:,} bytes.")
         if self.outcome == lab.HUNG:
             busy = [r for r in self.ranks if r not in waiting]
-            line = busy[0].events[-1].get("line") if busy and busy[0].events else None
+            line = busy[0].last.get("line") if busy else None
             raise Problem(
                 HUNG,
                 f"The program made no progress: {'; '.join(states)}.",
@@ -211,7 +216,7 @@ class Run:
             vanished = [
                 f"rank {r.number}"
                 for r in self.ranks
-                if not r.events or r.events[-1]["what"] not in ("ended", "failed")
+                if r.last["what"] not in ("ended", "failed")
             ]
             raise Problem(
                 CRASHED,

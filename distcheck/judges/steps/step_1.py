@@ -43,11 +43,7 @@ def starts_and_pins(runs: dict[str, Run]) -> None:
 
 def _started(run: Run) -> list[Rank]:
     """The ranks that have called hvd.init()."""
-    return [
-        r
-        for r in run.ranks
-        if any(e["op"] == "init" for e in r.all("collective_start"))
-    ]
+    return [rank for rank in run.ranks if rank.collectives("init")]
 
 
 def _starts_before_it_asks(run: Run) -> None:
@@ -58,7 +54,7 @@ def _starts_before_it_asks(run: Run) -> None:
         raise Problem(
             "started-by-some",
             f"Only rank {numbers} called hvd.init().",
-            _line_of_init(started[0]),
+            started[0].collectives("init")[0]["line"],
         )
     for rank in run.ranks:
         for event in rank.all("asked"):
@@ -69,10 +65,6 @@ def _starts_before_it_asks(run: Run) -> None:
                     f"{event['line']}, before hvd.init().",
                     event["line"],
                 )
-
-
-def _line_of_init(rank: Rank) -> int | None:
-    return next(e["line"] for e in rank.all("collective_start") if e["op"] == "init")
 
 
 def _pins_before_tensorflow(run: Run) -> None:
@@ -166,7 +158,7 @@ def _takes_the_keras_interface(run: Run) -> None:
             "other-interface",
             f"The program has imported horovod.tensorflow, but not {_KERAS}. Only "
             "the latter has the callbacks for steps 4 and 6.",
-            _line_of_init(rank),
+            rank.collectives("init")[0]["line"],
         )
 
 

@@ -53,22 +53,7 @@ def speaks_with_one_voice(runs: dict[str, Run]) -> None:
     ]
     others = [n for n in range(1, run.size) if asked[n] or scores[n]]
     if not rank_0:
-        local = _local_rank_for_rank(run.ranks[0])
-        if local:
-            raise Problem(
-                "local-rank-for-rank",
-                f"Rank 0 was silent, because line {local} asks for the local rank, "
-                "which was 3 and 1 here. The local rank counts the workers of each "
-                "machine, so several workers may have local rank 0, or none. Only one "
-                "worker has rank 0.",
-                local,
-            )
-    if others and not rank_0:
-        raise Problem(
-            "inverted", f"Rank 0 was silent, but rank {others[0]} printed.", line
-        )
-    if not rank_0:
-        raise Problem("silent", "No worker showed progress, not even rank 0.", line)
+        raise _silence(run.ranks[0], others, line)
     if others:
         score = next(iter(scores[others[0]]), None)
         if score is None:
@@ -81,23 +66,34 @@ def speaks_with_one_voice(runs: dict[str, Run]) -> None:
     _raise_waits_alone(run)
 
 
+def _silence(rank_0: Rank, others: list[int], line: int | None) -> Problem:
+    """The Problem of a rank 0 that shows nothing, while these others do."""
+    local = _local_rank_for_rank(rank_0)
+    if local:
+        return Problem(
+            "local-rank-for-rank",
+            f"Rank 0 was silent, because line {local} asks for the local rank, which "
+            "was 3 and 1 here. The local rank counts the workers of each machine, so "
+            "several workers may have local rank 0, or none. Only one worker has rank "
+            "0.",
+            local,
+        )
+    if others:
+        seen = f"Rank 0 was silent, but rank {others[0]} printed."
+        return Problem("inverted", seen, line)
+    return Problem("silent", "No worker showed progress, not even rank 0.", line)
+
+
 def _raise_waits_alone(run: Run) -> None:
     """Raise the Problem of a rank that, after its training, waits for ranks that have
     come to their end."""
     for rank in run.ranks:
         others = [r for r in run.ranks if r is not rank]
         after = list(itertools.dropwhile(_not_fitted, rank.events))
-        last = next(
-            (
-                e
-                for e in reversed(after)
-                if e["what"] in ("collective_start", "collective_end")
-            ),
-            {},
-        )
-        if last.get("what") == "collective_start" and all(
-            r.all("ended") for r in others
-        ):
+        ends = ("collective_start", "collective_end")
+        last = next((e for e in reversed(after) if e["what"] in ends), {"what": ""})
+        waits = last["what"] == "collective_start"
+        if waits and all(other.all("ended") for other in others):
             raise Problem(
                 "waits-alone",
                 f"After the training, rank {rank.number} called "

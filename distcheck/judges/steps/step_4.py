@@ -31,7 +31,7 @@ def broadcasts(runs: dict[str, Run]) -> None:
     run = runs["two"]
     start, updated = run.arrays("start"), run.arrays("updated")
     second, state = run.arrays("second"), [r.array("state") for r in run.ranks]
-    sent = [e for e in run.ranks[0].all("collective_start") if e["op"] == "broadcast"]
+    sent = run.ranks[0].collectives("broadcast")
     line = _line_of_most(sent)
     started_alike = np.array_equal(start[0], start[1])
     if started_alike:
@@ -131,9 +131,7 @@ def _from_rank_0(run: Run, weights: np.ndarray, before: np.ndarray, since: str) 
 def _foreign_broadcasts(rank: Rank, numbers: int) -> list[dict]:
     """The broadcasts from other ranks than 0, if they carried so many numbers in all:
     with fewer, they were about something else than the weights."""
-    sent = [
-        e for e in rank.all("collective_start") if e["op"] == "broadcast" and e["root"]
-    ]
+    sent = [event for event in rank.collectives("broadcast") if event["root"]]
     return sent if sum(event["elements"] for event in sent) >= numbers else []
 
 

@@ -167,28 +167,10 @@ def _epochs(rank: Rank) -> list[Epoch]:
     return epochs
 
 
-def _workers(size: int) -> str:
-    return f"{size} worker{'s' * (size > 1)}"
-
-
-def _listed(done: list[int]) -> str:
-    """Steps by rank: "3", or "4 (rank 0) and 3 (rank 1)" where they differ."""
-    if len(set(done)) == 1:
-        return str(done[0])
-    return " and ".join(f"{steps} (rank {rank})" for rank, steps in enumerate(done))
-
-
-def _who_did(done: list[int]) -> str:
-    if len(set(done)) == 1:
-        return f"each did {done[0]}" if len(done) > 1 else f"it did {done[0]}"
-    return ", ".join(f"rank {rank} did {steps}" for rank, steps in enumerate(done))
-
-
 def _raise_unequal(training: Training) -> None:
     """Raise the Problem of ranks that do not train equally many steps, unless they join
     the others at the end."""
-    ranks_0 = [run.ranks[0] for run in training.runs]
-    if any(e["op"] == "join" for rank in ranks_0 for e in rank.all("collective_start")):
+    if any(run.ranks[0].collectives("join") for run in training.runs):
         return
     for size, done in training.trained.items():
         if len(set(done)) > 1:
@@ -201,16 +183,35 @@ def _raise_unequal(training: Training) -> None:
             )
 
 
+# What is wrong with numbers of steps: how many it gives each of N workers, and words.
+Faults = dict[str, tuple[Callable[[int], int], str]]
+
+
+def _raise_other_training_steps(training: Training) -> None:
+    """Raise the Problem of ranks that together do not train on one pass: in steps, or
+    in images where these were seen."""
+    if all(_one_pass(ranks) for ranks in training.first.values()):
+        return
+    total, done = STEPS, training.trained
+    allowed = {n: _shares(total, n) for n in done}
+    if not _fits(done, allowed):
+        faults: Faults = {
+            "local-size": (
+                lambda n: total // _local_size(n, training.runs),
+                "The steps were divided by the workers of one machine, "
+                "hvd.local_size(), but the workers of all machines, hvd.size(), "
+                "share an epoch.",
+            ),
+        }
+        raise _of_steps(training, "training", total, allowed, faults)
+    _raise_other_images(training)
+
+
 def _local_size(size: int, runs: list[Run]) -> int:
     """How many of so many workers are on a machine, as they are told."""
     (name,) = (run.name for run in runs if run.size == size)
     local_ranks = SCENARIOS[name].local_ranks
     return max(local_ranks) + 1 if local_ranks else size
-
-
-def _images(epochs: list[Epoch]) -> int:
-    """On how many images the ranks trained in an epoch, each time counted."""
-    return sum(len(step) for epoch in epochs for step in epoch.trained)
 
 
 def _one_pass(epochs: list[Epoch]) -> bool:
@@ -224,6 +225,11 @@ def _one_pass(epochs: list[Epoch]) -> bool:
     return -in_a_step / 2 < missing < in_a_step
 
 
+def _images(epochs: list[Epoch]) -> int:
+    """On how many images the ranks trained in an epoch, each time counted."""
+    return sum(len(step) for epoch in epochs for step in epoch.trained)
+
+
 def _raise_other_images(training: Training) -> None:
     """Raise the Problem of as many steps as there should be, but of other batches."""
     for size, epochs in training.first.items():
@@ -235,6 +241,57 @@ def _raise_other_images(training: Training) -> None:
                 f"but a pass over all has {TRAIN_IMAGES}: there were batches of "
                 f"{_and(sizes)}, although --batch-size was {BATCH_SIZE}.",
             )
+
+
+def _shares(total: int, workers: int) -> set[int]:
+    """How many of all steps each worker may do: the quotient rounded down, or to the
+    nearest whole number, as Python's round() does."""
+    return {total // workers, round(total / workers)}
+
+
+def _fits(done: dict[int, list[int]], allowed: dict[int, set[int]]) -> bool:
+    return all(set(steps) <= allowed[n] for n, steps in done.items())
+
+
+def _of_steps(
+    training: Training,
+    kind: str,
+    total: int,
+    allowed: dict[int, set[int]],
+    special: Faults,
+) -> Problem:
+    """The Problem of ranks that do not do the steps of this kind that are allowed, by
+    number of workers."""
+    done = training.trained if kind == "training" else training.validated
+    faults: Faults = {
+        "not-divided": (
+            lambda n: total,
+            f"Every worker did all {kind} steps, however many workers there were.",
+        ),
+        "hard-coded": (
+            lambda n: total // 2,
+            f"The {kind} steps were halved, however many workers there were.",
+        ),
+        **special,
+        "rounded-up": (
+            lambda n: -(-total // n),
+            f"The {kind} steps were rounded up, so the workers together do more than "
+            "one epoch.",
+        ),
+    }
+    expected = {
+        name: {n: [steps(n)] * n for n in done} for name, (steps, _) in faults.items()
+    }
+    fault = classify(done, expected, operator.eq)
+    if fault:
+        return training.problem(fault, faults[fault][1])
+    wrong = next(n for n, steps in done.items() if not set(steps) <= allowed[n])
+    once = ", or all workers together have every image once"
+    return training.problem(
+        f"{kind}-steps",
+        f"On {_workers(wrong)} {_who_did(done[wrong])} {kind} steps, but each has "
+        f"{total // wrong} to do{once if kind == 'validation' else ''}.",
+    )
 
 
 def _raise_other_epochs(training: Training) -> None:
@@ -326,6 +383,43 @@ def _raise_out_of_a_small_buffer(
         )
 
 
+def _raise_other_validation_steps(training: Training) -> None:
+    """Raise the Problem of ranks that together do neither three rounds of validation
+    nor validate each image once."""
+    steps, total, done = VAL_STEPS, 3 * VAL_STEPS, training.validated
+    allowed = {n: _shares(total, n) for n in done}
+    # By now its training is known to be rounded to the nearest, if not down.
+    if any(max(did) > STEPS // n for n, did in training.trained.items()):
+        allowed = {n: {*allowed[n], (2 * total + n) // (2 * n)} for n in done}
+    once = {n for n, ranks in training.first.items() if _each_once(ranks)}
+    allowed |= {n: set(done[n]) for n in once}
+    if not _fits(done, allowed):
+        faults: Faults = {
+            "validation-divided-first": (
+                lambda n: 3 * (steps // n),
+                "The validation steps are 3 * (steps // N): dividing first drops a "
+                "remainder, which is then lost three times.",
+            ),
+            "validation-not-tripled": (
+                lambda n: steps // n,
+                "The validation steps are steps // N, without the three rounds. "
+                "Because images are drawn at random, one round leaves out too many.",
+            ),
+            "validation-not-shared": (
+                lambda n: steps,
+                "Every worker validated a whole round, however many workers there "
+                "were.",
+            ),
+        }
+        raise _of_steps(training, "validation", total, allowed, faults)
+
+
+def _each_once(epochs: list[Epoch]) -> bool:
+    """Was every image validated once, by whichever rank?"""
+    images = [n for epoch in epochs for step in epoch.validated for n in step]
+    return sorted(images) == list(range(-(-TRAIN_IMAGES // 6)))
+
+
 def _raise_badly_validated(
     ranks: list[list[Epoch]], problem: Callable[[str, str], Problem]
 ) -> None:
@@ -358,18 +452,6 @@ def _raise_badly_validated(
         )
 
 
-def _and(numbers) -> str:
-    """ "3, 4 and 8"."""
-    *most, last = map(str, sorted(numbers))
-    return f"{', '.join(most)} and {last}" if most else last
-
-
-def _each_once(epochs: list[Epoch]) -> bool:
-    """Was every image validated once, by whichever rank?"""
-    images = [n for epoch in epochs for step in epoch.validated for n in step]
-    return sorted(images) == list(range(-(-TRAIN_IMAGES // 6)))
-
-
 def _raise_other_rate(run: Run, epochs: list[Epoch]) -> None:
     """Raise the Problem of a stopwatch that counts the images of one worker, or those
     of all once for each."""
@@ -397,107 +479,24 @@ def _raise_other_rate(run: Run, epochs: list[Epoch]) -> None:
             return
 
 
-# What is wrong with numbers of steps: how many it gives each of N workers, and words.
-Faults = dict[str, tuple[Callable[[int], int], str]]
+def _workers(size: int) -> str:
+    return f"{size} worker{'s' * (size > 1)}"
 
 
-def _raise_other_training_steps(training: Training) -> None:
-    """Raise the Problem of ranks that together do not train on one pass: in steps, or
-    in images where these were seen."""
-    if all(_one_pass(ranks) for ranks in training.first.values()):
-        return
-    total, done = STEPS, training.trained
-    allowed = {n: _shares(total, n) for n in done}
-    if not _fits(done, allowed):
-        faults: Faults = {
-            "local-size": (
-                lambda n: total // _local_size(n, training.runs),
-                "The steps were divided by the workers of one machine, "
-                "hvd.local_size(), but the workers of all machines, hvd.size(), "
-                "share an epoch.",
-            ),
-        }
-        raise _of_steps(training, "training", total, allowed, faults)
-    _raise_other_images(training)
+def _listed(done: list[int]) -> str:
+    """Steps by rank: "3", or "4 (rank 0) and 3 (rank 1)" where they differ."""
+    if len(set(done)) == 1:
+        return str(done[0])
+    return " and ".join(f"{steps} (rank {rank})" for rank, steps in enumerate(done))
 
 
-def _raise_other_validation_steps(training: Training) -> None:
-    """Raise the Problem of ranks that together do neither three rounds of validation
-    nor validate each image once."""
-    steps, total, done = VAL_STEPS, 3 * VAL_STEPS, training.validated
-    allowed = {n: _shares(total, n) for n in done}
-    # By now its training is known to be rounded to the nearest, if not down.
-    if any(max(did) > STEPS // n for n, did in training.trained.items()):
-        allowed = {n: {*allowed[n], (2 * total + n) // (2 * n)} for n in done}
-    once = {n for n, ranks in training.first.items() if _each_once(ranks)}
-    allowed |= {n: set(done[n]) for n in once}
-    if not _fits(done, allowed):
-        faults: Faults = {
-            "validation-divided-first": (
-                lambda n: 3 * (steps // n),
-                "The validation steps are 3 * (steps // N): dividing first drops a "
-                "remainder, which is then lost three times.",
-            ),
-            "validation-not-tripled": (
-                lambda n: steps // n,
-                "The validation steps are steps // N, without the three rounds. "
-                "Because images are drawn at random, one round leaves out too many.",
-            ),
-            "validation-not-shared": (
-                lambda n: steps,
-                "Every worker validated a whole round, however many workers there "
-                "were.",
-            ),
-        }
-        raise _of_steps(training, "validation", total, allowed, faults)
+def _who_did(done: list[int]) -> str:
+    if len(set(done)) == 1:
+        return f"each did {done[0]}" if len(done) > 1 else f"it did {done[0]}"
+    return ", ".join(f"rank {rank} did {steps}" for rank, steps in enumerate(done))
 
 
-def _shares(total: int, workers: int) -> set[int]:
-    """How many of all steps each worker may do: the quotient rounded down, or to the
-    nearest whole number, as Python's round() does."""
-    return {total // workers, round(total / workers)}
-
-
-def _fits(done: dict[int, list[int]], allowed: dict[int, set[int]]) -> bool:
-    return all(set(steps) <= allowed[n] for n, steps in done.items())
-
-
-def _of_steps(
-    training: Training,
-    kind: str,
-    total: int,
-    allowed: dict[int, set[int]],
-    special: Faults,
-) -> Problem:
-    """The Problem of ranks that do not do the steps of this kind that are allowed, by
-    number of workers."""
-    done = training.trained if kind == "training" else training.validated
-    faults: Faults = {
-        "not-divided": (
-            lambda n: total,
-            f"Every worker did all {kind} steps, however many workers there were.",
-        ),
-        "hard-coded": (
-            lambda n: total // 2,
-            f"The {kind} steps were halved, however many workers there were.",
-        ),
-        **special,
-        "rounded-up": (
-            lambda n: -(-total // n),
-            f"The {kind} steps were rounded up, so the workers together do more than "
-            "one epoch.",
-        ),
-    }
-    expected = {
-        name: {n: [steps(n)] * n for n in done} for name, (steps, _) in faults.items()
-    }
-    fault = classify(done, expected, operator.eq)
-    if fault:
-        return training.problem(fault, faults[fault][1])
-    wrong = next(n for n, steps in done.items() if not set(steps) <= allowed[n])
-    once = ", or all workers together have every image once"
-    return training.problem(
-        f"{kind}-steps",
-        f"On {_workers(wrong)} {_who_did(done[wrong])} {kind} steps, but each has "
-        f"{total // wrong} to do{once if kind == 'validation' else ''}.",
-    )
+def _and(numbers) -> str:
+    """ "3, 4 and 8"."""
+    *most, last = map(str, sorted(numbers))
+    return f"{', '.join(most)} and {last}" if most else last
