@@ -1,9 +1,11 @@
-"""Register a judge as what checks a part of an exercise, beside its function.
+"""Register a judge as what checks a part of an exercise, beside its function:
 
-task = checks("scaled", options="--epochs 3").part
+    task = checks("scaled", options="--epochs 3").part
 
-@task("A", scenarios=("machine",), expected="The learning rate is ...")
-def scales_the_rate(runs): ...
+    @task("A", scenarios=("machine",), expected="The learning rate is ...")
+    def scales_the_rate(runs): ...
+
+Then `checks_of("scaled").of["A"]` is how task A is checked.
 """
 
 import shlex

@@ -4,11 +4,7 @@ import functools
 import shlex
 
 from distcheck.judges.register import checks
-from distcheck.judges.runs import (
-    Judge,
-    Problem,
-    Run,
-)
+from distcheck.judges.runs import Judge, Problem, Run
 from distcheck.scenarios import BATCH_SIZE, SCENARIOS, TRAIN_IMAGES, VAL_BATCH_SIZE
 
 step = checks(

@@ -1,12 +1,6 @@
 """Judge step 1: does every worker start Horovod, and use a GPU of its own?"""
 
-from distcheck.judges.runs import (
-    Problem,
-    Rank,
-    Run,
-    in_line,
-    short,
-)
+from distcheck.judges.runs import Problem, Rank, Run, in_line, short
 from distcheck.judges.steps.common import step
 from distcheck.recorder.keras import SMALL
 from distcheck.scenarios import SCENARIOS

@@ -5,14 +5,7 @@ import re
 from collections.abc import Iterable
 
 from distcheck import lab
-from distcheck.judges.runs import (
-    Missing,
-    Problem,
-    Rank,
-    Run,
-    in_line,
-    short,
-)
+from distcheck.judges.runs import Missing, Problem, Rank, Run, in_line, short
 from distcheck.judges.steps.common import step, whatever_the_options
 
 # So many digits at most: a long row of them would be read again from each of them.
@@ -91,9 +84,10 @@ def _raise_waits_alone(run: Run) -> None:
         others = [r for r in run.ranks if r is not rank]
         after = list(itertools.dropwhile(_not_fitted, rank.events))
         ends = ("collective_start", "collective_end")
-        last = next((e for e in reversed(after) if e["what"] in ends), {"what": ""})
-        waits = last["what"] == "collective_start"
-        if waits and all(other.all("ended") for other in others):
+        last = next((e for e in reversed(after) if e["what"] in ends), None)
+        if last is None or last["what"] == "collective_end":
+            continue
+        if all(other.all("ended") for other in others):
             raise Problem(
                 "waits-alone",
                 f"After the training, rank {rank.number} called "
@@ -159,13 +153,16 @@ def _printed(rank: Rank) -> Iterable[tuple[str, str, str]]:
     sizes = [event["sizes"] for event in rank.all("output")]
     begins = sizes[0] if sizes else [0, 0]
     ends = sizes[1] if len(sizes) > 1 else begins
-    for name, *places in zip(("out", "err"), begins, ends, strict=False):
+    for name, begin, end in zip(("out", "err"), begins, ends, strict=False):
         text = rank.text(name)
         if rank.all("failed"):  # what Python says of the end is not the program's word
             text = text.partition("Traceback (most recent call last):\n")[0]
-        parts = [text.encode()[slice(*ends)] for ends in ((0, places[0]), places)]
-        parts.append(text.encode()[places[1] :])
-        yield tuple(part.decode(errors="replace") for part in parts)
+        data = text.encode()
+        before, training, after = (
+            part.decode(errors="replace")
+            for part in (data[:begin], data[begin:end], data[end:])
+        )
+        yield before, training, after
 
 
 def _line_that_printed(rank: Rank, words: str, fit: int | None) -> int | None:

@@ -4,14 +4,7 @@ import numpy as np
 
 from distcheck.judges.compare import RTOL_COMPRESSED, classify, distance
 from distcheck.judges.compiled import must_compile
-from distcheck.judges.runs import (
-    Missing,
-    Problem,
-    Rank,
-    Run,
-    Unreadable,
-    in_line,
-)
+from distcheck.judges.runs import Missing, Problem, Rank, Run, Unreadable, in_line
 from distcheck.judges.steps.common import step, whatever_the_options
 from distcheck.recorder.keras import UPDATES, numbered
 from distcheck.verdict import UNDECIDED
@@ -40,16 +33,17 @@ def averages_gradients(runs: dict[str, Run]) -> None:
             "was averaged.",
             state=UNDECIDED,
         )
+    updates = [rank.first("update") for rank in two.ranks]
     mean = np.broadcast_to(local.mean(axis=0), local.shape)
     used = classify(applied, {"mean": mean, "own": local}, _all_same)
     if used == "mean":
-        _raise_averaged_again(two, local[0].size)
-        _raise_not_always(two)
+        _raise_averaged_again(two, updates, local[0].size)
+        _raise_not_always(two, updates)
         _raise_divided_too(two)
     elif used == "own":
-        _raise_own(two)
+        _raise_own(two, updates)
     else:
-        _raise_another_combination(two, applied, mean[0])
+        _raise_another_combination(two, updates, applied, mean[0])
 
 
 def _raise_endless_wrapping(run: Run) -> None:
@@ -68,11 +62,7 @@ def _lines_that_wrap(run: Run) -> list[int | None]:
     return [event["line"] for event in run.ranks[0].all("wrapped")]
 
 
-def _line_of_update(run: Run) -> int | None:
-    return run.ranks[0].first("update")["line"]
-
-
-def _raise_averaged_again(run: Run, size: int) -> None:
+def _raise_averaged_again(run: Run, updates: list[dict], size: int) -> None:
     """Raise the Problem of gradients, of so many numbers, that are averaged twice."""
     wrapped, reduced = _lines_that_wrap(run), _reduced_elements(run.ranks[0])
     if reduced > 1.5 * size:
@@ -80,14 +70,14 @@ def _raise_averaged_again(run: Run, size: int) -> None:
             "wrapped-twice",
             f"Every gradient was averaged {reduced / size:.0f} times over: the result "
             "is the same, but every time costs messages.",
-            wrapped[-1] if wrapped else _line_of_update(run),
+            wrapped[-1] if wrapped else updates[0]["line"],
         )
 
 
-def _raise_own(run: Run) -> None:
+def _raise_own(run: Run, updates: list[dict]) -> None:
     """Raise the Problem of ranks that use their own gradients each: why?"""
-    line, wrapped = _line_of_update(run), _lines_that_wrap(run)
-    by_wrapped = [rank.first("update")["wrapped"] for rank in run.ranks]
+    line, wrapped = updates[0]["line"], _lines_that_wrap(run)
+    by_wrapped = [update["wrapped"] for update in updates]
     if all(by_wrapped) and not _reduced_elements(run.ranks[0]):
         raise Problem(
             "applied-directly",
@@ -107,10 +97,12 @@ def _raise_own(run: Run) -> None:
     raise Problem("not-averaged", "Each rank used its own gradient.", line)
 
 
-def _raise_another_combination(run: Run, applied: np.ndarray, mean: np.ndarray) -> None:
+def _raise_another_combination(
+    run: Run, updates: list[dict], applied: np.ndarray, mean: np.ndarray
+) -> None:
     """Raise the Problem of gradients that are neither the mean nor the ranks' own;
     unless they are the sum, of losses that were divided before."""
-    wrapped, updates = _lines_that_wrap(run), [r.first("update") for r in run.ranks]
+    wrapped = _lines_that_wrap(run)
     by_wrapped = wrapped and all(update["wrapped"] for update in updates)
     line = wrapped[-1] if by_wrapped else updates[0]["line"]
     factors = [float(gradient @ mean / (mean @ mean)) for gradient in applied]
@@ -125,15 +117,14 @@ def _raise_another_combination(run: Run, applied: np.ndarray, mean: np.ndarray) 
     if not all(_divided_loss(rank, run.size) for rank in run.ranks):
         seen = "All ranks used the sum of the gradients, not the mean."
         raise Problem("sum", seen, line)
-    _raise_not_always(run, run.size)
+    _raise_not_always(run, updates, run.size)
 
 
 def _raise_divided_too(run: Run) -> None:
     """Raise the Problem of gradients that are averaged, of a loss that each rank has
     divided by their number before."""
-    losses = [_divided_loss(rank, run.size) for rank in run.ranks]
-    if all(losses):
-        loss = losses[0]
+    loss, *others = (_divided_loss(rank, run.size) for rank in run.ranks)
+    if loss and all(others):
         raise Problem(
             "loss-divided",
             f"Rank 0's loss in the first batch was {loss['value']:.3f}, with a mean "
@@ -155,7 +146,7 @@ def _divided_loss(rank: Rank, size: int) -> dict | None:
     return None
 
 
-def _raise_not_always(run: Run, factor: int = 1) -> None:
+def _raise_not_always(run: Run, updates: list[dict], factor: int = 1) -> None:
     """Raise the Problem of gradients that are averaged in the first batch alone.
 
     factor: so many times the mean is what the ranks should use."""
@@ -171,7 +162,7 @@ def _raise_not_always(run: Run, factor: int = 1) -> None:
                 "not-always",
                 "In the first batch all ranks used the mean of their gradients, but in "
                 f"batch {update + 1} they did not.",
-                _line_of_update(run),
+                updates[0]["line"],
             )
 
 

@@ -7,12 +7,7 @@ import numpy as np
 from distcheck import lab
 from distcheck.judges.compare import RTOL_COMPRESSED, RTOL_FP16, classify, distance
 from distcheck.judges.compiled import must_compile
-from distcheck.judges.runs import (
-    Problem,
-    Rank,
-    Run,
-    in_line,
-)
+from distcheck.judges.runs import Problem, Rank, Run, in_line
 from distcheck.judges.steps.common import step, whatever_the_options
 from distcheck.recorder.keras import SMALL
 

@@ -9,13 +9,7 @@ from functools import cached_property
 from distcheck import lab
 from distcheck.judges.compare import classify
 from distcheck.judges.compiled import must_compile
-from distcheck.judges.runs import (
-    DEADLOCK,
-    Missing,
-    Problem,
-    Rank,
-    Run,
-)
+from distcheck.judges.runs import DEADLOCK, Missing, Problem, Rank, Run
 from distcheck.judges.steps.common import OPPOSITE, step
 from distcheck.recorder.keras import UNKNOWN
 from distcheck.scenarios import (
@@ -301,7 +295,8 @@ def _raise_other_epochs(training: Training) -> None:
     epochs = {n: len(ranks[0]) for n, ranks in training.epochs.items() if n in alike}
     if not epochs:
         return
-    fewest, most = min(epochs, key=epochs.get), max(epochs, key=epochs.get)
+    fewest = min(epochs, key=epochs.__getitem__)
+    most = max(epochs, key=epochs.__getitem__)
     if epochs[fewest] < epochs[most]:
         raise training.problem(
             "epochs-divided",

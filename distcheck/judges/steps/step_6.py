@@ -8,13 +8,7 @@ import numpy as np
 from distcheck import lab
 from distcheck.judges.compare import RTOL_FP32, classify, near
 from distcheck.judges.compiled import must_compile
-from distcheck.judges.runs import (
-    Missing,
-    Problem,
-    Rank,
-    Run,
-    in_line,
-)
+from distcheck.judges.runs import Missing, Problem, Rank, Run, in_line
 from distcheck.judges.steps.common import OPPOSITE, OTHER, step
 from distcheck.verdict import UNDECIDED
 
@@ -80,6 +74,20 @@ def _averages_in(run: Run) -> None:
     if not any(computed) and all(rank.all("evaluated") for rank in run.ranks):
         _averaged_by_hand(run)
         return
+    mean = _mean(computed)
+    for by_rank in _side_by_side(calls):
+        _raise_combined(run, by_rank, computed)
+    _raise_read_otherwise(run, calls, mean)
+    averaged = any(_all_near(c["after"], mean) for call in calls for c in call)
+    if not averaged and not any(
+        _averages_for_itself(run, callback) for callback in calls[0]
+    ):
+        raise Missing
+
+
+def _mean(computed: list[dict[str, float]]) -> dict[str, float]:
+    """The mean over the workers of the metrics that each computed. Raises the Problem
+    of metrics of which there is none, or none that shows anything."""
     if not all(computed):
         raise Problem("no-validation", "The program did not validate.")
     for rank, metrics in enumerate(computed):
@@ -98,9 +106,14 @@ def _averages_in(run: Run) -> None:
             "whether they were averaged.",
             state=UNDECIDED,
         )
-    for by_rank in _side_by_side(calls):
-        _raise_combined(run, by_rank, computed)
-    averaged = any(_all_near(c["after"], mean) for call in calls for c in call)
+    return mean
+
+
+def _raise_read_otherwise(
+    run: Run, calls: list[list[dict]], mean: dict[str, float]
+) -> None:
+    """Raise the Problem of a callback that reads other metrics than the mean, unless it
+    is the one that changes them."""
     for rank, call in enumerate(calls):
         for place, callback in enumerate(call):
             before, after = callback["before"], callback["after"]
@@ -123,10 +136,6 @@ def _averages_in(run: Run) -> None:
                     callback["made"],
                 )
             raise Problem("not-averaged", f"{message}.", callback["made"])
-    if not averaged and not any(
-        _averages_for_itself(run, callback) for callback in calls[0]
-    ):
-        raise Missing
 
 
 def _first_metrics(calls: list[dict], evaluated: list[dict]) -> dict[str, float]:
@@ -227,13 +236,13 @@ def _side_by_side(calls: list[list[dict]]):
     rest = [list(call) for call in calls[1:]]
     for callback in calls[0]:
         likes = [
-            next((c for c in remaining if c["name"] == callback["name"]), None)
+            [c for c in remaining if c["name"] == callback["name"]]
             for remaining in rest
         ]
-        if None not in likes:
-            for remaining, like in zip(rest, likes, strict=True):
+        if all(likes):
+            for remaining, (like, *_) in zip(rest, likes, strict=True):
                 remaining.remove(like)
-            yield callback, *likes
+            yield callback, *(like for like, *_ in likes)
 
 
 def _raise_combined(run: Run, by_rank: tuple, computed: list[dict]) -> None:

@@ -8,11 +8,7 @@ from distcheck import lab
 from distcheck.judges.register import checks
 from distcheck.judges.runs import Missing, Problem, Run
 from distcheck.scenarios import SCENARIOS
-from utils.checking.recorders.from_files import (
-    EPOCHS_DONE,
-    EPOCHS_OF_REST,
-    STEPS_DONE,
-)
+from utils.checking.recorders.from_files import EPOCHS_DONE, EPOCHS_OF_REST, STEPS_DONE
 
 EPOCHS, BATCH, TRAIN_IMAGES = 2, 5, 40
 EQUAL, FEW, UNEVEN, REST = "files", "few files", "uneven files", "rest of files"

@@ -8,15 +8,7 @@ import numpy as np
 
 from distcheck import events
 from distcheck.judges.register import checks
-from distcheck.judges.runs import (
-    CRASHED,
-    Judge,
-    Missing,
-    Problem,
-    Run,
-    in_line,
-    short,
-)
+from distcheck.judges.runs import CRASHED, Judge, Missing, Problem, Run, in_line, short
 from utils.checking.recorders.replicas import REPLICAS
 
 TRAIN_IMAGES, BATCH, BASE_LR = 60, 4, 0.01
