@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from distcheck import events, lab
+from distcheck.judges import compare
 from distcheck.judges.runs import _own_frames, read, short
 from distcheck.verdict import UNDECIDED, WRONG
 from utils.checking import exercises
@@ -129,3 +130,11 @@ def test_the_evidence_of_a_crash_is_in_the_learner_s_file():
     )
     expected = ["x.py, line 7: call(7)", "x.py, line 9: call(9)"]
     assert _own_frames(text, "/home/me/x.py") == expected
+
+
+def test_the_first_known_fault_that_gives_a_number_is_named():
+    known = {"mean": 1.5, "sum": 3.0, "also the sum": 3.0}
+    assert compare.classify(3.0, known) == "sum"
+    assert compare.classify(1.5 + 1e-7, known) == "mean"
+    assert compare.classify(2.0, known) is None
+    assert compare.classify(2.0, known, lambda a, b: abs(a - b) < 1) == "mean"
