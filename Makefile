@@ -36,7 +36,7 @@ course: setup jax xprof ## execute all notebooks on this machine and list how th
 # What is wrong with more workers than two, and isn't just slow.
 crowd: setup ## execute lessons 03 to 09 and 15 to 17 with 3 workers, then 8, on however few cores (hours)
 	@for workers in 3 8; do \
-	    COURSE_PROFILE=ci COURSE_PRETEND=workers=$$workers $(BIN)/course notebooks \
+	    COURSE_PROFILE=ci DISTCHECK_PRETEND=workers=$$workers $(BIN)/course notebooks \
 	        03 04 05 06 07 08 09 15 16 17 || failed=1; \
 	done; exit $${failed:-0}
 

@@ -6,7 +6,7 @@ import sys
 def notice(text: str) -> None:
     """Tell the user that something is synthetic, skipped or slower than expected.
 
-    The course's launcher collects these lines and repeats them with every result.
+    A launcher may collect these lines, and repeat them with every result.
     """
     print(f"NOTICE: {text}", file=sys.stderr, flush=True)
 

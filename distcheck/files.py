@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 HALVES = "*.half"  # what a file is called that is not whole yet
-SCRATCH = "course-"  # how the name of a scratch folder begins; then, whose it is
+SCRATCH = "distcheck-"  # how the name of a scratch folder begins; then, whose it is
 
 
 class Unfit(Exception):
@@ -74,7 +74,9 @@ def whole(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     # Hidden, and independent of the name, which may be as long as names can be.
     half = path.with_name(f".{os.urandom(8).hex()}{HALVES[1:]}")
     try:
-        with open(half, "xb", opener=lambda *args: os.open(*args, mode)) as file:
+        with open(
+            half, "xb", opener=lambda name, flags: os.open(name, flags, mode)
+        ) as file:
             yield file
         half.replace(path)
     finally:

@@ -1,7 +1,7 @@
 """Keras 2, which Horovod's Keras interface and parameter servers are made for.
 
 TensorFlow comes with Keras 3 unless a variable asks for Keras 2 (the package tf_keras)
-before TensorFlow is imported. So each program of the course begins with CHOICE.
+before TensorFlow is imported. So a program that needs Keras 2 begins with CHOICE.
 """
 
 import os

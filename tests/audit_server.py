@@ -22,7 +22,7 @@ import traceback
 import numpy as np
 
 from distcheck import supervise
-from utils.checking.recorders import audit
+from distcheck.recorder import audit
 
 
 def work(request: dict, messenger: int) -> int:

@@ -51,7 +51,7 @@ class Machine:
 
     @property
     def counts(self) -> str:
-        """As COURSE_PRETEND has it."""
+        """As DISTCHECK_PRETEND has it."""
         return f"cores={self.cores} gpus={self.gpus}"
 
     @property

@@ -27,10 +27,9 @@ import rich.console
 import typer.testing
 from ci_sample import drawn
 
-from distcheck import errors
+from distcheck import audit, errors
+from distcheck.judges import audit as judge
 from utils import cli
-from utils.checking import audit
-from utils.checking.judges import audit as judge
 
 # Real workers; the time limits hold even where a core has much else to do.
 pytestmark = [
@@ -69,7 +68,7 @@ SEEN = {
 
 # What runs an audited program and makes its reports, beside what that imports.
 MODULES = (
-    "utils.checking.observers.audit",
+    "distcheck.recorder.audit",
     "distcheck.messenger",
     "distcheck.mpi",
     "distcheck.tasks",
@@ -102,9 +101,9 @@ def watch(serve, tmp_path, monkeypatch):
         limit: float = LIMIT,
         hangs: bool = False,
         kept: bool = False,
-    ) -> judge.Watched:
+    ) -> judge.RecordedRun:
         if hangs:
-            monkeypatch.setattr(audit, "STALL", 10.0)
+            monkeypatch.setattr(audit, "STALLED_AFTER_WARNING", 10.0)
             monkeypatch.setattr(audit, "WARNED", 3)
         facts = (text, workers, limit, hangs)
         place = kept_evidence.place(*facts, modules=MODULES, others=FILES)
@@ -135,7 +134,7 @@ def run_and_keep(run, place: Path, kind, workers, command, variables, folder, li
     return seen
 
 
-def recall(place: Path, kind, workers, *_) -> judge.Watched:
+def recall(place: Path, kind, workers, *_) -> judge.RecordedRun:
     """What `audit.run` gave, whose reports are kept."""
     return judge.read(
         place, kind, workers, **json.loads((place / "end.json").read_text())
@@ -150,10 +149,10 @@ def alone():
 
 def report(watch, alone, base: str, text: str, hangs: bool = False) -> audit.Report:
     """What is found in a program that does on one worker what `base` does."""
-    many = watch(text, 2, hangs=hangs, kept=True)
+    parallel = watch(text, 2, hangs=hangs, kept=True)
     if base not in alone:
         alone[base] = watch(audit_programs.edited(base, []), 1, kept=True)
-    return audit.report(PROGRAM, [many, alone[base]], 0.0)
+    return audit.report(PROGRAM, [parallel, alone[base]], 0.0)
 
 
 def test_each_right_program_says_what_has_to_be_seen():
@@ -268,14 +267,14 @@ def test_of_very_much_output_both_ends_are_kept():
 # ------------------------------------------------------------ what is told of reports
 
 
-def of_reports(*processes: list[dict], kind: str = audit.HOROVOD) -> judge.Watched:
+def of_reports(*processes: list[dict], kind: str = audit.HOROVOD) -> judge.RecordedRun:
     """A run of which each process has reported these events."""
     events = [
         [{"time": float(i), **event} for i, event in enumerate(reports)]
         for reports in processes
     ]
     stacks = [""] * len(processes)
-    return judge.Watched(kind, len(processes), judge.ENDED, "", 1.0, events, stacks)
+    return judge.RecordedRun(kind, len(processes), judge.ENDED, "", 1.0, events, stacks)
 
 
 def answer(name: str, *processes: list[dict]) -> tuple:
@@ -340,7 +339,7 @@ def test_who_is_no_team_is_told(first, second, verdict):
             {"gpus": ["GPU:0"], "cuda": "1"},
             "right",
         ),
-        ({}, {}, "can't be seen"),
+        ({}, {}, "can't tell"),
     ],
 )
 def test_who_shares_a_gpu_is_told(first, second, verdict):
@@ -359,11 +358,11 @@ SUMMED, DIVIDED = 1.0, 0.5  # how much a batch's losses count on each of two wor
         (True, DIVIDED, (0.9, 1.0), "right"),  # other samples, or other weights
         (True, SUMMED, (1.0, 1.0), "wrong"),
         (True, SUMMED, (0.8, 1.0), "wrong"),
-        (True, SUMMED, (0.5, 1.0), "can't be seen"),  # divided before it is summed up
-        (True, SUMMED, (float("nan"), 1.0), "can't be seen"),
-        (True, 0.7, (0.7, 1.0), "can't be seen"),
-        (True, 0.8, (1.0, 1.0), "can't be seen"),
-        (True, None, (1.0, 1.0), "can't be seen"),
+        (True, SUMMED, (0.5, 1.0), "can't tell"),  # divided before it is summed up
+        (True, SUMMED, (float("nan"), 1.0), "can't tell"),
+        (True, 0.7, (0.7, 1.0), "can't tell"),
+        (True, 0.8, (1.0, 1.0), "can't tell"),
+        (True, None, (1.0, 1.0), "can't tell"),
     ],
 )
 def test_a_strategy_s_sum_is_of_a_loss_that_somebody_divides(
@@ -375,13 +374,13 @@ def test_a_strategy_s_sum_is_of_a_loss_that_somebody_divides(
         fit = {"what": "fit", "own_step": own_step, "where": None}
         return [fit, *updates([own], [[1.0, 1.0]], counts=counts, loss=loss)]
 
-    many = of_reports(
+    parallel = of_reports(
         trains([1.0, 0.0], count, losses[0]),
         trains([0.0, 1.0], count, losses[0]),
         kind=audit.TASKS,
     )
-    one = of_reports(trains([1.0, 1.0], 1.0, losses[1]), kind=audit.TASKS)
-    assert judge.gradients(many, one)[0] == verdict
+    single = of_reports(trains([1.0, 1.0], 1.0, losses[1]), kind=audit.TASKS)
+    assert judge.gradients(parallel, single)[0] == verdict
 
 
 @pytest.mark.parametrize(
@@ -398,18 +397,18 @@ def test_a_loss_that_is_divided_is_not_averaged_as_well(count, size, loss, verdi
     mean = [[0.5, 0.5]]
     options = {"counts": count, "size": size, "loss": loss}
     workers = [updates([own], mean, **options) for own in ([1.0, 0.0], [0.0, 1.0])]
-    one = of_reports(updates(mean, mean, counts=1.0, size=32, loss=1.0))
-    assert judge.gradients(of_reports(*workers), one)[0] == verdict
+    single = of_reports(updates(mean, mean, counts=1.0, size=32, loss=1.0))
+    assert judge.gradients(of_reports(*workers), single)[0] == verdict
 
 
 @pytest.mark.parametrize("applied", [[0.25, 0.25], [1.0, 1.0]])
-@pytest.mark.parametrize(("alone", "verdict"), [(1.0, "wrong"), (0.5, "can't be seen")])
+@pytest.mark.parametrize(("alone", "verdict"), [(1.0, "wrong"), (0.5, "can't tell")])
 def test_a_factor_that_one_worker_has_too_is_not_of_workers(applied, alone, verdict):
     """alone: how much of its gradients one worker applies."""
     options = {"counts": 1.0}
     workers = [updates([own], [applied], **options) for own in ([1.0, 0], [0, 1.0])]
-    one = of_reports(updates([[1.0, 1.0]], [[alone, alone]], **options))
-    assert judge.gradients(of_reports(*workers), one)[0] == verdict
+    single = of_reports(updates([[1.0, 1.0]], [[alone, alone]], **options))
+    assert judge.gradients(of_reports(*workers), single)[0] == verdict
 
 
 @pytest.mark.parametrize(
@@ -452,18 +451,18 @@ A, B = range(16), range(16, 32)  # samples
         ([[A[::2], A[::2]], [A[1::2], A[1::2]]], [A, A], "right", "right"),
         ([[A[:4], A[:4]], [A[4:8], A[4:8]]], [A, A], "wrong", "wrong"),
         # A fixed number of steps, each of a part.
-        ([[A[:8], B[:8]], [A[8:], B[8:]]], [A[:8], A[8:]], "can't be seen", "can't"),
-        ([[A[:8], A[8:]], [A[8:], A[:8]]], [A[:4], A[4:8]], "can't be seen", "can't"),
-        ([[A[:2], A[4:6]], [B[:2], B[4:6]]], [A[:8], A[8:]], "can't be seen", "can't"),
+        ([[A[:8], B[:8]], [A[8:], B[8:]]], [A[:8], A[8:]], "can't tell", "can't"),
+        ([[A[:8], A[8:]], [A[8:], A[:8]]], [A[:4], A[4:8]], "can't tell", "can't"),
+        ([[A[:2], A[4:6]], [B[:2], B[4:6]]], [A[:8], A[8:]], "can't tell", "can't"),
         # The same, of which all workers take the same ones.
-        ([[A[:8], A[8:]], [A[:8], A[8:]]], [A[:8], A[8:]], "can't be seen", "wrong"),
+        ([[A[:8], A[8:]], [A[:8], A[8:]]], [A[:8], A[8:]], "can't tell", "wrong"),
         # Data of its own: dealt out before; drawn by each, once for all or each time.
-        ([[A, A], [B, B]], [A, A], "can't be seen", "can't"),
-        ([[A, A], [B, B]], [range(32, 48)] * 2, "can't be seen", "can't"),
+        ([[A, A], [B, B]], [A, A], "can't tell", "can't"),
+        ([[A, A], [B, B]], [range(32, 48)] * 2, "can't tell", "can't"),
         (
             [[A, B], [range(32, 48), range(48, 64)]],
             [range(64, 80), range(80, 96)],
-            "can't be seen",
+            "can't tell",
             "can't",
         ),
     ],
@@ -471,27 +470,27 @@ A, B = range(16), range(16, 32)  # samples
 def test_one_worker_s_epoch_is_no_measure_of_what_is_no_pass(
     workers, alone, everything, one_pass
 ):
-    many, one = of_reports(*map(draws, workers)), of_reports(draws(alone))
-    assert judge.everything(many, one)[0] == everything
-    assert judge.one_pass(many, one)[0].startswith(one_pass)
+    parallel, single = of_reports(*map(draws, workers)), of_reports(draws(alone))
+    assert judge.everything(parallel, single)[0] == everything
+    assert judge.one_pass(parallel, single)[0].startswith(one_pass)
 
 
 @pytest.mark.parametrize(
     ("worker", "alone", "verdict"),
     [
-        ([A, A], [A, A], "can't be seen"),
+        ([A, A], [A, A], "can't tell"),
         ([A, A], [A, A[::-1]], "wrong"),  # shuffled on one alone
         ([A, A[::-1]], [A, A[::-1]], "right"),
         # A cycle in which epochs slide: of 16 samples, 15 to an epoch.
-        ([A, A], [A[:15], [15, *A[:14]]], "can't be seen"),
-        ([A[:15], [15, *A[:14]]], [A[:15], [15, *A[:14]]], "can't be seen"),
+        ([A, A], [A[:15], [15, *A[:14]]], "can't tell"),
+        ([A[:15], [15, *A[:14]]], [A[:15], [15, *A[:14]]], "can't tell"),
         ([A[:15], [15, *A[:14]]], [A, A[::-1]], "wrong"),
         ([A[:15], [*A[8:], *A[:7]]], [A, A[::-1]], "right"),
     ],
 )
 def test_an_order_is_the_same_wherever_an_epoch_begins(worker, alone, verdict):
-    many = of_reports(draws(worker), draws(worker))
-    assert judge.order(many, of_reports(draws(alone)))[0] == verdict
+    parallel = of_reports(draws(worker), draws(worker))
+    assert judge.order(parallel, of_reports(draws(alone)))[0] == verdict
 
 
 # ------------------------------------------------------------ and of the rest
@@ -513,14 +512,14 @@ def test_replicas_share_a_rate_that_one_of_them_reads_late(kind, verdict):
             for replica, row in enumerate(rows)
             for event in row
         ]
-        many = of_reports(both, kind=kind)
+        parallel = of_reports(both, kind=kind)
     else:
         reports = [[event | common | {"replica": 0} for event in row] for row in rows]
-        many = of_reports(*reports, kind=kind)
-    assert judge.rate(many, None)[0].startswith(verdict)
+        parallel = of_reports(*reports, kind=kind)
+    assert judge.rate(parallel, None)[0].startswith(verdict)
 
 
-def fails(error: str, where: str) -> judge.Watched:
+def fails(error: str, where: str) -> judge.RecordedRun:
     failed = {"what": "failed", "error": error, "where": where}
     run = of_reports([*updates([[1.0]], [[1.0]]), failed])
     run.outcome = judge.FAILED
@@ -530,8 +529,8 @@ def fails(error: str, where: str) -> judge.Watched:
 @pytest.mark.parametrize(
     ("alone", "verdict"),
     [
-        (fails("KeyError: 'val_loss'", "p.py:9"), "can't be seen"),
-        (fails("KeyError: 'other'", "p.py:9"), "can't be seen"),
+        (fails("KeyError: 'val_loss'", "p.py:9"), "can't tell"),
+        (fails("KeyError: 'other'", "p.py:9"), "can't tell"),
         (fails("KeyError: 'val_loss'", "p.py:5"), "wrong"),
         (fails("ValueError: no", "p.py:9"), "wrong"),
         (of_reports([*updates([[1.0]], [[1.0]]), the_end()]), "wrong"),
@@ -546,10 +545,10 @@ def test_what_fails_on_one_worker_too_is_not_about_workers(alone, verdict):
     ("first", "second", "verdict"),
     [
         ({"seed": 1}, {"seed": 2}, "right"),
-        ({"seed": 1}, {"seed": 1}, "can't be seen"),
+        ({"seed": 1}, {"seed": 1}, "can't tell"),
         ({"numpy": "a", "python": "b"}, {"numpy": "c", "python": "d"}, "right"),
-        ({"numpy": "a", "python": "b"}, {"numpy": "a", "python": "d"}, "can't be seen"),
-        ({"numpy": "a", "python": "b"}, {"numpy": "c", "python": "b"}, "can't be seen"),
+        ({"numpy": "a", "python": "b"}, {"numpy": "a", "python": "d"}, "can't tell"),
+        ({"numpy": "a", "python": "b"}, {"numpy": "c", "python": "b"}, "can't tell"),
     ],
 )
 def test_a_generator_that_all_have_seeded_is_told(first, second, verdict):
@@ -578,7 +577,7 @@ def test_who_asks_the_others_may_read_what_is_its_own(second, asks, verdict):
     [
         (("written", None), "right"),
         (("written", "written"), "wrong"),
-        (("appended", "appended"), "can't be seen"),
+        (("appended", "appended"), "can't tell"),
     ],
 )
 def test_who_writes_what_others_write_is_told(hows, verdict):
@@ -653,9 +652,9 @@ def test_who_trains_outside_of_the_strategy_trains_alone(kind, name, trained, ve
     ("name", "listed", "verdict"),
     [
         ("MirroredStrategy", {"CPU": 2}, "wrong"),
-        ("MirroredStrategy", {"CPU": 1}, "can't be seen"),
-        ("MirroredStrategy", {"GPU": 0}, "can't be seen"),  # so it takes the processor
-        ("OneDeviceStrategy", {"CPU": 2}, "can't be seen"),
+        ("MirroredStrategy", {"CPU": 1}, "can't tell"),
+        ("MirroredStrategy", {"GPU": 0}, "can't tell"),  # so it takes the processor
+        ("OneDeviceStrategy", {"CPU": 2}, "can't tell"),
     ],
 )
 def test_a_strategy_with_one_of_the_devices_that_were_listed(name, listed, verdict):
@@ -699,7 +698,8 @@ def test_keras_3_with_several_tasks_is_named(keras, told):
     failed = {"what": "failed", "error": f"ValueError: {'1.0 ' * 900}", "where": PLACE}
     made_it = made("CollectiveAllReduceStrategy", 2)
     run = of_reports([made_it, fit, failed], kind=audit.TASKS)
-    assert ("TF_USE_LEGACY_KERAS=1" in judge.why(run)) is told
+    said = judge.why(run, failed)
+    assert ("TF_USE_LEGACY_KERAS=1" in said) is told
 
 
 GRAPH_ERROR = (
@@ -740,19 +740,19 @@ def test_an_error_is_told_without_the_frames_of_graphs(error, words):
 
 def test_unequal_numbers_of_batches_are_counted():
     failed = {"what": "failed", "error": GRAPH_ERROR, "where": PLACE}
-    many = of_reports(
+    parallel = of_reports(
         [*epochs(["a", "b", "c"]), failed], [*epochs(["d", "e"]), the_end()]
     )
-    many.outcome = judge.FAILED
-    verdict, said, where = judge.waiting(many, None)
+    parallel.outcome = judge.FAILED
+    verdict, said, where = judge.waiting(parallel, None)
     assert (verdict, where) == ("wrong", PLACE)
     assert "Training steps: rank 0 made 3, rank 1 made 2." in said
 
 
 def test_steps_are_not_blamed_where_nobody_has_ended():
-    many = of_reports(epochs(["a", "b", "c"]), epochs(["d", "e"]))
-    many.outcome = judge.STALLED
-    assert "Training steps" not in judge.waiting(many, None)[1]
+    parallel = of_reports(epochs(["a", "b", "c"]), epochs(["d", "e"]))
+    parallel.outcome = judge.STALLED
+    assert "Training steps" not in judge.waiting(parallel, None)[1]
 
 
 @pytest.mark.parametrize(("broadcasts", "named"), [([], False), ([PLACE], True)])
@@ -777,7 +777,7 @@ def keeps_the_best(value: float) -> dict:
     [
         (("ab", "cd"), (0.5, 0.6), "wrong"),
         (("ab", "cd"), (0.5, 0.5), "right"),  # averaged
-        (("abcd", "abcd"), (0.5, 0.6), "can't be seen"),  # with own running means
+        (("abcd", "abcd"), (0.5, 0.6), "can't tell"),  # with own running means
         (("ab", ""), (0.5, None), "right"),  # the others don't validate
     ],
 )
@@ -795,7 +795,7 @@ def test_the_best_weights_of_a_part_of_the_validation(rows, values, verdict, on_
 
 
 @pytest.mark.parametrize(
-    ("only_tells", "verdict"), [(True, "right"), (False, "can't be seen")]
+    ("only_tells", "verdict"), [(True, "right"), (False, "can't tell")]
 )
 def test_callbacks_that_only_tell_decide_nothing(only_tells, verdict):
     read = keeps_the_best(0.5) | {"callback": "Shows", "decides": False}
@@ -808,7 +808,7 @@ def test_callbacks_that_only_tell_decide_nothing(only_tells, verdict):
     ("at_fit", "rate", "rows", "verdict"),
     [
         (0.1, 0.1, "ab", "right"),  # half a batch on each of two
-        (0.1, 0.1, "abcd", "can't be seen"),
+        (0.1, 0.1, "abcd", "can't tell"),
         (0.2, 0.1, "abcd", "wrong"),  # taken back by a warm-up
         (0.2, 0.15, "abcd", "right"),  # on its way up
     ],
@@ -818,9 +818,9 @@ def test_a_learning_rate_is_compared_with_the_batch(at_fit, rate, rows, verdict)
         fit = {"what": "fit", "rate": at_fit, "where": PLACE, "own_step": False}
         return [fit, batch(rows), step(1), rated(1, rate)]
 
-    many = of_reports(*[trains(at_fit, rate, rows)] * 2)
-    one = of_reports(trains(0.1, 0.1, "abcd"))
-    assert judge.rate(many, one)[0] == verdict
+    parallel = of_reports(*[trains(at_fit, rate, rows)] * 2)
+    single = of_reports(trains(0.1, 0.1, "abcd"))
+    assert judge.rate(parallel, single)[0] == verdict
 
 
 @pytest.mark.parametrize(
@@ -836,7 +836,7 @@ def test_a_board_has_one_writer(folders, verdict):
 
 
 @pytest.mark.parametrize(
-    ("second", "verdict"), [("ab cd", "can't be seen"), ("cb ad", "right")]
+    ("second", "verdict"), [("ab cd", "can't tell"), ("cb ad", "right")]
 )
 def test_the_order_of_a_loop_is_that_of_all_replicas_together(second, verdict):
     """Each of two has a half of every batch."""
@@ -847,8 +847,8 @@ def test_the_order_of_a_loop_is_that_of_all_replicas_together(second, verdict):
     ]
     events = [event for pair in zip(*rows, strict=True) for event in pair]
     events += [step(1), step(1, replica=1)]
-    many = of_reports(events, kind=audit.REPLICAS)
-    assert judge.order(many, None)[0] == verdict
+    parallel = of_reports(events, kind=audit.REPLICAS)
+    assert judge.order(parallel, None)[0] == verdict
 
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -871,7 +871,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
                 (LETTERS[:12], LETTERS[12:24], LETTERS[:12]),
                 (LETTERS[24:36], LETTERS[:12], LETTERS[24:36]),
             ],
-            "can't be seen",
+            "can't tell",
         ),
     ],
 )
@@ -896,8 +896,8 @@ IRREGULAR = ["abca", "bbca", "cabb", "aacb", "bcba", "cbba", "abab", "ccab"]
     [
         ((IRREGULAR, IRREGULAR), "wrong"),
         ((IRREGULAR, IRREGULAR[::-1]), "right"),
-        ((["abcd"] * 8, ["abcd"] * 8), "can't be seen"),  # as all samples have them
-        (([], []), "can't be seen"),
+        ((["abcd"] * 8, ["abcd"] * 8), "can't tell"),  # as all samples have them
+        (([], []), "can't tell"),
     ],
 )
 def test_labels_tell_which_augmented_samples_are_the_same(labels, verdict):
@@ -917,8 +917,8 @@ def test_an_epoch_that_is_too_long_by_its_batches_is_told_so(by_steps):
         rows = [LETTERS[n : n + size] for n in range(0, 40, size)]
         return [fit, *epochs(rows), the_end()]
 
-    many, one = of_reports(trains(4), trains(4)), of_reports(trains(2))
-    verdict, said, where = judge.one_pass(many, one)
+    parallel, single = of_reports(trains(4), trains(4)), of_reports(trains(2))
+    verdict, said, where = judge.one_pass(parallel, single)
     assert (verdict, where) == ("wrong", PLACE)
     assert "4 samples in each worker's batch, and 2 in one worker's" in said
     assert ("without a batch_size" in said) is by_steps
@@ -926,7 +926,7 @@ def test_an_epoch_that_is_too_long_by_its_batches_is_told_so(by_steps):
 
 @pytest.mark.parametrize(
     ("parts", "verdict"),
-    [(("abcd", "efgh"), "right"), (("ab", "ef"), "can't be seen")],
+    [(("abcd", "efgh"), "right"), (("ab", "ef"), "can't tell")],
 )
 def test_validation_on_whole_batches_alone(parts, verdict):
     """Of nine samples, which one worker has."""

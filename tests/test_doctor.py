@@ -61,7 +61,7 @@ def test_two_processes_really_add_two_numbers(report):
 
 def test_what_is_tried_is_what_runs_use(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", "{}")
-    monkeypatch.setenv("COURSE_TASK", "7")
+    monkeypatch.setenv("DISTCHECK_TASK", "7")
     calls = []
 
     def facts_from(command, environment):
@@ -73,7 +73,7 @@ def test_what_is_tried_is_what_runs_use(monkeypatch):
     ((command, environment),) = calls
     assert command[0] == mpi.mpirun()
     assert environment == mpi.clean_environment()
-    assert not {"TF_CONFIG", "COURSE_TASK"} & set(environment)
+    assert not {"TF_CONFIG", "DISTCHECK_TASK"} & set(environment)
 
 
 @pytest.mark.slow

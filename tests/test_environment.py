@@ -4,6 +4,7 @@ The set-up is run for real, in copies of the course that hold nothing else; wher
 would fetch and build for minutes, stand-ins for uv and Python note what they are asked.
 """
 
+import dataclasses
 import importlib
 import importlib.metadata
 import os
@@ -22,6 +23,8 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from processes import wait_for
+
+from utils.running import explain
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.prefix) / "bin"
@@ -57,7 +60,8 @@ def setup():
 def course(tmp_path):
     """A copy of the course that holds what the set-up reads, and no more."""
     folder = tmp_path / "course"
-    shutil.copytree(ROOT / "utils" / "setup", folder / "utils" / "setup")
+    for part in ("utils/setup", "utils/running/messages"):
+        shutil.copytree(ROOT / part, folder / part)
     for name in ("Makefile", "pyproject.toml", *(f"{lock}.lock" for lock in LOCKS)):
         shutil.copy(ROOT / name, folder)
     return folder
@@ -772,8 +776,8 @@ def test_without_a_network(course):
     for _ in range(2):
         answer = subprocess.run(**command(course, PATH=path), timeout=300)
         assert "package index can't be reached" in answer.stdout
-        assert "Debian, Ubuntu, Fedora, macOS:  export https_proxy=" in answer.stdout
-        assert "The end of .venv/.setup/log" in answer.stdout
+        assert "export https_proxy=" in answer.stdout
+        assert "The reason, in .venv/.setup/log" in answer.stdout
 
 
 def test_without_disk_space(setup, course, tmp_path):
@@ -796,13 +800,29 @@ def test_without_disk_space(setup, course, tmp_path):
 
 def test_when_the_disk_fills_up_or_the_network_goes_on_the_way(setup):
     for output, remedy in (
-        ("OSError: [Errno 28] No space left on device", "Disk space is missing: 5 GB"),
+        ("OSError: [Errno 28] No space left on device", "The disk is full"),
         ("error sending request for url (...)", "index can't be reached"),
         ("WARNING: Retrying (Retry(total=4", "index can't be reached"),
     ):
-        message = setup.install.explain(1, output, "the log", "g++ 12")
+        log = f"Building wheel\n{output}\nerror: subprocess-exited\n" + "more\n" * 50
+        message = setup.install.explain(1, log, "the log", "g++ 12")
         assert output in message
         assert remedy in message
+        assert "more" not in message
+
+
+def test_the_set_up_reads_the_same_table_of_messages_as_the_course(setup):
+    def plain(message):
+        entry = dataclasses.asdict(message)
+        entry["not"] = entry.pop("unlike")
+        return {key: value for key, value in entry.items() if value}
+
+    def entry(read):
+        lists = {k: tuple(v) for k, v in read.items() if isinstance(v, list)}
+        return {key: value for key, value in {**read, **lists}.items() if value}
+
+    ours = {message.id: plain(message) for message in explain.messages()}
+    assert {read["id"]: entry(read) for read in setup.install.messages()} == ours
 
 
 COMPILERS = {

@@ -128,6 +128,7 @@ def test_only_what_the_set_up_reads_has_it_done_again():
     assert before == {
         *("Makefile", "pyproject.toml", "requirements.lock"),
         *("distcheck/__init__.py", "utils/__init__.py", "utils/setup"),
+        "utils/running/messages",
     }
     assert all((course.PACKAGE_ROOT / name).exists() for name in before)
     assert copies[-1] == ["."]

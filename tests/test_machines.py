@@ -79,7 +79,7 @@ def test_the_workers_of_a_lesson_can_be_chosen(monkeypatch, capsys):
 )
 def test_what_can_not_be_pretended_is_refused(text, monkeypatch):
     monkeypatch.setenv(machine.PRETEND, f"gpus=0 {text}")
-    with pytest.raises(errors.UserError, match=f"COURSE_PRETEND has '{text}'"):
+    with pytest.raises(errors.UserError, match=f"DISTCHECK_PRETEND has '{text}'"):
         profiles.in_force()
 
 

@@ -396,7 +396,7 @@ def test_a_pretended_machine_has_results_of_its_own(tiny_course, monkeypatch):
     text = "from utils import settings\nprint(settings().workers)"
     path = write(tiny_course, "00_asks", text)
     own = prove(path, "ci")
-    monkeypatch.setenv("COURSE_PRETEND", "workers=3")
+    monkeypatch.setenv("DISTCHECK_PRETEND", "workers=3")
     other = prove(path, "ci")
     assert own.ok
     assert other.ok

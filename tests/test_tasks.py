@@ -264,7 +264,7 @@ def test_only_tasks_that_there_are_can_be_tolerated(folder):
 
 def test_a_run_started_by_a_task_is_no_task_itself(folder, monkeypatch):
     monkeypatch.setenv("TF_CONFIG", "{}")
-    monkeypatch.setenv("COURSE_TASK", "5")
+    monkeypatch.setenv("DISTCHECK_TASK", "5")
     program(folder, "import os; print(os.environ.get('TF_CONFIG'))", "mpi.py")
     assert launch.run("mpi.py", workers=1).tail() == "[0] None"
 

@@ -15,6 +15,7 @@ import importlib
 _NAMES = {
     "run": "running.launch",
     "settings": "base.profiles",
+    "audit": "distcheck.audit",
     "UserError": "distcheck.errors",
     "gpus": "distcheck.machine",
     "communication": "training.devices",
@@ -22,7 +23,6 @@ _NAMES = {
     "Stopwatch": "training.stopwatch",
     "check": "checking.checks",
     "check_on_save": "checking.on_save",
-    "audit": "checking.audit",
     "doctor": "checking.doctor",
     "excerpt": "lessons.work",
     "need_steps": "lessons.work",

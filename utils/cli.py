@@ -2,19 +2,23 @@
 
 A command is a function below: its parameters are the command's options, its docstring
 is the help. It imports what it needs itself, so that `course --help` is instant; it
-shows its result and leaves with `_leave`: 0 yes, 1 no. A UserError is shown as one
+shows its result and leaves with `leave`: 0 yes, 1 no. A UserError is shown as one
 message with exit status 2, as wrong usage is.
 """
 
+import functools
 import json
+import os
+import stat
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
 
+from distcheck import cli as distcheck_cli
+from distcheck.cli import Json, complain, leave, run_app, show
 from distcheck.errors import UserError
 from utils.base.course import TIME_LIMIT, version
 from utils.lessons import outline
@@ -34,9 +38,6 @@ Which = Annotated[
     typer.Option(
         "--exercise", help=f"Which exercise: {NAMES}; default: {outline.FIRST}."
     ),
-]
-Json = Annotated[
-    bool, typer.Option("--json", help="Print the result as JSON, for programs.")
 ]
 
 
@@ -61,26 +62,14 @@ def _commands(
     """Options of `course` itself."""
 
 
-def _leave(ok: bool) -> NoReturn:
-    raise typer.Exit(0 if ok else 1)
-
-
-def _show(result: object, data: object, as_json: bool) -> None:
-    """Print `result` for people, or `data` for programs."""
-    if as_json:
-        print(json.dumps(data, indent=2))
-    else:
-        Console().print(result)
-
-
 @app.command()
 def doctor(as_json: Json = False) -> None:
     """Say what this machine can run, and how to fix what it can't."""
     from utils.checking.doctor import doctor
 
     report = doctor()
-    _show(report, report.as_json(), as_json)
-    _leave(report.ok)
+    show(report, report.as_json(), as_json)
+    leave(report.ok)
 
 
 @app.command()
@@ -107,8 +96,8 @@ def notebooks(
     from utils.lessons.notebooks import prove_all, table
 
     results = prove_all(numbers or (), profile, force, jobs)
-    _show(table(results), [result.as_json() for result in results], as_json)
-    _leave(all(result.ok for result in results))
+    show(table(results), [result.as_json() for result in results], as_json)
+    leave(all(result.ok for result in results))
 
 
 @app.command()
@@ -139,8 +128,8 @@ def margins(
     from utils.lessons.margins import margins, table
 
     report = margins(numbers or (), profile or (), runs)
-    _show(table(report), report.as_json(), as_json)
-    _leave(report.ok)
+    show(table(report), report.as_json(), as_json)
+    leave(report.ok)
 
 
 @app.command()
@@ -216,10 +205,44 @@ def run(
         if as_json:
             print(json.dumps(failed.run.as_json() | {"error": str(failed)}, indent=2))
         else:
-            _complain(failed)
-        _leave(False)
+            complain(failed)
+        leave(False)
     if as_json:
         print(json.dumps(result.as_json(), indent=2))
+
+
+@app.command()
+def explain(
+    log: Annotated[
+        Path | None,
+        typer.Argument(help="The log; default: what is piped, or the newest run's."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what went wrong in a log: python train.py 2>&1 | course explain
+
+    It names the first error that matters, the rank that it is on, its cause and its
+    cure. Exit status: 0 if it is known or if there is none, 1 if it is unknown.
+    """
+    from utils.running import explain
+
+    if log is None and _is_piped(sys.stdin):
+        sys.stdin.reconfigure(errors="replace", newline="\n")
+        name, lines = "standard input", explain.lines_of(sys.stdin)
+    else:
+        name, lines = explain.open_log(log)
+    explanation = explain.explain(lines)
+    if as_json:
+        print(json.dumps({"log": name} | explanation.as_json(), indent=2))
+    else:
+        print(f"{name}, {explanation.lines:,} lines:\n{explanation}")
+    leave(explanation.ok)
+
+
+def _is_piped(stream) -> bool:
+    """Whether somebody gives a text, `... | course` or `course < FILE`."""
+    mode = os.fstat(stream.fileno()).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
 
 
 @app.command()
@@ -285,7 +308,7 @@ def steps(
         print(f"{'out of date' if check else 'written'}: {shown(path)}")
     if check and stale:
         print("`course steps` repairs that.")
-    _leave(not (check and stale))
+    leave(not (check and stale))
 
 
 @app.command()
@@ -321,10 +344,10 @@ def check(
 
     with Console(stderr=True).status("Running your program ..."):
         report = report_on(part, exercise, script)
-    _show(report, report.as_json(), as_json)
+    show(report, report.as_json(), as_json)
     if report.undecided:
         raise typer.Exit(2)
-    _leave(report.ok)
+    leave(report.ok)
 
 
 def _check_on_save(
@@ -335,55 +358,24 @@ def _check_on_save(
 
     if as_json:
         raise UserError("--watch shows its results as they come: leave out --json.")
-    _leave(on_save.watch(Console().print, part, exercise, script))
+    leave(on_save.watch(Console().print, part, exercise, script))
 
 
 @app.command()
-def audit(
-    script: Annotated[Path, typer.Argument(help="The program.")],
-    arguments: Annotated[
-        list[str] | None, typer.Argument(help="After --: the program's own options.")
-    ] = None,
-    workers: Annotated[
-        int, typer.Option("-np", "--workers", help="How many workers run it.")
-    ] = 2,
-    quick: Annotated[
-        bool,
-        typer.Option("--quick", help="Skip the comparison with a run on one worker."),
-    ] = False,
-    in_place: Annotated[
-        bool,
-        typer.Option("--in-place", help="Run in this folder, not in a copy of it."),
-    ] = False,
-    time_limit: Annotated[
-        float,
-        typer.Option(
-            help="End a run after this many seconds, and judge what was seen."
-        ),
-    ] = 600.0,
-    as_json: Json = False,
-) -> None:
-    """Say whether a program of your own is distributed right: course audit train.py
+@functools.wraps(distcheck_cli.audit)
+def audit(**options) -> None:
+    """As distcheck has it; below, what the course knows of an error."""
+    from utils.running.explain import known
 
-    The program may use Horovod, MirroredStrategy or MultiWorkerMirroredStrategy, and is
-    not changed. Exit status: 0 if nothing is wrong, 1 if something is, 2 if it could
-    not be run.
-    """
-    from utils.checking.audit import audit
-
-    # A notebook's cell asks for colors, and would get a line for each turn of it.
-    console = Console(stderr=True, force_terminal=sys.stderr.isatty())
-    with console.status("Running your program, watched ..."):
-        report = audit(
-            script,
-            *(arguments or ()),
-            workers=workers,
-            quick=quick,
-            in_place=in_place,
-            time_limit=time_limit,
-        )
-    _show(report, report.as_json(), as_json)
-    _leave(report.ok)
+    try:
+        report = distcheck_cli.audited(**options)
+    except UserError as error:
+        raise UserError(
+            "\n".join(filter(None, (f"{error}", known(f"{error}"))))
+        ) from None
+    if not report.ok and not options["as_json"] and (text := known(repr(report))):
+        print(text)
+    leave(report.ok)
 
 
 @app.command()
@@ -392,7 +384,7 @@ def progress(as_json: Json = False) -> None:
     from utils.lessons.progress import Progress
 
     report = Progress()
-    _show(report, report.as_json(), as_json)
+    show(report, report.as_json(), as_json)
 
 
 @app.command()
@@ -501,7 +493,7 @@ def grade(
         jobs,
         anonymous,
         compared=not without_solution,
-        examine=partial(examine, protected=not unprotected),
+        examine=functools.partial(examine, protected=not unprotected),
         until=until,
     )
     header = ("Learner", "Points", "Status", "Findings")
@@ -509,11 +501,11 @@ def grade(
         (g.learner, f"{g.total} of {g.max}", g.status, "\n".join(g.findings))
         for g in grades
     ]
-    _show(Table(header, rows), [g.as_json() for g in grades], as_json)
+    show(Table(header, rows), [g.as_json() for g in grades], as_json)
     if not as_json:
         where = "points are in gradebook.csv, learners' pages in reports/"
         print(f"Open {shown(out / 'index.html')}; {where}.")
-    _leave(all(g.status != GRADER_ERROR for g in grades))
+    leave(all(g.status != GRADER_ERROR for g in grades))
 
 
 @app.command("class")
@@ -594,7 +586,7 @@ def bench(
     texts = [text for section in done for text in (*section.notes, *section.warnings())]
     if any(section.warnings() for section in done):
         texts.append("Close other programs and measure again.")
-    _show(
+    show(
         Group(*(section.shown() for section in done), *texts),
         [asdict(section) for section in done],
         as_json,
@@ -629,23 +621,15 @@ def speedrun(
     header = ("Program", "Test accuracy", f"Goal: {GOAL:.2f}", "Seconds")
     goal = "met" if attempt.meets_goal else "not yet"
     cells = (attempt.name, f"{attempt.accuracy:.4f}", goal, f"{attempt.seconds:.1f}")
-    _show(Table(header, [cells]), facts, as_json)
+    show(Table(header, [cells]), facts, as_json)
     if not as_json:
         print(f"The course's record: {speedrun.sentence()}")
         print("On your machine: course speedrun solutions/speedrun.py")
-    _leave(attempt.meets_goal)
-
-
-def _complain(error: UserError) -> None:
-    Console(stderr=True).print(f"{error}", style="red", markup=False, highlight=False)
+    leave(attempt.meets_goal)
 
 
 def main() -> None:
-    try:
-        app()
-    except UserError as error:
-        _complain(error)
-        sys.exit(2)
+    run_app(app)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from distcheck.show import Code, Page, Table
 from distcheck.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG, Verdict
 from utils.checking import exercises
 from utils.lessons import hints, outline, progress, work
+from utils.running import explain
 
 
 @dataclass(frozen=True, repr=False)
@@ -74,6 +75,8 @@ class Report(Page):
             ]
             if wrong.evidence:
                 rows.append(("Evidence", "\n".join(wrong.evidence)))
+            if known := explain.known("\n".join((wrong.seen, *wrong.evidence))):
+                rows.append(("What to do", known))
             if self.hint:
                 rows.append(("Hint", self.hint))
         if self.remark:

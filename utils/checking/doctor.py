@@ -24,7 +24,7 @@ from distcheck.show import Page, Table
 from utils.base import course, profiles
 from utils.checking import gpu, probe
 from utils.lessons import outline
-from utils.running import launch
+from utils.running import explain, launch
 from utils.training import fetch
 
 OK, LIMITED, MISSING = "ok", "limited", "missing"
@@ -250,8 +250,9 @@ def _published_data_answers() -> bool:
 def _probe() -> dict:
     """What two processes under `mpirun` found out, or one alone if they can't start.
 
-    Keys as in probe.py, `alone` (only one process could say anything) and `last`
-    (the last line about an error, else the last line at all).
+    Keys as in probe.py, `alone` (only one process could say anything), `last` (the
+    last line about an error, else the last line at all), and `known` (what the table of
+    messages says of it).
     """
     program = [sys.executable, "-m", "utils.checking.probe"]
     environment = mpi.clean_environment()  # what runs get
@@ -295,6 +296,8 @@ def _facts_from(
     errors = [line for line in texts if "error" in line.lower()]
     if errors or texts:
         facts["last"] = (errors or texts)[-1]
+        if known := explain.known("\n".join(lines)):
+            facts["known"] = known
     return facts
 
 
@@ -321,7 +324,13 @@ def _package_line(facts: dict, name: str, what: str) -> Line:
     if name in facts:
         return Line(name, what, facts[name])
     reason = facts.get("last", "no reason given")
-    return Line(name, what, f"not importable: {reason[:200]}", MISSING, SET_UP)
+    found = f"not importable: {reason[:200]}"
+    return Line(name, what, found, MISSING, _with_known(SET_UP, facts))
+
+
+def _with_known(fix: str, facts: dict) -> str:
+    """What to do, with what is known of the error, if it is."""
+    return f"{fix}. {known}" if (known := facts.get("known")) else fix
 
 
 def _horovod_line(facts: dict) -> Line:
@@ -371,7 +380,7 @@ def _all_reduce_line(facts: dict) -> Line:
         return Line("all-reduce", what, "added 1 and 2 with Horovod: 3")
     found = f"could not add 1 and 2: {facts.get('last', 'no answer in time')[:200]}"
     fix = f"{SET_UP}. After that, `mpirun -np 2 hostname` must print two lines"
-    return Line("all-reduce", what, found, MISSING, fix)
+    return Line("all-reduce", what, found, MISSING, _with_known(fix, facts))
 
 
 def _gpu_lines(installed: int, gpus: list[gpu.Gpu], facts: dict) -> list[Line]:
@@ -418,12 +427,13 @@ def _gpu_sum_line(facts: dict) -> Line:
         found = f"a convolution failed: {facts.get('last', 'no answer')[:200]}"
         if "right" not in facts and "seconds" not in facts:
             found = f"no convolution in {GPU_SECONDS:.0f} s: it may still be compiling"
-        return Line("gpu-sum", what, found, MISSING, f"{gpu.WARM_UP}; {gpu.ON_CORES}")
+        fix = _with_known(f"{gpu.WARM_UP}; {gpu.ON_CORES}", facts)
+        return Line("gpu-sum", what, found, MISSING, fix)
     found = f"a first convolution in {facts['seconds']:.1f} s"
     if facts.get("sum") != workers * (workers + 1) / 2:
         found += f"; no all-reduce: {facts.get('last', 'no answer in time')[:200]}"
         fix = f"`NCCL_DEBUG=INFO course doctor` says more; {gpu.ON_CORES}"
-        return Line("gpu-sum", what, found, MISSING, fix)
+        return Line("gpu-sum", what, found, MISSING, _with_known(fix, facts))
     how = "NCCL" if facts.get("nccl") else "Horovod, in memory"
     added = f"{workers} workers added 1 and 2" if workers > 1 else "an all-reduce"
     return Line("gpu-sum", what, f"{found}; {added} with {how}")

@@ -13,7 +13,7 @@ from pathlib import Path
 import tomli
 
 from distcheck import errors, files
-from utils.base import course
+from utils.base import course, texts
 from utils.lessons import outline
 
 FOLDER = course.PACKAGE_ROOT / "handbook"

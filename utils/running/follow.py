@@ -19,6 +19,7 @@ from pathlib import Path
 from distcheck import files, supervise
 from distcheck.show import PRE_STYLE, in_notebook
 from utils.base.course import TIME_LIMIT
+from utils.running import explain
 from utils.running.result import Run, RunFailed
 from utils.running.watch import Watch
 
@@ -73,7 +74,7 @@ def follow(
             output.read(last=True)
         result.notices += [n for n in output.notices if n not in result.notices]
     if result.status:
-        raise RunFailed(_why(result, time_limit), result)
+        raise RunFailed(_why(result, time_limit) + _known(result), result)
     return result
 
 
@@ -221,6 +222,16 @@ def _why(result: Run, time_limit: float) -> str:
         f"{culprit} failed: {reason}. All workers were ended.\n"
         f"Its last lines:\n{tail}\n{where}"
     )
+
+
+def _known(result: Run) -> str:
+    """What the table of messages says of the error, if it knows it."""
+    if result.status == supervise.STOPPED:
+        return ""
+    # What stands still prints warnings alone; else they may be about something else.
+    kinds = ("error", "warning") if result.status == supervise.TIMED_OUT else ("error",)
+    first = explain.explain(explain.lines_of_run(result.folder)).first
+    return f"\n{first.explained()}" if first and first.kind in kinds else ""
 
 
 def _culprit(result: Run, mpirun: str) -> tuple[int | None, str]:

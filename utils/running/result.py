@@ -8,7 +8,7 @@ from pathlib import Path
 from distcheck import errors, files
 from utils.base import tensorflow_log
 
-TIMELINE = "timeline.json"
+LOG, TIMELINE = "log.txt", "timeline.json"
 
 
 class RunFailed(errors.UserError):
@@ -39,7 +39,7 @@ class Run:
     @property
     def log(self) -> Path:
         """The whole output of all workers, each line with its rank in front."""
-        return self.folder / "log.txt"
+        return self.folder / LOG
 
     @property
     def timeline(self) -> Path:

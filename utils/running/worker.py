@@ -24,7 +24,7 @@ def _leave(status: int) -> None:
 
 def _rank() -> int:
     """This worker's number: as a task of a cluster, or as mpirun tells it."""
-    return int(os.environ.get("COURSE_TASK", worker.rank()))
+    return int(os.environ.get("DISTCHECK_TASK", worker.rank()))
 
 
 def _report(**facts) -> None:

@@ -52,6 +52,7 @@ INTERRUPTS = {
     if hasattr(signal, name)
 }
 CGROUP = Path("/sys/fs/cgroup")  # a container sees its own here
+MESSAGES = ROOT / "utils" / "running" / "messages"
 PATCH = Path(__file__).with_name("horovod.patch")
 WHEELS = ROOT / "wheels"
 FIRST_SUM = Path(__file__).with_name("first_sum.py")
@@ -77,7 +78,7 @@ This sets the course up with GPUs. Get what is missing and run the same command 
 or set it up without them, on cores, and later with them (GPU=1):
     GPU=0 make lab"""
 
-# A compiler's own words for what is wrong, or CMake's.
+# A compiler's own words for what is wrong, or CMake's, where the table has none.
 FIRST_ERROR = re.compile(
     r"^ *\S+?[:(]\d+[:)].*?\berror: .*|^ *\S*error: .*|^ *CMake Error.*(?:\n .*|\n$)*",
     re.M,
@@ -605,19 +606,15 @@ def conda_home():
 
 
 def explain(status, output, log, compiler):
-    """Why a command failed: the end of its output, and a remedy where one is known."""
-    end = "\n".join("    " + line for line in output.strip().splitlines()[-12:])
-    text = f"The set-up failed ({status}). The end of {log}:\n{end}"
-    if re.search(r"No space left on device|Disk quota exceeded", output):
-        free_gb = shutil.disk_usage(str(ROOT)).free / 1e9
-        return f"{text}\n\n{prerequisites.disk_full(ROOT, NEEDED_GB, free_gb)}"
-    if re.search(r"Retrying \(Retry|error sending request|retries exceeded", output):
+    """Why a command failed: what is known of its first known error; else a compiler's
+    first error; else the end of its output."""
+    line, message = known(output)
+    if message:
+        cures = "\n".join("    " + cure for cure in message["cure"])
         return (
-            f"{text}\n\n"
-            "The Python package index can't be reached. A first set-up downloads\n"
-            "750 MB; after that the course needs no network. Connect, or name your\n"
-            "network's proxy, and run the same command again:\n"
-            "    Debian, Ubuntu, Fedora, macOS:  export https_proxy=http://HOST:PORT"
+            f"The set-up failed ({status}). The reason, in {log}:\n    {line}\n"
+            f"{message['meaning']} {message['cause']}\n{cures}\n"
+            "Then run the same command again: it goes on from here."
         )
     wrong = FIRST_ERROR.search(output)
     if wrong and "Building wheel" in output:
@@ -630,7 +627,39 @@ def explain(status, output, log, compiler):
             "or put a wheel of Horovod into the folder wheels (INSTALL.md says how).\n"
             f"Either way, please open an issue with {log}."
         )
-    return text
+    end = "\n".join("    " + line for line in output.strip().splitlines()[-12:])
+    return f"The set-up failed ({status}). The end of {log}:\n{end}"
+
+
+def known(output):
+    """The first line that an error of the course's table explains, and that entry."""
+    table = [
+        message
+        for message in messages()
+        if not message.get("consequence") and not message.get("warning")
+    ]
+    for line in output.splitlines():
+        for message in table:
+            if re.search(message["pattern"], line):
+                return line.strip(), message
+    return None, None
+
+
+def messages():
+    """The course's table of messages, as dictionaries, in the order in which it is
+    searched: what happens here, and then what happens later."""
+    entries = []
+    for name in ("setup", "launch", "horovod", "tensorflow"):
+        text = (MESSAGES / f"{name}.toml").read_text(encoding="utf-8")
+        for line in text.splitlines():
+            if line == "[[message]]":
+                entries.append({})
+            elif " = " in line and not line.startswith("#"):
+                key, _, value = line.partition(" = ")
+                # What isn't between single quotes is the same in TOML and in JSON.
+                literal = value.startswith("'")
+                entries[-1][key] = value[1:-1] if literal else json.loads(value)
+    return entries
 
 
 @contextlib.contextmanager

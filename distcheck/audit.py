@@ -1,6 +1,6 @@
 """Is a program distributed right? Run it for real, watched, and judge what was seen.
 
-    course audit -np 2 train.py -- --its-options
+    distcheck -np 2 train.py -- --its-options
 
 Any program with Horovod or tf.distribute will do; it is not changed, and runs in a copy
 of the folder that one is in, so that it finds this as it was. Then it runs once more on
@@ -26,19 +26,18 @@ import psutil
 
 from distcheck import errors, files, machine, mpi, programs, supervise
 from distcheck import tasks as clusters
+from distcheck.judges import audit as judge
+from distcheck.judges.audit import UNKNOWN, WRONG, Finding
 from distcheck.show import Page, Table
-from utils.base import course
-from utils.checking.judges import audit as judge
-from utils.checking.judges.audit import CANT, WRONG, Finding
-from utils.checking.recorders import audit as observer
 
 TIME_LIMIT = 600.0  # seconds for a run
 WARNED = 10  # seconds after which Horovod warns of a stall
-# Seconds without progress, after that. Where a pipeline ends, TensorFlow's tuner of it
-# may sleep for up to a minute, and its worker with it: that is no stall.
-STALL = 65.0
+# Seconds without progress. At the end of a pipeline, TensorFlow's tuner of it may sleep
+# for up to a minute, and its worker with it: that is no stall.
+STALLED_AFTER_WARNING = 65.0
 MOST_COPIED = 1_000_000_000  # bytes of the folder that is copied
 MOST_OUTPUT = 200_000  # characters that are kept of either end of what is printed
+RECORDER = "distcheck.recorder.audit"
 NOT_COPIED = (".git", ".venv", "venv", "__pycache__", "node_modules", ".nox", ".tox")
 
 HOROVOD, REPLICAS, TASKS = "Horovod", "tf.distribute", "TF_CONFIG"
@@ -48,7 +47,7 @@ NOT_WATCHED = (
     "TPUStrategy",
     "TPUStrategyV2",
 )
-BEAT = 0.1  # seconds between two looks at a run
+POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True, repr=False)
@@ -86,16 +85,13 @@ class Report(Page):
     @property
     def parts(self) -> list[str | Table]:
         rows = [(f.question, f.verdict, f.sentence) for f in self.findings]
-        count = len(self.wrong)
-        unseen = sum(f.verdict == CANT for f in self.findings)
-        if count:
-            closing = f"{count} wrong" + (f", {unseen} can't be seen" if unseen else "")
-        else:
-            closing = f"Nothing wrong was seen; {unseen} can't be seen"
+        wrong = f"{len(self.wrong)} wrong" if self.wrong else "Nothing wrong was seen"
+        unknown = sum(f.verdict == UNKNOWN for f in self.findings)
         return [
             *self.notes,
             Table(("Question", "Verdict", "Seen"), rows),
-            f"{closing}. Watched for {self.seconds:.0f} s.",
+            f"{wrong}; {unknown} {'question is' if unknown == 1 else 'questions are'} "
+            f"left open. Watched for {self.seconds:.0f} s.",
         ]
 
 
@@ -136,7 +132,7 @@ def kind_of(script: Path) -> str:
     )
 
 
-def kind_made(run: judge.Watched) -> str:
+def kind_made(run: judge.RecordedRun) -> str:
     """How a program that was run is distributed, by the strategy that it has made; the
     kind by which it was started if it has made none."""
     made = {event["kind"] for event in run.all("strategy")}
@@ -193,7 +189,7 @@ def _command(kind: str, workers: int, program: list[str], folder: Path) -> list[
 
 def watched(script: Path, arguments: Sequence[str]) -> list[str]:
     """The command of a worker that runs the program and reports."""
-    return [sys.executable, "-u", observer.__file__, str(script), *arguments]
+    return [sys.executable, "-u", "-m", RECORDER, str(script), *arguments]
 
 
 def environment(kind: str, workers: int, folder: Path, place: Path) -> dict[str, str]:
@@ -205,9 +201,9 @@ def environment(kind: str, workers: int, folder: Path, place: Path) -> dict[str,
     if workers > gpus > 0:  # two on a GPU would take turns, and NCCL refuses them
         variables |= machine.HIDDEN
     return variables | {
-        "COURSE_AUDIT": str(folder),
-        "COURSE_AUDIT_PLACE": str(place),
-        "COURSE_AUDIT_REPLICAS": str(workers if kind == REPLICAS else 0),
+        "DISTCHECK_REPORTS": str(folder),
+        "DISTCHECK_PLACE": str(place),
+        "DISTCHECK_REPLICAS": str(workers if kind == REPLICAS else 0),
         "HOROVOD_STALL_CHECK_TIME_SECONDS": str(WARNED),
         "PYTHONUNBUFFERED": "1",
     }
@@ -223,12 +219,19 @@ def _copied(place: Path, scratch: Path) -> Path:
         if size > MOST_COPIED:
             raise errors.UserError(
                 f"{place} has more than {MOST_COPIED / 1e9:g} GB of files, too many "
-                "to copy for each run. Start `course audit` in the program's own "
+                "to copy for each run. Start the audit in the program's own "
                 "folder, or use --in-place, which runs the program where it is."
             )
     copy = scratch / "copy" / place.name
     ignored = shutil.ignore_patterns(*NOT_COPIED)
-    shutil.copytree(place, copy, symlinks=True, ignore=ignored)
+    try:
+        shutil.copytree(place, copy, symlinks=True, ignore=ignored)
+    except OSError as error:  # shutil.Error is one, with a reason for each file
+        reasons = error.args[0] if isinstance(error, shutil.Error) else [error]
+        raise errors.UserError(
+            f"{place} can't be copied, in which the program is run: {reasons[0]}. "
+            "--in-place runs it where it is."
+        ) from None
     return copy
 
 
@@ -263,7 +266,7 @@ def run(
     variables: dict[str, str],
     folder: Path,
     time_limit: float,
-) -> judge.Watched:
+) -> judge.RecordedRun:
     """Run a command that starts watched workers; what they reported.
 
     Ends all processes at the end, when the time is up, after a stall, and when it is
@@ -272,19 +275,20 @@ def run(
     started = time.monotonic()
     outcome = judge.ENDED
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    # In a folder without modules, or the program's could be taken for Python's own.
     with supervise.owned(
-        command, time_limit, env=variables, cwd=course.PACKAGE_ROOT, **options
+        command, time_limit, env=variables, cwd=folder, **options
     ) as process:
         output, busy = _Output(process.stdout), started
         while process.poll() is None:
-            time.sleep(BEAT)
+            time.sleep(POLL_SECONDS)
             if not output.stalls:
                 continue
             # Who computes, or compiles, lets the others wait, but not forever.
             if any(map(_computes, _living(folder))):
                 busy = time.monotonic()
             quiet = min(_quiet(folder, output.stalls), time.monotonic() - busy)
-            if quiet > STALL:
+            if quiet > STALLED_AFTER_WARNING:
                 outcome = judge.STALLED
                 _ask_where(folder)
                 break
@@ -355,7 +359,7 @@ def audit(
         )
     path = Path(script)
     kind = kind_of(path)
-    runs: list[judge.Watched] = []
+    runs: list[judge.RecordedRun] = []
     for count in (workers,) if quick else (workers, 1):
         words = [str(word) for word in arguments]
         runs.append(observe(path, words, kind, count, time_limit, in_place))
@@ -372,7 +376,7 @@ def observe(
     workers: int,
     time_limit: float,
     in_place: bool = False,
-) -> judge.Watched:
+) -> judge.RecordedRun:
     """What so many workers report who run a program in this folder, or a copy of it.
 
     Starts it again where it turns out to be of another kind.
@@ -395,7 +399,7 @@ def _observe_as(
     workers: int,
     time_limit: float,
     in_place: bool,
-) -> judge.Watched:
+) -> judge.RecordedRun:
     here, script = Path.cwd().resolve(), script.resolve()
     with files.scratch() as scratch:
         folder = scratch / "reports"
@@ -408,33 +412,35 @@ def _observe_as(
         return run(kind, workers, command, variables, folder, time_limit)
 
 
-def report(script: str, runs: list[judge.Watched], seconds: float) -> Report:
+def report(script: str, runs: list[judge.RecordedRun], seconds: float) -> Report:
     """Judge the runs: the first on all workers; the second, if any, on one.
 
     Raises UserError where there is nothing to judge.
     """
-    many = runs[0]
-    if not many.trained and many.outcome != judge.STALLED:
-        raise errors.UserError(_why_nothing(script, many))
-    one = runs[1] if len(runs) > 1 and runs[1].trained else None
+    parallel = runs[0]
+    if not parallel.trained and parallel.outcome != judge.STALLED:
+        raise errors.UserError(_why_nothing(script, parallel))
+    single = runs[1] if len(runs) > 1 and runs[1].trained else None
     notes = []
-    if many.outcome == judge.TIME_UP:
+    if parallel.outcome == judge.TIME_UP:
         notes.append(
             "The time limit ended the program. What was seen until then is judged."
         )
-    findings = judge.findings(many, one, quick=len(runs) == 1)
-    return Report(script, many.workers, findings, seconds, notes)
+    findings = judge.findings(parallel, single, quick=len(runs) == 1)
+    return Report(script, parallel.workers, findings, seconds, notes)
 
 
-def _why_nothing(script: str, many: judge.Watched) -> str:
-    failure = many.failure
-    last = "\n".join(many.output.strip().splitlines()[-15:])[-2000:]
+def _why_nothing(script: str, parallel: judge.RecordedRun) -> str:
+    failure = parallel.failure
+    last = "\n".join(parallel.output.strip().splitlines()[-15:])[-2000:]
     if failure:
         where = f" ({failure['where']})" if failure.get("where") else ""
-        return f"{script} failed before it trained: {judge.why(many)}{where}"
-    if many.outcome == judge.TIME_UP:
+        return (
+            f"{script} failed before it trained: {judge.why(parallel, failure)}{where}"
+        )
+    if parallel.outcome == judge.TIME_UP:
         return f"{script} had not begun to train when its time was over."
-    if many.outcome == judge.FAILED:
+    if parallel.outcome == judge.FAILED:
         return f"{script} could not be run. The last lines that it printed:\n{last}"
     return (
         f"{script} ended without training: no gradient of a Keras or TensorFlow "

@@ -1,15 +1,14 @@
 """Report what any program with Horovod or tf.distribute does, while it runs for real.
 
-    mpirun -np 2 python utils/checking/observers/audit.py PROGRAM --its-options
+    mpirun -np 2 python -m distcheck.recorder.audit PROGRAM --its-options
 
-Each process writes what it does to $COURSE_AUDIT/rank.N.jsonl, a line of JSON for each
-event; nothing is decided here (see utils/checking/judges/audit.py), and nothing of the
+Each process writes what it does to $DISTCHECK_REPORTS/rank.N.jsonl, a line of JSON for
+each event; nothing is decided here (see distcheck/judges/audit.py), and nothing of the
 program is changed. Functions stay compiled: what runs in them is seen by operations
 that are put beside the program's own when TensorFlow builds their graphs.
 
-The standard library only, and no module of the course: a program may have a module
-`utils` of its own. TensorFlow, Keras and Horovod are watched once the program has
-imported them, so it chooses for itself which Keras it gets.
+It begins with the standard library alone: TensorFlow, Keras and Horovod are watched
+once the program has imported them, so it chooses for itself which Keras it gets.
 """
 
 import contextlib
@@ -28,6 +27,7 @@ import threading
 import time
 import traceback
 from pathlib import Path
+from typing import Any
 
 BUCKETS = 64  # numbers of a sketch
 CLOSELY = 6  # updates that are looked at one by one; later ones are powers of two
@@ -93,7 +93,7 @@ class Reporter:
 def _stack():
     """The files and lines that are being executed, the innermost first."""
     module = sys.modules.get("tensorflow.python.util.tf_stack")
-    if hasattr(module, "extract_stack"):
+    if module is not None and hasattr(module, "extract_stack"):
         # It knows which line of the program AutoGraph's translation stands for.
         for frame in reversed(list(module.extract_stack())):
             yield frame.filename, frame.lineno
@@ -122,10 +122,11 @@ class Auditor(Reporter):
 
     def __init__(self, folder: Path, rank: int, script: str):
         super().__init__(folder, rank, script)
-        self._calls: dict[tuple, int] = {}  # likewise, of gradients
+        # (group, replica) -> gradients since the last update
+        self._calls: dict[tuple, int] = {}
         self._groups: dict[tuple, int] = {}  # variables that are trained together
         self._variables: list[list] = []  # of each group
-        self._updates: dict[tuple, int] = {}  # (group, replica) -> so far
+        self._updates: dict[tuple, int] = {}  # (group, replica) -> updates so far
         self._samples = 0
         self._activity: list[str] = []
         self._inside = threading.local()
@@ -135,7 +136,7 @@ class Auditor(Reporter):
         self._files: set[tuple] = set()
         self._collectives = 0  # how many were called from Python, or built into a graph
         self._made: dict[int, str | None] = {}  # id of a callback -> line
-        self._signs: dict[int, object] = {}
+        self._signs: dict[int, Any] = {}
         self._optimizers: list = []
         self._trained = [None, None, 0, 0]  # first time, last, samples, updates
         self._seeded: dict[str, str | None] = {}
@@ -453,14 +454,15 @@ class Auditor(Reporter):
         def wrap(original):
             def observed(model, *args, **kwargs):
                 if name == "fit":
-                    data = args[0] if args else kwargs.get("x")
+                    data: Any = args[0] if args else kwargs.get("x")
+                    is_array = hasattr(data, "shape")
                     self.event(
                         "fit",
                         where=self.where(),
-                        samples=len(data) if hasattr(data, "shape") else None,
+                        samples=len(data) if is_array else None,
                         own_step=not _is_keras_own(type(model).train_step),
                         epochs=kwargs.get("epochs", 1),
-                        by_steps=hasattr(data, "shape")
+                        by_steps=is_array
                         and kwargs.get("batch_size") is None
                         and kwargs.get("steps_per_epoch") is not None
                         and len(args) < 3,
@@ -478,11 +480,11 @@ class Auditor(Reporter):
         return wrap
 
     def epoch_end(self, original):
-        def observed(listing, epoch, logs=None):
-            process = getattr(listing, "_process_logs", None)
-            logs = Watched(process(logs) if process else logs or {})
-            model = getattr(listing, "model", None)
-            for callback in listing.callbacks:
+        def observed(callback_list, epoch, logs=None):
+            process = getattr(callback_list, "_process_logs", None)
+            logs = TrackedLogs(process(logs) if process else logs or {})
+            model = getattr(callback_list, "model", None)
+            for callback in callback_list.callbacks:
                 logs.read.clear()
                 before = _numbers(logs)
                 rate = _rate_now(getattr(model, "optimizer", None))
@@ -509,9 +511,9 @@ class Auditor(Reporter):
         return observed
 
     def epoch_begin(self, original):
-        def observed(listing, epoch, logs=None):
+        def observed(callback_list, epoch, logs=None):
             self.event("epoch", epoch=epoch)
-            return original(listing, epoch, logs)
+            return original(callback_list, epoch, logs)
 
         return observed
 
@@ -654,7 +656,7 @@ class Auditor(Reporter):
 
         def board(original):
             def observed(*args, **kwargs):
-                folder = kwargs.get("logdir", args[1] if len(args) > 1 else None)
+                folder: Any = kwargs.get("logdir", args[1] if len(args) > 1 else None)
                 folder = folder.numpy() if hasattr(folder, "numpy") else folder
                 if isinstance(folder, str | bytes) and folder:
                     self.file(os.fsdecode(folder), "board")
@@ -706,7 +708,7 @@ class Auditor(Reporter):
             _replace(config, name, pin)
             _replace(tf.config, name, pin)
             _replace(tf.config.experimental, name, pin)
-        replicas = int(os.environ.get("COURSE_AUDIT_REPLICAS", "0"))
+        replicas = int(os.environ.get("DISTCHECK_REPLICAS", "0"))
         if replicas and not tf.config.list_physical_devices("GPU"):
             (cpu,) = tf.config.list_physical_devices("CPU")
             parts = [tf.config.LogicalDeviceConfiguration()] * replicas
@@ -747,14 +749,14 @@ class Auditor(Reporter):
         # What comes out of it is what is applied, of a strategy's sum over replicas.
         _replace(optimizers.TFOptimizer, "_all_reduce_sum_gradients", reduce)
 
-    def _on_models(self, model, listing, callback) -> None:
+    def _on_models(self, model, callback_list, callback) -> None:
         _replace(model, "__call__", self.forward)
         for name in ("fit", "evaluate", "predict"):
             _replace(model, name, self.activity(name))
         for name in ("save", "save_weights"):
             _replace(model, name, self.saves("written"))
-        _replace(listing, "on_epoch_begin", self.epoch_begin)
-        _replace(listing, "on_epoch_end", self.epoch_end)
+        _replace(callback_list, "on_epoch_begin", self.epoch_begin)
+        _replace(callback_list, "on_epoch_end", self.epoch_end)
         auditor = self
 
         def new(cls, *args, **kwargs):
@@ -822,8 +824,8 @@ class Auditor(Reporter):
         _replace(module, "broadcast_variables", broadcast)
         for name in HOROVOD_MODULES:  # where it was imported from there already
             other = sys.modules.get(name)
-            if getattr(other, "broadcast_variables", None) is original:
-                other.broadcast_variables = module.broadcast_variables
+            if other and vars(other).get("broadcast_variables") is original:
+                vars(other)["broadcast_variables"] = module.broadcast_variables
 
     # ------------------------------------------------------------ the end
 
@@ -845,7 +847,7 @@ class Auditor(Reporter):
         }
         if tf is not None:
             facts["weights"] = [self._end_sketch(group) for group in self._variables]
-            facts["copies"] = [_apart(group) for group in self._variables]
+            facts["copies"] = [_max_copy_difference(group) for group in self._variables]
             facts["statistics"] = self._statistics()
             facts["frozen"] = self._frozen()
             facts["rate"] = [_rate_now(o) for o in self._optimizers]
@@ -880,7 +882,7 @@ class Auditor(Reporter):
 
     def _sketch_of(self, variables) -> list | None:
         """Of Keras 2's or 3's; None if there are none."""
-        values = [_first(getattr(v, "value", v)) for v in variables]
+        values: list[Any] = [_first(getattr(v, "value", v)) for v in variables]
         values = [v() if callable(v) and not hasattr(v, "numpy") else v for v in values]
         return self.sketch([v.numpy() for v in values]) if values else None
 
@@ -896,7 +898,7 @@ class Auditor(Reporter):
         import numpy as np
         from tensorflow.python.eager import context
 
-        state = np.random.get_state()
+        state: Any = np.random.get_state()
         return {
             "seed": context.global_seed(),
             "numpy": _digest([*state[1], *state[2:]]),
@@ -904,7 +906,7 @@ class Auditor(Reporter):
         }
 
 
-class Watched(dict):
+class TrackedLogs(dict):
     """The metrics of an epoch; `read` holds the names that somebody looked at."""
 
     def __init__(self, *args):
@@ -975,7 +977,7 @@ def _dense(tensor):
 
 
 def _elements(tensor) -> int:
-    shape = getattr(tensor, "shape", None)
+    shape: Any = getattr(tensor, "shape", None)
     try:
         return int(shape.num_elements() or 0)
     except (AttributeError, TypeError, ValueError):
@@ -1005,7 +1007,7 @@ def _rate(optimizer):
     """The learning rate as a tensor; None if it can't be known."""
     import tensorflow as tf
 
-    rate = getattr(optimizer, "learning_rate", None)
+    rate: Any = getattr(optimizer, "learning_rate", None)
     if callable(rate) and not hasattr(rate, "assign"):
         rate = rate(optimizer.iterations)
     rate = getattr(rate, "value", rate) if hasattr(rate, "path") else rate
@@ -1016,11 +1018,11 @@ def _rate(optimizer):
 
 
 def _rate_now(optimizer) -> float | None:
-    rate = None if optimizer is None else _rate(optimizer)
+    rate: Any = None if optimizer is None else _rate(optimizer)
     return float(rate.numpy()) if hasattr(rate, "numpy") else None
 
 
-def _apart(variables) -> float:
+def _max_copy_difference(variables) -> float:
     """The largest difference between copies of a variable; 0 without copies."""
     import numpy as np
 
@@ -1039,7 +1041,7 @@ def _digest(state) -> str:
     return hashlib.md5(repr(state).encode()).hexdigest()[:8]
 
 
-def _numbers(logs: Watched) -> dict[str, float]:
+def _numbers(logs: TrackedLogs) -> dict[str, float]:
     import numpy as np
 
     return {k: float(v) for k, v in dict.items(logs) if np.ndim(v) == 0}
@@ -1131,11 +1133,11 @@ def watch(auditor: Auditor) -> None:
 
 def work(script: str, arguments: list[str]) -> int:
     """Be a worker: run the program, observed; return the exit status."""
-    folder = Path(os.environ["COURSE_AUDIT"])
+    folder = Path(os.environ["DISTCHECK_REPORTS"])
     rank = int(
-        os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("COURSE_TASK") or 0
+        os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("DISTCHECK_TASK") or 0
     )
-    os.chdir(os.environ["COURSE_AUDIT_PLACE"])
+    os.chdir(os.environ["DISTCHECK_PLACE"])
     stack = (folder / f"rank.{rank}.stack").open("w")
     faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
     auditor = Auditor(folder, rank, script)

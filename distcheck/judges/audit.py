@@ -1,13 +1,15 @@
 """What the reports of a watched program say about how it is distributed.
 
 Workers are compared with each other, and with the same program on one worker. Each
-judgement is a function from two runs to a Finding. What the reports don't decide is
-"can't be seen": a false alarm costs more than a miss.
+judgement is a function from two runs, `parallel` on all workers and `single` on one, to
+an Answer. Where the reports don't decide, it "can't tell": a false alarm costs more
+than a miss.
 
 A worker is whoever computes gradients: a process of Horovod, or a replica of
 tf.distribute, by its pair of process and replica.
 """
 
+import enum
 import itertools
 import json
 import math
@@ -23,13 +25,14 @@ import numpy as np
 from distcheck import files
 from distcheck.verdict import RIGHT, WRONG
 
-CANT = "can't be seen"
+UNKNOWN = "can't tell"
 
 ENDED, FAILED, STALLED, TIME_UP = "ended", "failed", "stalled", "time is up"
 
-EQUAL, APART = 1e-6, 1e-4  # relative differences of what is equal, and of what isn't
-LIKE = 0.02  # of gradients that were summed in another order, or in float16
-ALL = 0.99  # of the data
+# Relative differences: what is less apart is equal, and what is more apart isn't.
+RTOL_EQUAL, RTOL_DIFFERENT = 1e-6, 1e-4
+RTOL_FP16 = 0.02  # of gradients that were summed in another order, or in float16
+MIN_COVERAGE = 0.99  # of the data
 FIRST = 6  # updates whose losses are compared
 MOST_REPORT = 60_000_000  # bytes
 DIGEST = 12  # characters of a sample's
@@ -145,7 +148,7 @@ class Worker:
 
 
 @dataclass
-class Watched:
+class RecordedRun:
     """A run. processes: the events of each; stacks: where each was, if it was asked."""
 
     kind: str
@@ -235,7 +238,7 @@ class Watched:
 
 def read(
     folder: Path, kind: str, workers: int, outcome: str, output: str, seconds: float
-) -> Watched:
+) -> RecordedRun:
     """The reports in a folder."""
     processes, stacks = [], []
     for rank in range(1 if kind == "tf.distribute" else workers):
@@ -247,86 +250,100 @@ def read(
         processes.append([json.loads(line) for line in lines])
         stack = folder / f"rank.{rank}.stack"
         stacks.append(stack.read_text(errors="replace") if stack.exists() else "")
-    return Watched(kind, workers, outcome, output, seconds, processes, stacks)
+    return RecordedRun(kind, workers, outcome, output, seconds, processes, stacks)
 
 
 # ---------------------------------------------------------------- the judgements
 
 
+class Combined(enum.Enum):
+    """Which combination of the workers' own gradients was applied."""
+
+    MEAN = enum.auto()
+    SUM = enum.auto()
+    MEAN_OVER_N = enum.auto()  # divided by the number of workers once more
+    SUM_TWICE = enum.auto()  # by the program, and by the strategy
+    OWN = enum.auto()  # none
+
+
 Answer = tuple[str, str] | tuple[str, str, str | None]
 
 
-def together(many: Watched, one: Watched | None) -> Answer:
+def together(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     """Are they one team?"""
-    if many.kind != "Horovod":
-        return _one_strategy(many)
-    sizes = [end["size"] for end in many.ends()]
+    if parallel.kind != "Horovod":
+        return _one_strategy(parallel)
+    sizes = [end["size"] for end in parallel.ends()]
     if sizes and all(size is None for size in sizes):
         return WRONG, (
-            f"Horovod is never started, so {many.workers} programs run independently."
+            f"Horovod is never started, so {parallel.workers} programs run "
+            "independently."
         )
-    if sizes and any(size != many.workers for size in sizes):
-        return WRONG, f"hvd.size() is {_listed(map(str, sizes))}, not {many.workers}."
+    if sizes and any(size != parallel.workers for size in sizes):
+        return (
+            WRONG,
+            f"hvd.size() is {_listed(map(str, sizes))}, not {parallel.workers}.",
+        )
     if not sizes:
-        return CANT, "No worker finished."
-    return RIGHT, f"Horovod trains with {many.workers} workers."
+        return UNKNOWN, "No worker finished."
+    return RIGHT, f"Horovod trains with {parallel.workers} workers."
 
 
-def _one_strategy(many: Watched) -> Answer:
+def _one_strategy(parallel: RecordedRun) -> Answer:
     """Do all replicas of a strategy of tf.distribute train?"""
-    made = many.all("strategy")
+    made = parallel.all("strategy")
     replicas = max([event["replicas"] for event in made], default=1)
     where = made[-1].get("where") if made else None
-    if many.kind == "TF_CONFIG" and replicas < many.workers:
+    if parallel.kind == "TF_CONFIG" and replicas < parallel.workers:
         text = (
-            f"The strategy has only {_count(replicas, 'replica')} for {many.workers} "
-            "workers."
+            f"The strategy has only {_count(replicas, 'replica')} for "
+            f"{parallel.workers} workers."
         )
-        changed = _tf_config(many)
+        changed = _tf_config(parallel)
         return (
             WRONG,
             f"{text} {changed[0]}" if changed else text,
             (changed[1] if changed else where),
         )
     if replicas < 2:
-        there = _devices_of_its_kind(many)
+        there = _devices_of_its_kind(parallel)
         if there > 1:
             return (
                 WRONG,
-                f"{many.strategy} is given one of the {there} devices that the program "
-                "has listed, so one replica trains alone.",
+                f"{parallel.strategy} is given one of the {there} devices that the "
+                "program has listed, so one replica trains alone.",
                 where,
             )
-        return CANT, (
-            f"{many.strategy} has one replica here. To see more, give it no list "
+        return UNKNOWN, (
+            f"{parallel.strategy} has one replica here. To see more, give it no list "
             "of devices, or a list of all of them."
         )
-    train = [e.get("replicas", replicas) for e in many.all("local")]
+    train = [e.get("replicas", replicas) for e in parallel.all("local")]
     if train and max(train) < 2:
         return (
             WRONG,
-            f"{many.strategy} has {replicas} replicas, but the model is trained "
+            f"{parallel.strategy} has {replicas} replicas, but the model is trained "
             "outside of it, by one replica alone. Build and compile it within "
             "`strategy.scope()`.",
-            many.fit_line,
+            parallel.fit_line,
         )
-    return RIGHT, f"{many.strategy} trains with {replicas} replicas."
+    return RIGHT, f"{parallel.strategy} trains with {replicas} replicas."
 
 
-def _devices_of_its_kind(many: Watched) -> int:
+def _devices_of_its_kind(parallel: RecordedRun) -> int:
     """How many devices the program has listed, of the kind that MirroredStrategy was
     given; 0 for another strategy, or where it has listed none."""
-    made = many.all("strategy")
+    made = parallel.all("strategy")
     if not made or made[-1]["kind"] != "MirroredStrategy":
         return 0
     kind = made[-1].get("devices", [""])[0].partition(":")[0]
-    return max([e["count"].get(kind, 0) for e in many.all("devices")], default=0)
+    return max([e["count"].get(kind, 0) for e in parallel.all("devices")], default=0)
 
 
-def _tf_config(many: Watched) -> tuple[str, str | None] | None:
+def _tf_config(parallel: RecordedRun) -> tuple[str, str | None] | None:
     """Words for what the program did to TF_CONFIG before it made its strategy, and
     where; None if it left it as it was."""
-    for events in many.processes:
+    for events in parallel.processes:
         made = [e["time"] for e in events if e["what"] == "strategy"]
         changes = [
             event
@@ -343,55 +360,55 @@ def _tf_config(many: Watched) -> tuple[str, str | None] | None:
     return None
 
 
-def start(many: Watched, one: Watched | None) -> Answer:
+def start(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     """Did all begin with the same weights?"""
-    if len(many.each) < 2:
-        return CANT, f"The gradients of only one {many.word} were seen."
+    if len(parallel.each) < 2:
+        return UNKNOWN, f"The gradients of only one {parallel.word} were seen."
     latest = 0
-    for group in _groups(many):
-        by_update = _weights(many, group)
+    for group in _groups(parallel):
+        by_update = _weights(parallel, group)
         if not by_update:
-            return CANT, "No update of all workers was seen."
-        equal = [u for u, spread in by_update.items() if spread <= EQUAL]
+            return UNKNOWN, "No update of all workers was seen."
+        equal = [u for u, spread in by_update.items() if spread <= RTOL_EQUAL]
         if not equal:
             first = min(by_update)
             spread = by_update[first]
-            if spread < APART:
-                return CANT, (
+            if spread < RTOL_DIFFERENT:
+                return UNKNOWN, (
                     "The weights differ, but not by more than rounding can explain."
                 )
             text = (
                 f"The workers train from different weights: they differ by "
                 f"{_percent(spread)} before update {first}, and are never equal."
             )
-            empty = many.all("empty broadcast")
+            empty = parallel.all("empty broadcast")
             if empty:
                 return (
                     WRONG,
                     f"{text} A broadcast comes before the model has variables, so it "
                     "sends nothing.",
-                    empty[0].get("where") or many.fit_line,
+                    empty[0].get("where") or parallel.fit_line,
                 )
-            return WRONG, text, many.fit_line
+            return WRONG, text, parallel.fit_line
         latest = max(latest, min(equal))
     if latest <= 1:
         return RIGHT, "The weights are equal before the first update."
     return RIGHT, f"The weights are equal from before update {latest}."
 
 
-def end(many: Watched, one: Watched | None) -> Answer:
+def end(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     """Did all end with the same weights?"""
-    if len(many.each) < 2:
-        return CANT, f"The gradients of only one {many.word} were seen."
-    ends = many.ends()
-    if many.kind == "tf.distribute":
+    if len(parallel.each) < 2:
+        return UNKNOWN, f"The gradients of only one {parallel.word} were seen."
+    ends = parallel.ends()
+    if parallel.kind == "tf.distribute":
         if not ends:
-            return CANT, "The program did not finish."
+            return UNKNOWN, "The program did not finish."
         apart = max(ends[0].get("copies") or [0.0])
         if apart > 0:
             return WRONG, f"Copies of a weight differ by up to {apart:.2g}."
         return RIGHT, "All copies of the weights are equal."
-    if many.whole and all(e.get("weights") for e in ends):
+    if parallel.whole and all(e.get("weights") for e in ends):
         spread = max(
             _spread([e["weights"][group] for e in ends])
             for group in range(min(len(e["weights"]) for e in ends))
@@ -399,49 +416,54 @@ def end(many: Watched, one: Watched | None) -> Answer:
         when = "in the end"
     else:
         last: dict[int, float] = {}
-        for group in _groups(many):
-            last |= _weights(many, group)
+        for group in _groups(parallel):
+            last |= _weights(parallel, group)
         if not last:
-            return CANT, "Not all workers finished."
+            return UNKNOWN, "Not all workers finished."
         spread, when = last[max(last)], f"before update {max(last)}, the last one seen"
     frozen = [e["frozen"] for e in ends if e.get("frozen")]
-    if len(frozen) == len(many.processes) and (rest := _spread(frozen)) > APART:
+    if (
+        len(frozen) == len(parallel.processes)
+        and (rest := _spread(frozen)) > RTOL_DIFFERENT
+    ):
         return (
             WRONG,
             f"In the end, the weights that are not trained differ by {_percent(rest)}.",
-            many.fit_line,
+            parallel.fit_line,
         )
-    if spread <= EQUAL:
+    if spread <= RTOL_EQUAL:
         return RIGHT, f"The weights are equal {when}."
-    if spread < APART:
-        return CANT, (
+    if spread < RTOL_DIFFERENT:
+        return UNKNOWN, (
             f"The weights differ {when}, but not by more than rounding can explain."
         )
     return (
         WRONG,
         f"The weights differ by {_percent(spread)} {when}: there are "
-        f"{many.workers} different models.",
-        many.fit_line,
+        f"{parallel.workers} different models.",
+        parallel.fit_line,
     )
 
 
-def gradients(many: Watched, one: Watched | None) -> Answer:
+def gradients(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     """Were the gradients averaged, once, over all?"""
-    if len(many.each) < 2:
-        return CANT, f"The gradients of only one {many.word} were seen."
-    answers = [_gradients_of(many, one, group) for group in _groups(many)]
-    for verdict in (WRONG, CANT):
+    if len(parallel.each) < 2:
+        return UNKNOWN, f"The gradients of only one {parallel.word} were seen."
+    answers = [_gradients_of(parallel, single, group) for group in _groups(parallel)]
+    for verdict in (WRONG, UNKNOWN):
         for answer in answers:
             if answer[0] == verdict:
                 return answer
-    return answers[0] if answers else (CANT, "No update of all workers was seen.")
+    return answers[0] if answers else (UNKNOWN, "No update of all workers was seen.")
 
 
-def _gradients_of(many: Watched, one: Watched | None, group: int) -> Answer:
-    size = len(many.each)
-    locals_ = [worker.updates("local", group) for worker in many.each]
-    applied = [worker.updates("applied", group) for worker in many.each]
-    seen: dict[int, str] = {}  # of each update: the factor of what was applied
+def _gradients_of(
+    parallel: RecordedRun, single: RecordedRun | None, group: int
+) -> Answer:
+    size = len(parallel.each)
+    locals_ = [worker.updates("local", group) for worker in parallel.each]
+    applied = [worker.updates("applied", group) for worker in parallel.each]
+    seen: dict[int, Combined] = {}  # by update
     reduced: list[float] = []
     where = None
     differing = alike = 0
@@ -462,66 +484,64 @@ def _gradients_of(many: Watched, one: Watched | None, group: int) -> Answer:
             continue  # equal gradients are their own mean
         differing += 1
         reduced.append(applied[0][update][-1]["reduced"])
-        factor = _factor(own, used, mean, calls, many.kind != "Horovod")
+        factor = _combination(own, used, mean, calls, parallel.kind != "Horovod")
         if factor is not None:
             seen[update] = factor
-        elif all(_distance(_unit(u), _unit(mean)) < LIKE for u in used):
+        elif all(_distance(_unit(u), _unit(mean)) < RTOL_FP16 for u in used):
             alike += 1
-    where = where or many.fit_line
-    weights = _weights(many, group)
+    where = where or parallel.fit_line
+    weights = _weights(parallel, group)
     if not differing:
-        if not any(applied) and _spread_apart(many, group):
+        if not any(applied) and _spread_apart(parallel, group):
             return _by_weights(weights, where)
-        return CANT, "All gradients are equal, so averaging would not change them."
+        return UNKNOWN, "All gradients are equal, so averaging would not change them."
     if not seen and alike == differing:
         return RIGHT, (
             f"The applied gradients have the direction of the mean over all {size} "
-            f"{many.word}s, but another length, as they have when they are clipped or "
-            "the loss is scaled."
+            f"{parallel.word}s, but another length, as they have when they are clipped "
+            "or the loss is scaled."
         )
     if not seen:
         return _by_weights(weights, where)
     seen = _after_a_broadcast(seen, weights)
     kinds = set(seen.values())
-    if "own" in kinds:
+    if Combined.OWN in kinds:
         return (
             WRONG,
-            f"Each {many.word} applies its own gradients: they are not averaged"
-            f"{'' if kinds == {'own'} else ' in some updates'}.",
+            f"Each {parallel.word} applies its own gradients: they are not averaged"
+            f"{'' if len(kinds) == 1 else ' in some updates'}.",
             where,
         )
     if len(kinds) > 1:
-        return CANT, "The gradients are not combined in the same way in all updates."
+        return UNKNOWN, "The gradients are not combined in the same way in all updates."
     (kind,) = kinds
     times = round(float(np.median(reduced))) if reduced else 0
-    if kind != "mean" and one is not None and _is_scaled(one, group):
-        return CANT, (
+    if kind != Combined.MEAN and single is not None and _is_scaled(single, group):
+        return UNKNOWN, (
             "The gradients are scaled on one worker as well, so how they are combined "
-            "can't be seen from their size."
+            "can't be told from their size."
         )
-    if kind == "sum":
-        return _summed(many, one, group, where)
-    if kind == "less":
+    if kind == Combined.SUM:
+        return _summed(parallel, single, group, where)
+    if kind == Combined.MEAN_OVER_N:
         return (
             WRONG,
             f"The gradients are averaged, and divided by {size} once more.",
             where,
         )
-    if kind == "summed again":
+    if kind == Combined.SUM_TWICE:
         return (
             WRONG,
-            f"The gradients are summed over all {size} {many.word}s twice, by the "
+            f"The gradients are summed over all {size} {parallel.word}s twice, by the "
             "program and by the strategy.",
             where,
         )
-    if kind == "some":
-        return CANT, "The gradients are averaged in groups, or in another way."
     if times > 1:
         return WRONG, f"The gradients are averaged {times} times at each update.", where
-    weight = _weight_of_losses(many, one, group, alike=True)
-    divided = weight is not None and abs(weight * size - 1) < LIKE
+    weight = _weight_of_losses(parallel, single, group, alike=True)
+    divided = weight is not None and abs(weight * size - 1) < RTOL_FP16
     # What is divided before it is summed up shows in the losses alone.
-    if divided and _ratio_of_losses(many, one, group) < size**-0.5:
+    if divided and _ratio_of_losses(parallel, single, group) < size**-0.5:
         return (
             WRONG,
             f"The loss is divided by {size}, and the gradients are averaged as well, "
@@ -530,52 +550,56 @@ def _gradients_of(many: Watched, one: Watched | None, group: int) -> Answer:
         )
     return (
         RIGHT,
-        f"The mean over all {size} {many.word}s is applied, as "
+        f"The mean over all {size} {parallel.word}s is applied, as "
         f"{_count(len(seen), 'update')} show{'s' * (len(seen) == 1)}.",
     )
 
 
-def _after_a_broadcast(seen: dict[int, str], weights: dict[int, float]):
+def _after_a_broadcast(
+    seen: dict[int, Combined], weights: dict[int, float]
+) -> dict[int, Combined]:
     """What counts of the updates: not those with the workers' own gradients of which
     nothing is left, because the weights were made equal after them, and stay equal."""
-    last = max((update for update, kind in seen.items() if kind == "own"), default=0)
+    last = max(
+        (update for update, kind in seen.items() if kind == Combined.OWN), default=0
+    )
     later = {update: kind for update, kind in seen.items() if update > last}
     spreads = [spread for update, spread in weights.items() if update > last]
-    return later if later and max(spreads) <= EQUAL else seen
+    return later if later and max(spreads) <= RTOL_EQUAL else seen
 
 
-def _is_scaled(one: Watched, group: int) -> bool:
+def _is_scaled(single: RecordedRun, group: int) -> bool:
     """Does a worker that is alone apply something else than its own gradients?"""
-    for worker in one.each:
+    for worker in single.each:
         applied = worker.updates("applied", group)
         for update, events in worker.updates("local", group).items():
             if update in applied:
                 own = [np.sum([event["sketch"] for event in events], axis=0)]
                 used = [np.asarray(applied[update][-1]["sketch"])]
-                if _factor(own, used, own[0], len(events), False) is None:
+                if _combination(own, used, own[0], len(events), False) is None:
                     return True
     return False
 
 
-def _factor(own, used, mean, calls: int, strategy: bool) -> str | None:
-    """How what is used came about from everybody's own; None if that isn't clear.
+def _combination(own, used, mean, calls: int, strategy: bool) -> Combined | None:
+    """Which combination of the local gradients was applied; None if that isn't clear.
 
     strategy: it is one of tf.distribute, whose optimizers sum by themselves.
     """
     size, all_passes = len(own), sorted({1, calls})
     # Of as many passes as workers, the mean looks like what is divided once more.
-    factors = {"mean": 1, "sum": size, "less": 1 / size}
+    factors = {Combined.MEAN: 1, Combined.SUM: size, Combined.MEAN_OVER_N: 1 / size}
     if strategy:
-        factors["summed again"] = size**2
+        factors[Combined.SUM_TWICE] = size**2
     for name, factor in factors.items():
         for passes in all_passes:
             target = mean * factor / passes
-            if all(_distance(u, target) < LIKE for u in used):
+            if all(_distance(u, target) < RTOL_FP16 for u in used):
                 return name
     for passes in all_passes:
         pairs = zip(own, used, strict=True)
-        if all(_distance(u, o / passes) < LIKE / 2 for o, u in pairs):
-            return "own"
+        if all(_distance(u, o / passes) < RTOL_FP16 / 2 for o, u in pairs):
+            return Combined.OWN
     return None
 
 
@@ -586,61 +610,64 @@ def _by_weights(weights: dict[int, float], where: str | None) -> Answer:
     """
     later = [spread for update, spread in sorted(weights.items()) if update > 2]
     if not later:
-        return CANT, "No optimizer's updates were seen."
-    if max(later) <= EQUAL:
-        return CANT, (
+        return UNKNOWN, "No optimizer's updates were seen."
+    if max(later) <= RTOL_EQUAL:
+        return UNKNOWN, (
             "The gradients differ, but the weights stay equal. So the gradients are "
-            "combined, but the factor can't be seen."
+            "combined, but the factor can't be told."
         )
-    if min(weights.values()) > EQUAL:
-        return CANT, "The weights are never equal, so they don't show what is applied."
-    if min(later[-3:]) > APART:
+    if min(weights.values()) > RTOL_EQUAL:
+        return (
+            UNKNOWN,
+            "The weights are never equal, so they don't show what is applied.",
+        )
+    if min(later[-3:]) > RTOL_DIFFERENT:
         return (
             WRONG,
             "The gradients differ, and so do the weights after the updates.",
             where,
         )
-    return CANT, "The weights are sometimes equal and sometimes not."
+    return UNKNOWN, "The weights are sometimes equal and sometimes not."
 
 
-def _spread_apart(many: Watched, group: int) -> bool:
+def _spread_apart(parallel: RecordedRun, group: int) -> bool:
     """Do the workers' own gradients differ at all?"""
-    found = [worker.updates("local", group) for worker in many.each]
+    found = [worker.updates("local", group) for worker in parallel.each]
     common = set.intersection(*(set(f) for f in found))
     return any(_spread([f[u][0]["sketch"] for f in found]) > 0.05 for u in common)
 
 
 def _summed(
-    many: Watched, one: Watched | None, group: int, where: str | None
+    parallel: RecordedRun, single: RecordedRun | None, group: int, where: str | None
 ) -> Answer:
-    size = len(many.each)
-    weight = _weight_of_losses(many, one, group)
-    if weight is not None and abs(weight * size - 1) < LIKE:
+    size = len(parallel.each)
+    weight = _weight_of_losses(parallel, single, group)
+    if weight is not None and abs(weight * size - 1) < RTOL_FP16:
         return RIGHT, (
-            f"The sum over all {size} {many.word}s is applied, and each divides its "
-            f"loss by {size}."
+            f"The sum over all {size} {parallel.word}s is applied, and each divides "
+            f"its loss by {size}."
         )
-    fits = many.all("fit") if many.kind != "Horovod" else []
+    fits = parallel.all("fit") if parallel.kind != "Horovod" else []
     if fits and not any(event["own_step"] for event in fits):
         return RIGHT, (
-            f"The sum over all {size} {many.word}s is applied, and Keras divides the "
-            "loss."
+            f"The sum over all {size} {parallel.word}s is applied, and Keras divides "
+            "the loss."
         )
-    ratio = _ratio_of_losses(many, one, group)
-    if weight is not None and abs(weight - 1) < LIKE and ratio > size**-0.5:
+    ratio = _ratio_of_losses(parallel, single, group)
+    if weight is not None and abs(weight - 1) < RTOL_FP16 and ratio > size**-0.5:
         return (
             WRONG,
             f"The gradients are summed, not averaged: they are {size} times too large, "
-            f"because no {many.word} divides its loss by {size}.",
+            f"because no {parallel.word} divides its loss by {size}.",
             where,
         )
-    return CANT, (
-        f"The gradients are summed, which is right if each {many.word} divides its loss"
-        f" by {size}."
+    return UNKNOWN, (
+        f"The gradients are summed, which is right if each {parallel.word} divides its "
+        f"loss by {size}."
     )
 
 
-def _totals(run: Watched | None, group: int) -> np.ndarray | None:
+def _totals(run: RecordedRun | None, group: int) -> np.ndarray | None:
     """In a worker's first loss, how much all that was summed up counts together, and
     how many numbers these are; on average over the workers."""
     found = []
@@ -654,7 +681,7 @@ def _totals(run: Watched | None, group: int) -> np.ndarray | None:
 
 
 def _weight_of_losses(
-    many: Watched, one: Watched | None, group: int, alike: bool = False
+    parallel: RecordedRun, single: RecordedRun | None, group: int, alike: bool = False
 ) -> float | None:
     """How much a batch's losses count in the loss of one of many workers, where they
     count 1 on a worker that is alone; None if that can't be told. It hangs on neither
@@ -662,16 +689,18 @@ def _weight_of_losses(
 
     alike: only where both have as many of them.
     """
-    ours, its = _totals(many, group), _totals(one, group)
+    ours, its = _totals(parallel, group), _totals(single, group)
     if ours is None or its is None or ours.shape != its.shape or not its.all():
         return None
     if alike and (ours[:, 1] != its[:, 1]).any():
         return None
     weights = ours[:, 0] / its[:, 0]
-    return float(weights[0]) if np.ptp(weights) < LIKE * abs(weights[0]) else None
+    return float(weights[0]) if np.ptp(weights) < RTOL_FP16 * abs(weights[0]) else None
 
 
-def _ratio_of_losses(many: Watched, one: Watched | None, group: int) -> float:
+def _ratio_of_losses(
+    parallel: RecordedRun, single: RecordedRun | None, group: int
+) -> float:
     """A worker's losses over those of one that is alone; NaN if they say nothing."""
     means = [
         np.mean(
@@ -683,13 +712,13 @@ def _ratio_of_losses(many: Watched, one: Watched | None, group: int) -> float:
             ]
             or [math.nan]
         )
-        for run in (many, one)
+        for run in (parallel, single)
         if run
     ]
     return float(means[0] / means[1]) if len(means) == 2 and means[1] else math.nan
 
 
-def _batch(run: Watched | None) -> int | None:
+def _batch(run: RecordedRun | None) -> int | None:
     for worker in run.each if run else ():
         for event in worker.all("samples"):
             if event["mode"] == "train":
@@ -700,29 +729,26 @@ def _batch(run: Watched | None) -> int | None:
 # ---------------------------------------------------------------- data
 
 
-def different(many: Watched, one: Watched | None) -> Answer:
+def different(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     """Did workers see different data?"""
-    workers = many.each
+    workers = parallel.each
     batches = [worker.samples("train") for worker in workers]
     if len(workers) < 2 or not all(batches):
-        return CANT, "The samples that go into the model were not seen."
+        return UNKNOWN, "The samples that go into the model were not seen."
     length = min(map(len, batches))
-    pairs = [
-        [set(b[i]) if b[i] is not None else None for b in batches]
-        for i in range(length)
-    ]
+    pairs = [[set(b[i] or ()) for b in batches] for i in range(length)]
     pairs = [row for row in pairs if all(row)]
     if not pairs:
-        return CANT, (
+        return UNKNOWN, (
             "There were too many samples, or too large ones, to tell them apart."
         )
     same = sum(all(s == row[0] for s in row) for row in pairs)
     if same >= max(1, 0.9 * len(pairs)):
         return (
             WRONG,
-            f"All {many.word}s train on the same samples in {same} of {len(pairs)} "
+            f"All {parallel.word}s train on the same samples in {same} of {len(pairs)} "
             "batches.",
-            many.fit_line,
+            parallel.fit_line,
         )
     shared = [
         sum(bool(set.intersection(*row)) for row in pairs),
@@ -731,46 +757,52 @@ def different(many: Watched, one: Watched | None) -> Answer:
     first = workers[0].distinct
     common = first.intersection(*(w.distinct for w in workers[1:]))
     if not common:
-        return _different_labels(many)
+        return _different_labels(parallel)
     if same:
-        return CANT, f"{same} of {len(pairs)} batches are the same on all {many.word}s."
+        return (
+            UNKNOWN,
+            f"{same} of {len(pairs)} batches are the same on all {parallel.word}s.",
+        )
     if not shared[0]:
-        return RIGHT, f"No sample is trained on by two {many.word}s in the same step."
+        return (
+            RIGHT,
+            f"No sample is trained on by two {parallel.word}s in the same step.",
+        )
     parts = [set(w.passes[0]) for w in workers if w.passes]
-    if many.kind == "TF_CONFIG" and len(parts) == len(workers):
+    if parallel.kind == "TF_CONFIG" and len(parts) == len(workers):
         twice = len(set.intersection(*parts))
-        return CANT, (
-            f"The batches differ, but all {many.word}s train on the same {twice} "
+        return UNKNOWN, (
+            f"The batches differ, but all {parallel.word}s train on the same {twice} "
             "samples in the first epoch. Does each shuffle in its own order before it "
             "takes its part?"
         )
     return RIGHT, (
-        f"The batches differ, but in {shared[0]} of {shared[1]} steps all {many.word}s "
-        "have a sample in common."
+        f"The batches differ, but in {shared[0]} of {shared[1]} steps all "
+        f"{parallel.word}s have a sample in common."
     )
 
 
-def _different_labels(many: Watched) -> Answer:
+def _different_labels(parallel: RecordedRun) -> Answer:
     """Are samples of which no worker has another's the same but for augmentation?"""
     labels = [
         [_split(event["digests"]) for event in worker.all("labels")]
-        for worker in many.each
+        for worker in parallel.each
     ]
     pairs = list(zip(*labels, strict=False))
     same = sum(all(batch == row[0] for batch in row) for row in pairs)
     if pairs and same >= 0.9 * len(pairs) and not _have_a_period(labels[0]):
         return (
             WRONG,
-            f"All {many.word}s train on the same labels in {same} of {len(pairs)} "
+            f"All {parallel.word}s train on the same labels in {same} of {len(pairs)} "
             "batches, so their samples are the same, but for what is random in them.",
-            many.fit_line,
+            parallel.fit_line,
         )
-    if _never_twice(many) and (not pairs or same > 0.1 * len(pairs)):
-        return CANT, (
-            f"No sample is trained on by two {many.word}s, but none comes twice on one "
-            f"{many.word} either."
+    if _never_twice(parallel) and (not pairs or same > 0.1 * len(pairs)):
+        return UNKNOWN, (
+            f"No sample is trained on by two {parallel.word}s, but none comes twice on "
+            f"one {parallel.word} either."
         )
-    return RIGHT, f"No sample is trained on by two {many.word}s."
+    return RIGHT, f"No sample is trained on by two {parallel.word}s."
 
 
 def _have_a_period(batches: list[list[str]]) -> bool:
@@ -783,30 +815,30 @@ def _have_a_period(batches: list[list[str]]) -> bool:
     return any(flat[n:] == flat[:-n] for n in range(1, len(flat) // 2 + 1))
 
 
-def everything(many: Watched, one: Watched | None) -> Answer:
+def everything(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     """Is all of the data seen?"""
-    if one is None:
-        return CANT, _ALONE
-    if not (many.whole and one.whole):
-        return CANT, "The program did not finish."
-    union = set().union(*(w.distinct for w in many.each))
-    alone = set().union(*(w.distinct for w in one.each))
+    if single is None:
+        return UNKNOWN, _ALONE
+    if not (parallel.whole and single.whole):
+        return UNKNOWN, "The program did not finish."
+    union = set().union(*(w.distinct for w in parallel.each))
+    alone = set().union(*(w.distinct for w in single.each))
     if not union or not alone:
-        return CANT, "The samples that go into the model were not seen."
-    if _too_many(many) or _too_many(one):
-        return CANT, "There are too many samples to tell them apart."
-    if _never_twice(one):
-        return CANT, (
+        return UNKNOWN, "The samples that go into the model were not seen."
+    if _too_many(parallel) or _too_many(single):
+        return UNKNOWN, "There are too many samples to tell them apart."
+    if _never_twice(single):
+        return UNKNOWN, (
             "No sample comes twice, because samples are augmented or drawn anew."
         )
     part = len(union & alone) / len(alone)
-    if len(union - alone) > many.workers * (_batch(many) or 0):
-        return CANT, (
+    if len(union - alone) > parallel.workers * (_batch(parallel) or 0):
+        return UNKNOWN, (
             f"The workers train on {len(union & alone)} of the {len(alone)} samples "
             f"that one worker trains on, and on {len(union - alone)} others: each has "
             "data of its own, or an epoch is less than one pass."
         )
-    if part >= ALL:
+    if part >= MIN_COVERAGE:
         return RIGHT, (
             f"The workers train on all {len(alone)} samples that one worker trains on."
         )
@@ -814,14 +846,14 @@ def everything(many: Watched, one: Watched | None) -> Answer:
         f"The workers train on {len(union & alone)} of the {len(alone)} samples that "
         "one worker trains on"
     )
-    drawn = sum(w.draws("train") for w in many.each)
-    slack = many.workers * (_batch(many) or 0)
+    drawn = sum(w.draws("train") for w in parallel.each)
+    slack = parallel.workers * (_batch(parallel) or 0)
     if len(alone) - len(union & alone) < slack and part > 0.8:
         return RIGHT, f"{text}: fewer are left out than fit in a batch of each."
-    sets = [w.distinct for w in many.each]
+    sets = [w.distinct for w in parallel.each]
     if all(s == sets[0] for s in sets) and drawn >= len(alone) * 0.9:
-        return WRONG, f"{text}, and no worker sees the others.", many.fit_line
-    passes = [w.passes for w in many.each]
+        return WRONG, f"{text}, and no worker sees the others.", parallel.fit_line
+    passes = [w.passes for w in parallel.each]
     counts = {len(p) for p in passes}
     if len(counts) == 1 and min(counts) > 1:
         by_epoch = [set().union(*(p[k] for p in passes)) for k in range(counts.pop())]
@@ -838,16 +870,16 @@ def everything(many: Watched, one: Watched | None) -> Answer:
                 text += (
                     ": each shuffles in an order of its own before it takes its part"
                 )
-            return WRONG, f"{text}.", many.fit_line
-    return CANT, f"{text}. More epochs may show the rest."
+            return WRONG, f"{text}.", parallel.fit_line
+    return UNKNOWN, f"{text}. More epochs may show the rest."
 
 
-def _too_many(run: Watched) -> bool:
+def _too_many(run: RecordedRun) -> bool:
     """Were there samples that were only counted?"""
     return any(None in worker.samples("train") for worker in run.each)
 
 
-def _never_twice(run: Watched) -> bool:
+def _never_twice(run: RecordedRun) -> bool:
     """Did no sample come again in another epoch?"""
     for worker in run.each:
         if len(worker.passes) > 1:
@@ -856,168 +888,174 @@ def _never_twice(run: Watched) -> bool:
     return False
 
 
-def order(many: Watched, one: Watched | None) -> Answer:
+def order(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     """Is the order of the samples another in each epoch?"""
-    for worker in many.readers:
+    for worker in parallel.readers:
         if len(worker.passes) < 2 or len(worker.passes[0]) < 2:
-            return CANT, "No two epochs were seen."
-    if any(_never_twice(run) for run in (many, one) if run):
-        return CANT, (
+            return UNKNOWN, "No two epochs were seen."
+    if any(_never_twice(run) for run in (parallel, single) if run):
+        return UNKNOWN, (
             "No sample comes again in the next epoch: the samples are augmented or "
             "drawn anew, or an epoch is less than one pass."
         )
-    if any(_too_many(run) for run in (many, one) if run):
-        return CANT, "There are too many samples to tell them apart."
-    fixed = [w.name for w in many.readers if w.repeats]
+    if any(_too_many(run) for run in (parallel, single) if run):
+        return UNKNOWN, "There are too many samples to tell them apart."
+    fixed = [w.name for w in parallel.readers if w.repeats]
     if not fixed:
         return RIGHT, "The order is different in each epoch."
     text = f"The order is the same in each epoch on {_listed(fixed)}"
-    if one is None:
-        return CANT, f"{text}. {_ALONE}"
-    alone = one.readers[0] if one.readers else None
+    if single is None:
+        return UNKNOWN, f"{text}. {_ALONE}"
+    alone = single.readers[0] if single.readers else None
     if alone is None or len(alone.passes) < 2 or alone.repeats:
-        return CANT, f"{text}, as it is on one worker: the program does not shuffle."
-    return WRONG, f"{text}, but it changes on one worker.", many.fit_line
+        return UNKNOWN, f"{text}, as it is on one worker: the program does not shuffle."
+    return WRONG, f"{text}, but it changes on one worker.", parallel.fit_line
 
 
-def one_pass(many: Watched, one: Watched | None) -> Answer:
+def one_pass(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     """Is one epoch one pass over the data?"""
-    if one is None:
-        return CANT, _ALONE
-    if not (many.whole and one.whole):
-        return CANT, "The program did not finish."
-    drawn = sum(w.draws("train") for w in many.each)
-    alone = sum(w.draws("train") for w in one.each)
+    if single is None:
+        return UNKNOWN, _ALONE
+    if not (parallel.whole and single.whole):
+        return UNKNOWN, "The program did not finish."
+    drawn = sum(w.draws("train") for w in parallel.each)
+    alone = sum(w.draws("train") for w in single.each)
     if not drawn or not alone:
-        return CANT, "The samples that go into the model were not seen."
-    size = len(many.each)
-    ours = max([w.epochs for w in many.each], default=0) or 1
-    its = max([w.epochs for w in one.each], default=0) or 1
-    slack = size * (_batch(many) or 0)
+        return UNKNOWN, "The samples that go into the model were not seen."
+    size = len(parallel.each)
+    ours = max([w.epochs for w in parallel.each], default=0) or 1
+    its = max([w.epochs for w in single.each], default=0) or 1
+    slack = size * (_batch(parallel) or 0)
     whole = abs(drawn - alone) <= 0.1 * alone + slack * its
     epoch = abs(drawn / ours - alone / its) <= 0.1 * alone / its + slack
     if whole or epoch:
         return RIGHT, (
-            f"All {many.word}s together train on {drawn} samples{_epochs(many)}, and "
-            f"one worker trains on {alone}{_epochs(one)}."
+            f"All {parallel.word}s together train on {drawn} "
+            f"samples{_epochs(parallel)}, and one worker trains on "
+            f"{alone}{_epochs(single)}."
         )
     ratio = (drawn / ours) / (alone / its)
     text = (
-        f"An epoch of {size} {many.word}s has {drawn / ours:.0f} samples, and an "
+        f"An epoch of {size} {parallel.word}s has {drawn / ours:.0f} samples, and an "
         f"epoch of one worker has {alone / its:.0f}"
     )
     if ours != its:
-        return CANT, f"{text}, but there are {ours} epochs, not {its}."
-    if not _is_a_pass(alone / its, many, one) and different(many, one)[0] != WRONG:
-        return CANT, (
+        return UNKNOWN, f"{text}, but there are {ours} epochs, not {its}."
+    if (
+        not _is_a_pass(alone / its, parallel, single)
+        and different(parallel, single)[0] != WRONG
+    ):
+        return UNKNOWN, (
             f"{text}, but an epoch of one worker is no pass over all of the samples "
             "that were seen."
         )
-    if ratio > 0.75 * size and _grown(many, one):
-        return WRONG, f"{text}: {_grown(many, one)}", many.fit_line
+    if ratio > 0.75 * size and _grown(parallel, single):
+        return WRONG, f"{text}: {_grown(parallel, single)}", parallel.fit_line
     if ratio > 0.75 * size:
         return (
             WRONG,
-            f"{text}: each {many.word} does as much as one that is alone.",
-            many.fit_line,
+            f"{text}: each {parallel.word} does as much as one that is alone.",
+            parallel.fit_line,
         )
     if ratio < 1.25 / size:
         return (
             WRONG,
             f"{text}: the work is divided by {size} more than once.",
-            many.fit_line,
+            parallel.fit_line,
         )
-    return CANT, f"{text}."
+    return UNKNOWN, f"{text}."
 
 
-def _grown(many: Watched, one: Watched) -> str:
+def _grown(parallel: RecordedRun, single: RecordedRun) -> str:
     """Words for batches that are larger on each worker than on one that is alone."""
-    ours, its = _batch(many) or 0, _batch(one) or 0
-    if many.kind != "Horovod" or ours < 1.5 * its:
+    ours, its = _batch(parallel) or 0, _batch(single) or 0
+    if parallel.kind != "Horovod" or ours < 1.5 * its:
         return ""
     text = f"there are {ours} samples in each worker's batch, and {its} in one worker's"
-    if any(event.get("by_steps") for event in many.all("fit")):
+    if any(event.get("by_steps") for event in parallel.all("fit")):
         text += ", because without a batch_size `fit` divides them by steps_per_epoch"
     return f"{text}."
 
 
-def _is_a_pass(drawn: float, many: Watched, one: Watched) -> bool:
+def _is_a_pass(drawn: float, parallel: RecordedRun, single: RecordedRun) -> bool:
     """Does one worker go once over all samples that were seen in both runs, in so many
     draws; or, in a loop of its own, whose epochs are not seen, several times?"""
-    if _too_many(many) or _too_many(one):
+    if _too_many(parallel) or _too_many(single):
         return False
-    batch = _batch(one) or 0
-    samples = len(set().union(*(w.distinct for run in (many, one) for w in run.each)))
+    batch = _batch(single) or 0
+    samples = len(
+        set().union(*(w.distinct for run in (parallel, single) for w in run.each))
+    )
     if samples <= batch:  # one batch, over and over
         return False
-    passes = 1 if one.each[0].epochs else max(1, math.ceil(drawn / samples))
+    passes = 1 if single.each[0].epochs else max(1, math.ceil(drawn / samples))
     if passes > 1:  # what fills no batch may be missing from each
         left = passes * samples - drawn
         return left == 0 or left < passes * batch <= samples / 4
     return abs(drawn - samples) <= max(batch, samples / 10)
 
 
-def validation(many: Watched, one: Watched | None) -> Answer:
+def validation(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     """Who validates what?"""
     sets = [
         {d for batch in worker.samples("validate") for d in batch or ()}
-        for worker in many.each
+        for worker in parallel.each
     ]
-    who = [w.name for w, s in zip(many.each, sets, strict=True) if s]
+    who = [w.name for w, s in zip(parallel.each, sets, strict=True) if s]
     if not who:
-        return CANT, "No Keras model was seen to validate."
+        return UNKNOWN, "No Keras model was seen to validate."
     union = set().union(*sets)
     alone = set()
-    for worker in one.each if one else ():
+    for worker in single.each if single else ():
         alone |= {d for batch in worker.samples("validate") for d in batch or ()}
-    if len(who) < len(many.each):
+    if len(who) < len(parallel.each):
         how = f"only {_listed(who)} validate{'s' * (len(who) == 1)}"
     elif all(s == sets[0] for s in sets):
-        how = f"all {many.word}s validate on the same samples"
+        how = f"all {parallel.word}s validate on the same samples"
     elif not set.intersection(*sets):
-        how = f"each {many.word} validates on its own samples"
+        how = f"each {parallel.word} validates on its own samples"
     else:
-        how = f"each {many.word} validates on samples that others have, too"
+        how = f"each {parallel.word} validates on samples that others have, too"
     text = f"{how}, {len(union)} in all"
     text = text[0].upper() + text[1:]
     if not alone:
         return (
-            CANT,
-            f"{text}. {_ALONE if one is None else 'A single worker has none.'}",
+            UNKNOWN,
+            f"{text}. {_ALONE if single is None else 'A single worker has none.'}",
         )
     part = len(union & alone) / len(alone)
-    if part >= ALL:
+    if part >= MIN_COVERAGE:
         return RIGHT, f"{text}, which are all that one worker has."
     text = f"{text}, of {len(alone)} that one worker has"
-    batches = [e["count"] for e in many.all("samples") if e["mode"] == "validate"]
+    batches = [e["count"] for e in parallel.all("samples") if e["mode"] == "validate"]
     if part > 0.8 and len(alone - union) < len(who) * max(batches, default=0):
         return RIGHT, f"{text}: fewer are left out than fit in a batch of each."
     # Dealt out to all, and only one looks at its part.
-    shared = len(who) == 1 and part <= 1.25 / len(many.each)
-    same = len(who) == len(many.each) and all(s == sets[0] for s in sets)
-    if len(many.each) > 1 and (shared or same):
+    shared = len(who) == 1 and part <= 1.25 / len(parallel.each)
+    same = len(who) == len(parallel.each) and all(s == sets[0] for s in sets)
+    if len(parallel.each) > 1 and (shared or same):
         return (
             WRONG,
-            f"{text}, and no {many.word} looks at the others.",
-            _validation_line(many),
+            f"{text}, and no {parallel.word} looks at the others.",
+            _validation_line(parallel),
         )
-    return CANT, f"{text}."
+    return UNKNOWN, f"{text}."
 
 
-def _validation_line(many: Watched) -> str | None:
-    lines = [e.get("where") for e in many.all("samples") if e["mode"] == "validate"]
-    return next((line for line in lines if line), many.fit_line)
+def _validation_line(parallel: RecordedRun) -> str | None:
+    lines = [e.get("where") for e in parallel.all("samples") if e["mode"] == "validate"]
+    return next((line for line in lines if line), parallel.fit_line)
 
 
 # ---------------------------------------------------------------- decisions
 
 
-def metrics(many: Watched, one: Watched | None) -> Answer:
+def metrics(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     """Are the metrics that callbacks read equal on all workers?"""
-    if many.kind == "tf.distribute":
+    if parallel.kind == "tf.distribute":
         return RIGHT, "One process reads the metrics, so they are the same for all."
     table: dict[tuple, list[dict]] = {}
-    for events in many.processes:
+    for events in parallel.processes:
         count: Counter = Counter()
         for event in events:
             if event["what"] == "metrics":
@@ -1025,7 +1063,7 @@ def metrics(many: Watched, one: Watched | None) -> Answer:
                 count[key] += 1
                 table.setdefault((*key, count[key]), []).append(event)
     if not table:
-        return CANT, "No callback read a metric at the end of an epoch."
+        return UNKNOWN, "No callback read a metric at the end of an epoch."
     apart: list[str] = []
     for (epoch, name, _), readers in table.items():
         if len(readers) < 2 or any(r["asks"] for r in readers):
@@ -1040,18 +1078,18 @@ def metrics(many: Watched, one: Watched | None) -> Answer:
                     WRONG,
                     f"{name} decides by {metric}, which is not the same on all ranks: "
                     f"{shown} in epoch {epoch + 1}.",
-                    readers[0]["made"] or many.fit_line,
+                    readers[0]["made"] or parallel.fit_line,
                 )
             if not readers[0].get("only_tells", name == "History"):
                 apart.append(f"{name} ({metric})")
-    chosen = _chosen_by_a_part(many)
+    chosen = _chosen_by_a_part(parallel)
     if chosen:
         return chosen
     if apart:
         names = _listed(sorted(set(apart))[:3])
-        return CANT, (
+        return UNKNOWN, (
             f"The metrics differ for {names}, but whether a decision depends on them "
-            "can't be seen."
+            "can't be told."
         )
     deciding = sorted(
         {
@@ -1066,15 +1104,17 @@ def metrics(many: Watched, one: Watched | None) -> Answer:
     return RIGHT, "No callback decides by a metric."
 
 
-def _chosen_by_a_part(many: Watched) -> Answer | None:
+def _chosen_by_a_part(parallel: RecordedRun) -> Answer | None:
     """Is it one worker's own part of the data by which weights are kept as the best?"""
-    looked_at = [set().union(*filter(None, w.samples("validate"))) for w in many.each]
+    looked_at = [
+        set().union(*filter(None, w.samples("validate"))) for w in parallel.each
+    ]
     union = set().union(*looked_at)
-    if len(looked_at) != len(many.processes):
+    if len(looked_at) != len(parallel.processes):
         return None
     undecided = None
-    for rank, events in enumerate(many.processes):
-        others = [e for n, e in enumerate(many.processes) if n != rank]
+    for rank, events in enumerate(parallel.processes):
+        others = [e for n, e in enumerate(parallel.processes) if n != rank]
         chooses = [e for e in events if e["what"] == "metrics" and e.get("chooses")]
         for reader, metric in ((e, name) for e in chooses for name in e["read"]):
             value = reader["read"][metric]
@@ -1086,13 +1126,15 @@ def _chosen_by_a_part(many: Watched) -> Answer | None:
                 f"{reader['callback']} on rank {rank} keeps the best weights by "
                 f"{metric} = {value:.4g}, where the others have {shown}"
             )
-            if metric.startswith("val_") and len(looked_at[rank]) < ALL * len(union):
+            if metric.startswith("val_") and len(looked_at[rank]) < MIN_COVERAGE * len(
+                union
+            ):
                 return (
                     WRONG,
                     f"{text}: it is of its own part of the validation data.",
-                    reader["made"] or many.fit_line,
+                    reader["made"] or parallel.fit_line,
                 )
-            undecided = CANT, f"{text}. Is it averaged before?"
+            undecided = UNKNOWN, f"{text}. Is it averaged before?"
     return undecided
 
 
@@ -1104,13 +1146,13 @@ def _metric_of(events: list[dict], epoch: int, metric: str) -> float | None:
     return None
 
 
-def rate(many: Watched, one: Watched | None) -> Answer:
+def rate(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     """Does the learning rate account for the number of workers?"""
     # The replicas of a process share an optimizer, and read its schedule before or
     # after another one has made it count.
-    processes = {w.name: w for w in many.each}.values()
-    if many.kind == "tf.distribute":
-        processes = many.each[:1]
+    processes = {w.name: w for w in parallel.each}.values()
+    if parallel.kind == "tf.distribute":
+        processes = parallel.each[:1]
     rates = [
         {
             (e["group"], e["update"]): e["rate"]
@@ -1120,8 +1162,8 @@ def rate(many: Watched, one: Watched | None) -> Answer:
         for worker in processes
     ]
     if not rates or not all(rates):
-        return CANT, "No optimizer's learning rate was seen."
-    ends = [e["rate"] for e in many.ends() if e.get("rate")]
+        return UNKNOWN, "No optimizer's learning rate was seen."
+    ends = [e["rate"] for e in parallel.ends() if e.get("rate")]
     ends = [[r for r in row if r is not None] for row in ends]
     last = [row[-1] for row in ends if row]
     common = sorted(set.intersection(*map(set, rates)))
@@ -1130,56 +1172,56 @@ def rate(many: Watched, one: Watched | None) -> Answer:
             shown = " and ".join(f"{value:.4g}" for value in values[:4])
             return (
                 WRONG,
-                f"The learning rate is not the same on all {many.word}s: {shown}.",
-                many.fit_line,
+                f"The learning rate is not the same on all {parallel.word}s: {shown}.",
+                parallel.fit_line,
             )
     ours = max([*rates[0].values(), *last[:1]])
-    if one is None:
-        return CANT, f"The learning rate is {ours:.4g} at most. {_ALONE}"
-    alone = [e["rate"] for w in one.each for e in w.all("applied")]
+    if single is None:
+        return UNKNOWN, f"The learning rate is {ours:.4g} at most. {_ALONE}"
+    alone = [e["rate"] for w in single.each for e in w.all("applied")]
     alone = [r for r in alone if math.isfinite(r)]
     if not alone:
-        return CANT, f"The learning rate is {ours:.4g} at most."
+        return UNKNOWN, f"The learning rate is {ours:.4g} at most."
     ratio = ours / max(alone) if max(alone) else 1.0
     text = (
         f"The learning rate is {ours:.4g} at most, and {max(alone):.4g} on one worker"
     )
     if ratio > 1.05:
         return RIGHT, f"{text}: {ratio:.3g} times as much."
-    if _begins_scaled(many, one):
+    if _begins_scaled(parallel, single):
         return (
             WRONG,
             f"{text}, although the optimizer is made with a larger one. Something sets "
             "it back, such as a warm-up whose initial_lr is not multiplied.",
-            many.fit_line,
+            parallel.fit_line,
         )
-    ours_at_once, its = (_batch(many) or 0) * len(many.each), _batch(one)
-    if ratio > 0.95 and many.kind == "Horovod" and its and ours_at_once == its:
+    ours_at_once, its = (_batch(parallel) or 0) * len(parallel.each), _batch(single)
+    if ratio > 0.95 and parallel.kind == "Horovod" and its and ours_at_once == its:
         return RIGHT, (
             f"{text}: the batches of all workers together are as large as one "
             f"worker's, {_count(its, 'sample')}."
         )
-    return CANT, (
+    return UNKNOWN, (
         f"{text}. Whether the larger global batch needs a larger rate, only the "
         "accuracy tells."
     )
 
 
-def _begins_scaled(many: Watched, one: Watched) -> bool:
+def _begins_scaled(parallel: RecordedRun, single: RecordedRun) -> bool:
     """Is the rate larger than on one worker when `fit` is called?"""
     ours, its = (
         [event["rate"] for event in run.all("fit")[:1] if event.get("rate")]
-        for run in (many, one)
+        for run in (parallel, single)
     )
     return bool(ours and its) and ours[0] > 1.05 * its[0]
 
 
-def written(many: Watched, one: Watched | None) -> Answer:
+def written(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     """Who writes which files?"""
-    if many.kind == "tf.distribute":
+    if parallel.kind == "tf.distribute":
         return RIGHT, "Only one process writes files."
     writers: dict[str, dict[int, dict]] = {}
-    for rank, events in enumerate(many.processes):
+    for rank, events in enumerate(parallel.processes):
         for event in events:
             if event["what"] == "file":
                 writers.setdefault(event["path"], {})[rank] = event
@@ -1197,7 +1239,7 @@ def written(many: Watched, one: Watched | None) -> Answer:
             return WRONG, f"Ranks {who} all write {what}", event["by"]
     for path, ranks in sorted(writers.items()):
         if len(ranks) > 1:
-            return CANT, (
+            return UNKNOWN, (
                 f"Several ranks append to {Path(path).name}, so their lines may mix."
             )
     who = sorted({rank for ranks in writers.values() for rank in ranks})
@@ -1212,16 +1254,16 @@ def _folder(path: str) -> str:
     return "/".join(Path(path).parts[-2:])
 
 
-def devices(many: Watched, one: Watched | None) -> Answer:
+def devices(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     """Which device did each use?"""
-    ends = many.ends()
+    ends = parallel.ends()
     if not ends:
-        return CANT, "No worker finished."
+        return UNKNOWN, "No worker finished."
     if not max(e.get("all_gpus", 0) for e in ends):
-        return CANT, (
+        return UNKNOWN, (
             "There are not enough GPUs here, so all workers compute on the processor."
         )
-    if many.kind == "tf.distribute":
+    if parallel.kind == "tf.distribute":
         return RIGHT, f"One process uses {len(ends[0]['gpus'])} GPUs."
     used = [(e["cuda"], tuple(e["gpus"])) for e in ends]
     taken = [{(cuda, gpu) for gpu in gpus} for cuda, gpus in used]
@@ -1233,56 +1275,61 @@ def devices(many: Watched, one: Watched | None) -> Answer:
     return RIGHT, "Each worker has its own GPU."
 
 
-def waiting(many: Watched, one: Watched | None) -> Answer:
+def waiting(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     """Did anyone wait for anyone forever?"""
-    places = [_last_place(many, rank) for rank in range(len(many.processes))]
-    if many.outcome == STALLED:
+    places = [_last_place(parallel, rank) for rank in range(len(parallel.processes))]
+    if parallel.outcome == STALLED:
         states = []
-        for rank, events in enumerate(many.processes):
+        for rank, events in enumerate(parallel.processes):
             if any(e["what"] == "end" for e in events):
                 states.append(f"rank {rank} has ended")
             else:
                 at = f" in {places[rank]}" if places[rank] else ""
                 states.append(f"rank {rank} is{at}")
         where = next((place for place in places if place), None)
-        warning = re.search(r"(?s)Stalled ranks:(.*?)(\n\n|\Z)", many.output)
+        warning = re.search(r"(?s)Stalled ranks:(.*?)(\n\n|\Z)", parallel.output)
         said = f" Horovod says: stalled ranks: {_short(warning[1])}" if warning else ""
         text = f"The workers wait forever: {'; '.join(states)}.{said}"
-        return WRONG, f"{text}{_unequal_steps(many)}", where
-    failure = many.failure
+        return WRONG, f"{text}{_unequal_steps(parallel)}", where
+    failure = parallel.failure
     if failure and _alone(failure):
         return (
             WRONG,
             "A worker waited for another worker that had ended."
-            f"{_unequal_steps(many)} All have to make the same calls, equally often.",
+            f"{_unequal_steps(parallel)} All have to make the same calls, equally "
+            "often.",
             failure.get("where"),
         )
-    if _fails_likewise(many, one):
-        said = _words(failure["error"]) if failure else many.output[-300:]
-        return CANT, f"The program fails, on one worker as well: {_short(said)}"
+    if _fails_likewise(parallel, single):
+        said = _words(failure["error"]) if failure else parallel.output[-300:]
+        return UNKNOWN, f"The program fails, on one worker as well: {_short(said)}"
     if failure:
         return (
             WRONG,
-            f"The program fails on {many.workers} {many.word}s: {why(many)}",
+            f"The program fails on {parallel.workers} {parallel.word}s: "
+            f"{why(parallel, failure)}",
             failure.get("where"),
         )
-    if many.outcome == FAILED:
-        return WRONG, f"The program ended with an error: {_short(many.output[-300:])}"
-    if many.outcome == TIME_UP:
-        return CANT, "The time limit ended the program first."
+    if parallel.outcome == FAILED:
+        return (
+            WRONG,
+            f"The program ended with an error: {_short(parallel.output[-300:])}",
+        )
+    if parallel.outcome == TIME_UP:
+        return UNKNOWN, "The time limit ended the program first."
     return RIGHT, "All workers finished."
 
 
-def _unequal_steps(many: Watched) -> str:
+def _unequal_steps(parallel: RecordedRun) -> str:
     """Words for how many steps each process trained, where one ended after fewer."""
     made: dict[int, int] = {}
-    for rank, events in enumerate(many.processes):
+    for rank, events in enumerate(parallel.processes):
         worker = Worker("", events)
         updates = [e["update"] for e in events if e["what"] in ("local", "applied")]
         made[rank] = len(worker.samples("train")) or max(updates, default=0)
     ended = [
         rank
-        for rank, events in enumerate(many.processes)
+        for rank, events in enumerate(parallel.processes)
         if any(event["what"] == "end" for event in events)
     ]
     if not any(0 < made[rank] < max(made.values()) for rank in ended):
@@ -1291,18 +1338,18 @@ def _unequal_steps(many: Watched) -> str:
     return f" Training steps: {', '.join([first, *others])}."
 
 
-def why(many: Watched) -> str:
+def why(parallel: RecordedRun, failure: dict) -> str:
     """The first error in words, and its cause, if that is a known one."""
-    text = _short(_words(many.failure["error"]))
-    changed = _tf_config(many)
+    text = _short(_words(failure["error"]))
+    changed = _tf_config(parallel)
     if changed:
         at = f" ({changed[1]})" if changed[1] else ""
         return f"{text} {changed[0]}{at}"
-    keras_3 = any(event.get("keras") == 3 for event in many.all("fit"))
-    if many.kind == "TF_CONFIG" and keras_3:
+    keras_3 = any(event.get("keras") == 3 for event in parallel.all("fit"))
+    if parallel.kind == "TF_CONFIG" and keras_3:
         return (
-            f"{_short(text, 150)} In Keras 3, `fit` fails with {many.strategy}. Choose "
-            "Keras 2: set TF_USE_LEGACY_KERAS=1 before TensorFlow is imported."
+            f"{_short(text, 150)} In Keras 3, `fit` fails with {parallel.strategy}. "
+            "Choose Keras 2: set TF_USE_LEGACY_KERAS=1 before TensorFlow is imported."
         )
     return text
 
@@ -1329,48 +1376,50 @@ _OF_GRAPHS = (
 )
 
 
-def _fails_likewise(many: Watched, one: Watched | None) -> bool:
+def _fails_likewise(parallel: RecordedRun, single: RecordedRun | None) -> bool:
     """Does it fail for a reason that it has on one worker, too?"""
-    if one is None or not many.outcome == one.outcome == FAILED:
+    if single is None or not parallel.outcome == single.outcome == FAILED:
         return False
     kinds = [
         (run.failure["error"].split(":")[0], run.failure["where"])
         if run.failure
         else None
-        for run in (many, one)
+        for run in (parallel, single)
     ]
     return kinds[0] == kinds[1]
 
 
-def _last_place(many: Watched, rank: int) -> str | None:
+def _last_place(parallel: RecordedRun, rank: int) -> str | None:
     """FILE:LINE of the program in the stack that a worker left."""
     script = ""
-    for event in many.processes[rank]:
+    for event in parallel.processes[rank]:
         script = event.get("where") or event.get("by") or script
     name = script.rpartition(":")[0]
     if not name:
         return None
-    match = re.search(rf'File "[^"]*{re.escape(name)}", line (\d+)', many.stacks[rank])
+    match = re.search(
+        rf'File "[^"]*{re.escape(name)}", line (\d+)', parallel.stacks[rank]
+    )
     return f"{name}:{match[1]}" if match else None
 
 
-def speed(many: Watched, one: Watched | None) -> Answer:
+def speed(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     """How much faster is it than one worker?"""
-    if one is None:
-        return CANT, _ALONE
-    ours, its = _pace(many), _pace(one)
+    if single is None:
+        return UNKNOWN, _ALONE
+    ours, its = _pace(parallel), _pace(single)
     if not ours or not its:
-        return CANT, "The run was too short, or did not finish."
+        return UNKNOWN, "The run was too short, or did not finish."
     text = (
-        f"{many.workers} {many.word}s process {ours:.0f} samples/s, and one worker "
-        f"{its:.0f}: {ours / its:.2f} times as many"
+        f"{parallel.workers} {parallel.word}s process {ours:.0f} samples/s, and one "
+        f"worker {its:.0f}: {ours / its:.2f} times as many"
     )
     if ours / its > 1.1:
         return RIGHT, f"{text}."
-    return CANT, f"{text}. A small model may be too small to gain from more workers."
+    return UNKNOWN, f"{text}. A small model may be too small to gain from more workers."
 
 
-def _pace(run: Watched) -> float | None:
+def _pace(run: RecordedRun) -> float | None:
     """Samples per second, of all together."""
     ends = [e for e in run.ends() if e["began"] and e["ended"] and e["updates"] > 2]
     if not run.whole or len(ends) < len(run.processes):
@@ -1381,41 +1430,41 @@ def _pace(run: Watched) -> float | None:
     return samples / seconds if samples and seconds > 1 else None
 
 
-def statistics(many: Watched, one: Watched | None) -> Answer:
+def statistics(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     """Are the statistics of batch normalization equal?"""
-    found = [e.get("statistics") for e in many.ends()]
+    found = [e.get("statistics") for e in parallel.ends()]
     if not found:
-        return CANT, "No worker finished."
+        return UNKNOWN, "No worker finished."
     if not any(found):
         return RIGHT, "The model has no batch normalization."
-    if many.kind == "tf.distribute":
+    if parallel.kind == "tf.distribute":
         return RIGHT, "The strategy averages the running means when they are read."
     spread = _spread([f for f in found if f])
-    if spread <= EQUAL:
+    if spread <= RTOL_EQUAL:
         return RIGHT, "The running means are equal."
-    return CANT, (
+    return UNKNOWN, (
         f"The running means differ by {_percent(spread)}, because each worker has its "
         "own. Those of the worker that validates or saves count."
     )
 
 
-def randomness(many: Watched, one: Watched | None) -> Answer:
+def randomness(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     """Do workers draw different random numbers?"""
-    ends = many.ends()
-    if many.kind == "tf.distribute":
+    ends = parallel.ends()
+    if parallel.kind == "tf.distribute":
         return RIGHT, "Only one process draws random numbers."
     if len(ends) < 2:
-        return CANT, "Not all workers finished."
+        return UNKNOWN, "Not all workers finished."
     seeds = [e.get("seed") for e in ends]
     if seeds[0] is not None and len(set(seeds)) == 1:
-        return CANT, (
+        return UNKNOWN, (
             f"TensorFlow's seed is {seeds[0]} on all workers, so dropout and "
             "augmentation draw the same numbers. This does no harm if the data differ."
         )
     for key, name in (("numpy", "NumPy"), ("python", "Python")):
         states = {e.get(key) for e in ends}
         if len(states) == 1 and states != {None}:
-            return CANT, (
+            return UNKNOWN, (
                 f"{name}'s generator was seeded, and is in the same state on all "
                 "workers, so what is drawn from it is the same. This does no harm if "
                 "the data differ."
@@ -1423,7 +1472,9 @@ def randomness(many: Watched, one: Watched | None) -> Answer:
     return RIGHT, "The workers don't have the same seed."
 
 
-QUESTIONS: dict[str, tuple[str, Callable[[Watched, Watched | None], Answer]]] = {
+QUESTIONS: dict[
+    str, tuple[str, Callable[[RecordedRun, RecordedRun | None], Answer]]
+] = {
     "together": ("Do the workers form one team?", together),
     "start": ("Do all workers start with the same weights?", start),
     "gradients": ("Are the gradients averaged?", gradients),
@@ -1446,18 +1497,21 @@ QUESTIONS: dict[str, tuple[str, Callable[[Watched, Watched | None], Answer]]] = 
 _ALONE = "Only a run on one worker would tell."
 
 
-def findings(many: Watched, one: Watched | None, quick: bool = False) -> list[Finding]:
-    """The answers to all questions. one: the run on one worker, where there was one.
+def findings(
+    parallel: RecordedRun, single: RecordedRun | None, quick: bool = False
+) -> list[Finding]:
+    """The answers to all questions. single: the run on one worker, if there was one.
 
     quick: it was left out on purpose.
     """
-    if one is not None and not one.trained:
-        one = None
-    return [
-        Finding(name, question, *judgement(many, one))
-        for name, (question, judgement) in QUESTIONS.items()
-        if not (quick and name == "speed")
-    ]
+    if single is not None and not single.trained:
+        single = None
+    found = []
+    for name, (question, judgement) in QUESTIONS.items():
+        if not (quick and name == "speed"):
+            verdict, seen, *where = judgement(parallel, single)
+            found.append(Finding(name, question, verdict, seen, *where))
+    return found
 
 
 # ---------------------------------------------------------------- small things
@@ -1490,19 +1544,19 @@ def _spread(sketches) -> float:
     return max(distances, default=0.0)
 
 
-def _groups(many: Watched) -> list[int]:
+def _groups(parallel: RecordedRun) -> list[int]:
     """The groups of variables that all workers train, the first first."""
     found = [
         {e["group"] for e in w.events if e["what"] in ("local", "applied")}
-        for w in many.each
+        for w in parallel.each
     ]
     return sorted(set.intersection(*found)) if found else []
 
 
-def _weights(many: Watched, group: int) -> dict[int, float]:
+def _weights(parallel: RecordedRun, group: int) -> dict[int, float]:
     """How far the weights are apart before each update that was looked at."""
-    found = [worker.updates("local", group) for worker in many.each]
-    if not any(w.all("applied") for w in many.each):
+    found = [worker.updates("local", group) for worker in parallel.each]
+    if not any(w.all("applied") for w in parallel.each):
         # Its own updates: by the number of times that gradients were computed.
         found = [
             {i: [e] for i, e in enumerate(_flat(f), 1) if "weights" in e} for f in found
@@ -1530,7 +1584,7 @@ def _count(number: int, word: str) -> str:
     return f"{number} {word}{'s' * (number != 1)}"
 
 
-def _epochs(run: Watched) -> str:
+def _epochs(run: RecordedRun) -> str:
     """Words for the epochs of `fit`, if there were any."""
     count = max([worker.epochs for worker in run.each], default=0)
     return f" in {count} epoch{'s' * (count != 1)}" if count else ""

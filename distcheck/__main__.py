@@ -1,0 +1,3 @@
+from distcheck.cli import main
+
+main()

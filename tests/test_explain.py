@@ -1,0 +1,307 @@
+"""The table of messages, and what `course explain` makes of a log."""
+
+import dataclasses
+import itertools
+import re
+import time
+import tracemalloc
+
+import failures
+import pytest
+
+from distcheck import errors
+from utils.base import course
+from utils.lessons import outline
+from utils.running import explain
+
+MESSAGES = explain.messages()
+
+# ------------------------------------------------------------ the table
+
+REPORT = re.compile(r"[\w.-]+/[\w.-]+#\d+")
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.id)
+def test_an_entry_explains_its_line_and_no_other(message):
+    found = explain.find(message.line.splitlines())
+    assert found.id == message.id, f"an earlier entry, {found.id}, explains it"
+    for line in message.unlike:
+        assert not message.found_in(line.splitlines()), line
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.id)
+def test_an_entry_refers_to_what_there_is(message):
+    if message.lesson:
+        numbers = {lesson.number for lesson in outline.read().notebooks.values()}
+        page = course.PACKAGE_ROOT / message.lesson
+        assert message.lesson in numbers or page.is_file()
+    for report in message.reports:
+        assert REPORT.fullmatch(report)
+    for text in (message.meaning, message.cause, message.apart):
+        assert not text or text.endswith("."), text
+
+
+ENTRY = """\
+[[message]]
+id = "mpi.some-thing"
+pattern = 'some (thing|body)'
+meaning = "It is."
+cause = "It was."
+cure = ["Let it be."]
+line = "something"
+seen = "here"
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('meaning = "It is."\n', "", "meaning is missing"),
+        ('["Let it be."]', "[]", "cure is missing"),
+        ('["Let it be."]', '"Let it be."', "is of another kind"),
+        ('["Let it be."]', '["a", "b", "c"]', "at most 2 lines"),
+        ("|body)", "|body", "pattern: missing )"),
+        ("mpi.some-thing", "Something", "an id is layer.what"),
+        ('"here"', '"there"', "seen is one of"),
+        ('seen = "here"', 'seen = "here"\nhope = "yes"', "there is no key 'hope'"),
+        ('seen = "here"', 'seen = "here"\nconsequence = 1', "is of another kind"),
+        (
+            'seen = "here"',
+            'seen = "here"\nconsequence = true\nwarning = true',
+            "a consequence or a warning",
+        ),
+        (ENTRY, ENTRY + ENTRY, "is there already"),
+    ],
+)
+def test_an_entry_that_is_wrong_is_named(tmp_path, old, new, told):
+    assert old in ENTRY
+    for name in explain.FILES:
+        (tmp_path / name).write_text("")
+    (tmp_path / "setup.toml").write_text(ENTRY)
+    assert [one.id for one in explain.messages(tmp_path)] == ["mpi.some-thing"]
+    (tmp_path / "setup.toml").write_text(ENTRY.replace(old, new))
+    explain.messages.cache_clear()
+    with pytest.raises(errors.UserError, match=re.escape(told)) as raised:
+        explain.messages(tmp_path)
+    assert str(raised.value).startswith("setup.toml: ")
+    assert "ome" in str(raised.value)
+
+
+def test_a_pattern_of_several_lines_ends_in_the_last_one():
+    message = explain.Message(
+        "python.index", r"local_rank\(\)\][^$]*\nIndexError", *("",) * 2, (), "", "here"
+    )
+    lines = ["gpus[hvd.local_rank()]", "~~~~^^^^", "IndexError: list index"]
+    assert message.found_in(lines)
+    assert not message.found_in(lines[:2])
+    assert not message.found_in([*lines, "That was it."])
+    assert not message.found_in(lines[1:])
+
+
+def test_a_literal_is_found_wherever_its_pattern_is():
+    """What patterns are not even searched without."""
+    for message in MESSAGES:
+        assert message.literal in message.line, message.id
+
+    def literal(pattern):
+        return explain.Message("a.b", pattern, *("",) * 2, (), "", "here").literal
+
+    assert literal(r"size \d+ of\.?x* (once)? more[ab]") == " more"
+    assert literal(r"abc?d{2,33}efg+h") == "efg"
+    assert literal("this|that") == literal("(?i)abc") == literal(r"a\nb") == ""
+
+
+# ------------------------------------------------------------ what a log has
+
+TRACEBACK = """\
+Traceback (most recent call last):
+  File "/home/me/train.py", line 12, in <module>
+    model.fit(data)
+  File "/usr/lib/python3.11/site-packages/keras/fit.py", line 3, in fit
+    raise ValueError("no such garment")
+"""
+UNKNOWN = TRACEBACK + "ValueError: no such garment\n"
+SHUT_DOWN = "Horovod has been shut down. This was caused by an exception on one"
+ENDED_BY_OTHERS = TRACEBACK + f"HorovodInternalError: {SHUT_DOWN}\n"
+FULL = "OSError: [Errno 28] No space left on device"
+SLOTS = "There are not enough slots available in the system to satisfy the 4\n"
+GRAPH = f"""\
+{TRACEBACK}UnknownError: Graph execution error:
+
+Detected at node 'HorovodAllreduce' defined at (most recent call last):
+<stack traces unavailable>
+{SHUT_DOWN}
+\t [[{{{{node HorovodAllreduce}}}}]] [Op:__inference_train_function]
+"""
+
+
+def first(log):
+    return explain.explain(log.splitlines(keepends=True)).first
+
+
+def of_rank(rank, text, prefix="[{}] "):
+    return "".join(f"{prefix.format(rank)}{line}\n" for line in text.splitlines())
+
+
+PREFIXES = {
+    "course run": "[{}] ",
+    "mpirun --tag-output": "[1,{}]<stderr>:",
+    "mpirun with times": "Thu Nov 26 09:28:20 2026[1,{}]<stderr>:",
+    "Open MPI 5": "[prterun-host-7@1,{}]<stderr>: ",
+    "horovodrun": "[{}]<stderr>:",
+    "srun --label": "{}: ",
+    "srun --label, of ten": " {}: ",
+}
+
+
+@pytest.mark.parametrize("prefix", PREFIXES.values(), ids=PREFIXES)
+def test_an_error_is_found_on_its_rank(prefix):
+    log = of_rank(0, "Epoch 1/3", prefix) + of_rank(2, UNKNOWN, prefix)
+    found = first(log)
+    assert (found.ranks, found.place, found.number) == ([2], "train.py:12", 7)
+    assert found.text == "ValueError: no such garment"
+    assert first(log.replace("ValueError: no such garment", FULL)).message
+
+
+@pytest.mark.parametrize(
+    "consequence",
+    [SHUT_DOWN, ENDED_BY_OTHERS, GRAPH],
+    ids=["line", "exception", "graph"],
+)
+@pytest.mark.parametrize("cause", [UNKNOWN, TRACEBACK + FULL], ids=["unknown", "known"])
+def test_a_consequence_is_not_the_cause_wherever_it_stands(cause, consequence):
+    log = of_rank(0, consequence) + of_rank(1, cause) + of_rank(2, consequence)
+    explanation = explain.explain(log.splitlines())
+    assert explanation.first.ranks == [1]
+    assert explanation.first.place == "train.py:12"
+    assert explanation.first.kind == ("error" if FULL in cause else "unknown")
+    assert "This follows from it: Ranks 0, 2, line " in str(explanation)
+
+
+def test_a_consequence_alone_is_said_to_be_one():
+    for text in (SHUT_DOWN, ENDED_BY_OTHERS, GRAPH):
+        explanation = explain.explain(of_rank(0, text).splitlines())
+        assert explanation.first.message.id == "horovod.shut-down"
+        assert str(explanation).startswith("The log has only what follows from an")
+
+
+def test_the_first_of_two_errors_is_explained_and_the_same_one_on_all_ranks():
+    two = of_rank(0, FULL) + of_rank(1, SLOTS)
+    assert first(two).message.id == "setup.disk-full"
+    assert first(of_rank(0, SLOTS) + two).message.id == "mpi.not-enough-slots"
+    assert first(of_rank(1, TRACEBACK + FULL) + two).ranks == [0, 1]
+
+
+def test_of_chained_exceptions_the_known_one_or_the_last_one_counts():
+    chain = "\n{}\n\n".format(
+        "During handling of the above exception, another exception occurred:"
+    )
+    other = UNKNOWN.replace("line 12", "line 14").replace("garment", "shoe")
+    found = first(of_rank(1, UNKNOWN + chain + other))
+    assert (found.text, found.place) == ("ValueError: no such shoe", "train.py:14")
+    for text in (UNKNOWN + chain + TRACEBACK + FULL, TRACEBACK + FULL + chain + other):
+        assert first(of_rank(1, text)).message.id == "setup.disk-full"
+    assert first(ENDED_BY_OTHERS + chain + other).kind == "consequence"
+
+
+def test_a_warning_matters_if_nothing_failed(monkeypatch):
+    stall = explain.Message(
+        "a.stall", "ranks are late", "Late.", "Slow.", ("Wait.",), "", "here"
+    )
+    stall = dataclasses.replace(stall, warning=True)
+    monkeypatch.setattr(explain, "messages", lambda: (stall, *MESSAGES))
+    log = of_rank(0, "ranks are late")
+    assert "no error in the log, but a warning" in str(explain.explain([log]))
+    assert first(log + of_rank(1, SHUT_DOWN)).message is stall
+    assert first(log + of_rank(1, TRACEBACK + FULL)).kind == "error"
+    explanation = explain.explain((log + of_rank(1, UNKNOWN)).splitlines())
+    assert explanation.first.kind == "unknown"
+    assert [one.kind for one in explanation.shown] == ["unknown", "warning"]
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("train.cc:3:5: error: expected ';'", ""),
+        ("fatal: not a git repository", ""),
+        ("Fatal Python error: Aborted", ""),
+        (
+            '  File "train.py", line 3\n    x = (\n        ^\nSyntaxError: bad',
+            "train.py:3",
+        ),
+        ("F0000 00:00:17.1 5 tensor.cc:9] Check failed: is aligned", ""),
+    ],
+)
+def test_an_unknown_error_is_shown_with_its_place_and_not_guessed(text, place):
+    explanation = explain.explain(of_rank(3, text).splitlines())
+    found = explanation.first
+    assert (found.kind, found.ranks, found.place) == ("unknown", [3], place)
+    assert found.text == text.splitlines()[-1]
+    assert not explanation.ok
+    assert "unknown to the course" in str(explanation)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Epoch 3/3",
+        "60/60 - loss: 0.3 - mean_squared_error: 0.1",
+        "WARNING:tensorflow:Error: none of these",
+        "I0000 00:00:17.1 5 cuda.cc:9] ERROR of no importance",
+        f"Exception ignored in: <function f>\n{UNKNOWN}",
+    ],
+)
+def test_what_is_no_error_is_not_called_one(text):
+    explanation = explain.explain(of_rank(0, text).splitlines())
+    assert str(explanation) == "There is no error in the log."
+    assert explanation.ok
+
+
+def test_no_more_than_five_lines_for_each():
+    for message in MESSAGES:
+        explanation = explain.explain(of_rank(1, message.line).splitlines())
+        assert len(explanation.first.explained().splitlines()) <= 5
+
+
+def test_bars_and_colors_are_no_part_of_a_line():
+    bar = "1/9 [..]\r9/9 [==]\x08\x08\x08"
+    found = first(f"{bar}{UNKNOWN}".replace("Value", "\x1b[31mValue"))
+    assert found.text == "ValueError: no such garment"
+    assert found.place == "train.py:12"
+
+
+def test_a_log_is_read_as_a_stream_and_fast():
+    """A hundred megabytes would take some ten seconds, and no memory."""
+    lines = 200_000
+    log = (
+        f"[{n % 4}] {n}/{lines} - loss: 0.{n} - accuracy: 0.5\n" for n in range(lines)
+    )
+    started = time.process_time()
+    tracemalloc.start()
+    explanation = explain.explain(itertools.chain(log, [f"[1] {FULL}\n"]))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert explanation.lines == lines + 1
+    assert explanation.first.message.id == "setup.disk-full"
+    assert most < 5e6
+    assert time.process_time() - started < 20
+
+
+# ------------------------------------------------------------ what really failed
+
+
+@pytest.mark.parametrize("failure", failures.failures(), ids=lambda one: one.name)
+def test_a_failure_is_explained_from_its_whole_log(failure):
+    assert failure.log.exists(), f"python tests/failures.py {failure.name}"
+    with failure.log.open() as log:
+        found = explain.explain(log)
+    assert failures.is_explained(failure, found), str(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "failure", failures.failures()[::9], ids=lambda failure: failure.name
+)
+def test_a_failure_caused_now_is_explained_as_well(failure):
+    found = explain.explain(failures.cause(failure).splitlines())
+    assert failures.is_explained(failure, found), str(found)

@@ -1,0 +1,500 @@
+"""From what is on the screen to cause and cure: `course explain`.
+
+The table of messages is data: messages/*.toml beside this module, which says what an
+entry has. Each key there stands on a line of its own, and lists have double quotes, as
+the set-up reads them with the standard library alone. A log is read as a stream, of one
+rank or of many.
+"""
+
+import functools
+import itertools
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path, PurePath
+from typing import TextIO
+
+import tomli
+
+from distcheck import errors, files
+from utils.base import course
+from utils.running.result import LOG
+
+TABLE = Path(__file__).with_name("messages")
+# Where two entries match a line, the earlier one explains it.
+FILES = ("launch.toml", "horovod.toml", "tensorflow.toml", "setup.toml")
+LINES = 6  # a pattern with a \n in it is searched in as many lines of a rank
+CURES = 2  # more are no answer to somebody in trouble
+SEEN = ("here", "reported")
+_UNIT = r"(?:\\.|\[[^]]*\]|\(.*\)|.)"  # of a regular expression
+_NOT_LITERAL = rf"{_UNIT}(?:[*?]|\{{[^}}]*\}})|\\.|\[[^]]*\]|\(.*\)|[.^$+]"
+_ID = re.compile(r"[a-z0-9]+\.[a-z0-9]+(-[a-z0-9]+)*")
+
+
+@dataclass(frozen=True)
+class Message:
+    """Something that is printed when a run or a set-up fails.
+
+    id: layer.what. pattern: a regular expression that is searched in each line; with a
+    \\n in it, in the last LINES lines of a rank, of which it has to match the last one.
+    Its group `rank`, if it has one, says which rank failed.
+    consequence: true of what others print because somebody failed: what came before is
+    explained instead, if there is something. warning: true of what a run may go on
+    after: it is explained only if nothing failed.
+    meaning, cause: a sentence each. apart: how to tell it from its neighbors. cure:
+    what to type, or code, a line each, which may begin with a sentence.
+    lesson: a lesson's number, or a page such as INSTALL.md. reports: public ones.
+    line: real output that the pattern matches; unlike: lines that it must not match.
+    seen: "here" if it was caused with this course, else "reported".
+    """
+
+    id: str
+    pattern: str
+    meaning: str
+    cause: str
+    cure: tuple[str, ...]
+    line: str
+    seen: str
+    consequence: bool = False
+    warning: bool = False
+    apart: str = ""
+    lesson: str = ""
+    reports: tuple[str, ...] = ()
+    unlike: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def regex(self) -> re.Pattern:
+        return re.compile(self.pattern)
+
+    @functools.cached_property
+    def literal(self) -> str:
+        """A text without which the pattern can't match: it is found much faster."""
+        if re.search(r"\||\(\?[a-zA-Z]|\\n", self.pattern):
+            return ""
+        return max(re.split(_NOT_LITERAL, self.pattern), key=len)
+
+    def found_in(self, lines: Sequence[str]) -> bool:
+        """Whether it is what the last of these lines says. They are one rank's."""
+        if "\\n" not in self.pattern:
+            return bool(self.regex.search(lines[-1]))
+        text = "\n".join(list(lines)[-LINES:])
+        last = len(text) - len(lines[-1])
+        return any(found.end() > last for found in self.regex.finditer(text))
+
+
+_KEYS = {"not" if f.name == "unlike" else f.name: f for f in fields(Message)}
+
+
+@functools.cache
+def messages(folder: Path = TABLE) -> tuple[Message, ...]:
+    """The whole table, in the order in which it is searched.
+
+    Raises UserError, with file and id, for an entry that isn't as `Message` says.
+    """
+    table: dict[str, Message] = {}
+    for name in FILES:
+        try:
+            entries = tomli.loads((folder / name).read_text(encoding="utf-8"))
+        except tomli.TOMLDecodeError as error:
+            raise errors.UserError(f"{name}: {error}") from None
+        for entry in entries.get("message", []):
+            problem = _problem(entry)
+            if entry.get("id") in table:
+                problem = "is there already"
+            if problem:
+                raise errors.UserError(f"{name}: {entry.get('id')}: {problem}")
+            values = {
+                _KEYS[key].name: tuple(value) if isinstance(value, list) else value
+                for key, value in entry.items()
+            }
+            table[entry["id"]] = Message(**values)
+    return tuple(table.values())
+
+
+def _problem(entry: dict) -> str:
+    """What is wrong with an entry of the table; "" if nothing is."""
+    for key, value in entry.items():
+        if key not in _KEYS:
+            return f"there is no key {key!r}"
+        kind = _KEYS[key].type
+        if kind == tuple[str, ...]:
+            fits = isinstance(value, list) and all(isinstance(v, str) for v in value)
+        else:
+            fits = isinstance(value, kind)
+        if not fits:
+            return f"{key} = {value!r} is of another kind"
+    for key, facts in _KEYS.items():
+        if facts.default is MISSING and not entry.get(key):
+            return f"{key} is missing"
+    if not _ID.fullmatch(entry["id"]):
+        return "an id is layer.what, in small letters"
+    if entry["seen"] not in SEEN:
+        return f"seen is one of {SEEN}"
+    if entry.get("consequence") and entry.get("warning"):
+        return "it is a consequence or a warning"
+    if len(entry["cure"]) > CURES or any("\n" in line for line in entry["cure"]):
+        return f"a cure has at most {CURES} lines, each for itself"
+    try:
+        re.compile(entry["pattern"])
+    except re.error as error:
+        return f"pattern: {error}"
+    return ""
+
+
+def find(lines: Sequence[str]) -> Message | None:
+    """The entry that explains the last of these lines of a rank; None without one."""
+    return _first(messages(), lines)
+
+
+def _first(candidates: Iterable[Message], lines: Sequence[str]) -> Message | None:
+    return next((message for message in candidates if message.found_in(lines)), None)
+
+
+# ------------------------------------------------------------ what a log has
+
+# What launchers put before a worker's line: mpirun --tag-output and horovodrun, maybe
+# after the time; `course run`; srun --label, which other lines may look like as well.
+_TAGGED = re.compile(
+    r"(?:\w{3} \w{3} [ \d]\d [\d:]{8} \d{4})?"
+    r"\[(?:[^],\s]+,)?(?P<rank>\d+)\]<std\w+>: ?"
+)
+_NUMBERED = re.compile(r"\[(?P<rank>\d+)\] ")
+_LABELED = re.compile(r" *(?P<rank>\d+): ")
+# What a progress bar has rewritten, and colors.
+_REWRITTEN = re.compile(r".*\r(?=.)|\x08+|\x1b\[[0-9;]*[A-Za-z]")
+
+_TRACEBACK = "Traceback (most recent call last):"
+_CHAINED = (
+    "During handling of the above exception",
+    "The above exception was the direct cause",
+)
+_IGNORED = "Exception ignored in"
+_EXCEPTION = re.compile(r"[\w.]+(: |:?$)")
+_FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)')
+_LIBRARY = re.compile(r"^<|(site|dist)-packages/|/lib/python3|__autograph_generated")
+# An error that isn't an exception of Python's: a compiler's, a launcher's, a library's.
+_SAYS_ERROR = re.compile(
+    r"\w(?:Error|Exception): |\b[Ee]rror ?: |\bERROR\b|(?<!non-)\b(?i:fatal)\b"
+    r"|^F\d{4} \d\d:|Segmentation fault"
+)
+_HARMLESS = re.compile(r"^(?:WARNING|INFO|DEBUG)\b|^[IW]\d{4} \d\d:|: [IW] \S+:\d+\] ")
+
+_AT_ONCE = 2_000  # lines
+_LONGEST = 1 << 16  # characters of a line, of which some have no end
+_MOST = 10_000  # errors that are kept: a log may repeat one for hours
+_OF_A_MESSAGE = 200  # lines
+_SHOWN = 160  # characters of a line
+
+
+@dataclass
+class Found:
+    """An error or a warning in a log.
+
+    number: of its line in the log. ranks: on which it is, none if the log doesn't say.
+    message: the entry that explains it, if one does. place: the program's own
+    FILE:LINE, where that is known. raised: it is an exception of Python's.
+    """
+
+    number: int
+    text: str
+    ranks: list[int]
+    message: Message | None = None
+    place: str = ""
+    raised: bool = False
+
+    @property
+    def kind(self) -> str:
+        """ "error", "unknown", "warning" or "consequence"."""
+        if self.message is None:
+            return "unknown"
+        if self.message.consequence:
+            return "consequence"
+        return "warning" if self.message.warning else "error"
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """What matters most is least: the first error, if there is one."""
+        kind = "error" if self.raised and not self.message else self.kind
+        kinds = ("error", "unknown", "warning", "consequence")
+        return kinds.index(kind), self.number
+
+    def explained_by(self, message: Message, number: int, text: str) -> None:
+        """Take this entry for the whole exception, unless it has a better one."""
+        if self.message is None or (self.message.consequence > message.consequence):
+            self.message, self.number, self.text = message, number, text
+
+    @property
+    def where(self) -> str:
+        ranks = ", ".join(map(str, self.ranks))
+        of_ranks = (
+            f"Rank{'s' * (len(self.ranks) > 1)} {ranks}, line" if ranks else "Line"
+        )
+        return f"{of_ranks} {self.number:,} of the log" + (
+            f", {self.place}" if self.place else ""
+        )
+
+    @property
+    def said(self) -> str:
+        """Its line, or the part of it that matters."""
+        text = self.text.strip()
+        if self.message and (match := self.message.regex.search(text)):
+            first = max(0, match.end() - _SHOWN)
+            text = f"{'... ' if first else ''}{text[first:]}"
+        return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ..."
+
+    def explained(self, where: bool = True) -> str:
+        """What it is and what to do, in at most five lines. where: with its place."""
+        head = f"{self.where}: {self.said}" if where else self.said
+        if (m := self.message) is None:
+            return (
+                f"{head}\n  This message is unknown to the course, which doesn't guess "
+                "what it means."
+            )
+        about = " ".join(filter(None, (m.meaning, m.cause, m.apart)))
+        lesson = f"lesson {m.lesson}" if m.lesson.isdigit() else m.lesson
+        more = ", ".join(filter(None, (lesson, *m.reports)))
+        lines = [head, about, *(f"-> {line}" for line in m.cure)]
+        return "\n  ".join([*lines, f"More: {more}"] if more else lines)
+
+    def as_json(self) -> dict:
+        told = ("id", "meaning", "cause", "apart", "cure", "lesson", "reports")
+        return {
+            "kind": self.kind,
+            "line": self.number,
+            "ranks": self.ranks,
+            "place": self.place or None,
+            "text": self.text.strip(),
+            **{name: getattr(self.message, name, None) for name in told},
+        }
+
+
+@dataclass
+class Explanation:
+    """What is in a log: `lines` of it were read. found: what matters most is first."""
+
+    lines: int
+    found: list[Found]
+
+    @property
+    def first(self) -> Found | None:
+        """The first error that matters, else a warning, else a consequence."""
+        return self.found[0] if self.found else None
+
+    @property
+    def shown(self) -> list[Found]:
+        """The first; and if that is unknown, the first that is known."""
+        known = [one for one in self.found if one.kind in ("error", "warning")]
+        others = known[:1] if self.first and not self.first.message else []
+        return [*self.found[:1], *others]
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no error, or it is explained."""
+        return not self.first or self.first.message is not None
+
+    def __str__(self) -> str:
+        if not self.first:
+            return "There is no error in the log."
+        texts = [one.explained() for one in self.shown]
+        if self.first.kind == "warning":
+            texts[0] = f"There is no error in the log, but a warning. {texts[0]}"
+        elif self.first.kind == "consequence":
+            texts[0] = f"The log has only what follows from an error. {texts[0]}"
+        else:
+            follow = [one for one in self.found if one.kind == "consequence"]
+            texts += [
+                f"This follows from it: {one.where}: {one.said}" for one in follow
+            ]
+        return "\n".join(texts)
+
+    def as_json(self) -> dict:
+        return {
+            "lines": self.lines,
+            "found": [one.as_json() for one in self.found[:20]],
+        }
+
+
+def known(text: str) -> str:
+    """What is known of the error that a report quotes; "" if nothing is."""
+    first = explain(text.splitlines()).first
+    return first.explained(where=False) if first and first.kind == "error" else ""
+
+
+def explain(log: Iterable[str]) -> Explanation:
+    """Find what went wrong in the lines of a log, which may have their ranks before."""
+    workers: dict[int | None, _Worker] = {}
+    found: list[Found] = []
+    number = 0
+    for lines in _by_rank(log):
+        joined = "\n".join(text for _, text in lines)
+        candidates = [m for m in messages() if m.literal in joined]
+        for rank, text in lines:
+            number += 1
+            worker = workers.setdefault(rank, _Worker(rank))
+            one = worker.take(number, text, candidates)
+            if one and len(found) < _MOST:
+                found.append(one)
+    return Explanation(number, _grouped(found))
+
+
+def _grouped(found: list[Found]) -> list[Found]:
+    """What matters most first; the same on several ranks, or again, only once."""
+    groups: dict[str, Found] = {}
+    for one in sorted(found, key=lambda one: one.order):
+        key = one.message.id if one.message else one.text
+        group = groups.setdefault(key, one)
+        group.ranks = sorted({*group.ranks, *one.ranks})
+    return list(groups.values())
+
+
+def _by_rank(log: Iterable[str]) -> Iterator[list[tuple[int | None, str]]]:
+    """Lists of lines, each with its rank, if it says so, which is cut off."""
+    log, patterns = iter(log), None
+    while lines := list(itertools.islice(log, _AT_ONCE)):
+        if patterns is None:
+            labeled = sum(bool(_LABELED.match(line)) for line in lines)
+            patterns = [_TAGGED, _NUMBERED, *[_LABELED] * (labeled > len(lines) / 2)]
+        yield [_split(line, patterns) for line in lines]
+
+
+def _split(line: str, patterns: list[re.Pattern]) -> tuple[int | None, str]:
+    line = line.rstrip("\r\n")
+    rank = None
+    for pattern in patterns:
+        if prefix := pattern.match(line):
+            rank, line = int(prefix["rank"]), line[prefix.end() :]
+            break
+    if "\r" in line or "\x08" in line or "\x1b" in line:
+        line = _REWRITTEN.sub("", line)
+    return rank, line
+
+
+class _Worker:
+    """Reads the lines of a rank, or those of which none says whose they are."""
+
+    def __init__(self, rank: int | None):
+        self.ranks = [] if rank is None else [rank]
+        self.lines: deque[str] = deque(maxlen=LINES)
+        self.error: Found | None = None  # the exception that is being read
+        self.in_frames = self.chained = self.ignored = False
+        self.left = 0  # lines that may still belong to the exception's message
+        self.to_the_operation = False
+        self.place = ""
+
+    def take(self, number: int, text: str, table: Sequence[Message]) -> Found | None:
+        """What begins with this line, if anything does."""
+        self.lines.append(text)
+        if _TRACEBACK in text:
+            self._begin_traceback()
+            return None
+        if self.in_frames and (not text or text[0].isspace()):
+            self._note_place(text)
+            return None
+        if text.startswith(_CHAINED):
+            self.chained = True
+            return None
+        message = _first(table, self.lines)
+        if self.in_frames and _EXCEPTION.match(text):
+            self.in_frames = False
+            return self._exception(number, text, message)
+        if self.left and self._belongs(text):
+            self._note_place(text)
+            if message and not message.warning:
+                self.error.explained_by(message, number, text)
+                self.error.place = self.place
+            return None
+        if message:
+            match = message.regex.search(text)
+            named = match and match.groupdict().get("rank")
+            return Found(number, text, [int(named)] if named else self.ranks, message)
+        if _SAYS_ERROR.search(text) and not _HARMLESS.search(text):
+            self.place = ""
+            for line in self.lines:
+                self._note_place(line)
+            return Found(number, text, self.ranks, place=self.place)
+        return None
+
+    def _begin_traceback(self) -> None:
+        self.in_frames, self.place, self.left = True, "", 0
+        self.ignored = len(self.lines) > 1 and self.lines[-2].startswith(_IGNORED)
+        if not self.chained:
+            self.error = None
+        self.chained = False
+
+    def _exception(
+        self, number: int, text: str, message: Message | None
+    ) -> Found | None:
+        """The line that names an exception, below its frames."""
+        if self.ignored:
+            return None
+        self.left = _OF_A_MESSAGE
+        self.to_the_operation = text.rstrip().endswith(":")
+        if self.error is None:
+            self.error = Found(number, text, self.ranks, message, self.place, True)
+            return self.error
+        if message:
+            self.error.explained_by(message, number, text)
+        elif self.error.message is None:
+            self.error.number, self.error.text = number, text
+            self.error.place = self.place or self.error.place
+        return None
+
+    def _belongs(self, text: str) -> bool:
+        """Whether this is more of an exception's message: it is indented, or follows
+        on a colon, as in TensorFlow's, which end with the operation."""
+        self.left -= 1
+        if self.to_the_operation:
+            self.to_the_operation = "[Op:" not in text
+        elif text and not text[0].isspace():
+            self.left = 0
+            return False
+        return True
+
+    def _note_place(self, text: str) -> None:
+        frame = _FRAME.match(text)
+        if frame and not _LIBRARY.search(frame[1]):
+            self.place = f"{PurePath(frame[1]).name}:{frame[2]}"
+
+
+# ------------------------------------------------------------ where a log is
+
+
+def lines_of(stream: TextIO) -> Iterator[str]:
+    """The lines of a stream; one that is endless in parts."""
+    return iter(lambda: stream.readline(_LONGEST), "")
+
+
+def open_log(path: Path | None) -> tuple[str, Iterator[str]]:
+    """What a log is called, and its lines; without a path, that of the newest run.
+
+    Raises UserError if there is none.
+    """
+    if path is None:
+        folder = _newest_run()
+        return files.shown(folder / LOG), lines_of_run(folder)
+    if not path.is_file():
+        raise errors.UserError(f"there is no log {files.shown(path)}.")
+    return files.shown(path), _read(path)
+
+
+def lines_of_run(folder: Path) -> Iterator[str]:
+    """What the workers of a run printed, and then its launcher."""
+    for name in (LOG, "launcher.txt"):
+        if (folder / name).is_file():
+            yield from _read(folder / name)
+
+
+def _read(path: Path) -> Iterator[str]:
+    with path.open(encoding="utf-8", errors="replace", newline="\n") as log:
+        yield from lines_of(log)
+
+
+def _newest_run() -> Path:
+    logs = sorted((course.root() / "logs").glob(f"*/{LOG}"))
+    if not logs:
+        raise errors.UserError(
+            "there is no run of `course run` yet. Name a log, course explain LOG, or "
+            "pipe what is printed: python train.py 2>&1 | course explain"
+        )
+    return logs[-1].parent
