@@ -288,15 +288,15 @@ def _gpus(script: Path) -> dict[str, list[list[int]]]:
     """Which of four pretended GPUs each worker can see in the end, by
     scenario."""
     from distcheck import lab
+    from distcheck.judges import runs
     from utils.checking import images
-    from utils.checking.judges import judge
 
     with files.scratch() as place:
         folder = place.resolve()
         job = lab.Job(str(script.resolve()), tuple(MACHINES), images.__name__)
         lab.perform(folder, [job])
         chosen = {}
-        for name, run in judge.read(folder / "0").items():
+        for name, run in runs.read(folder / "0").items():
             events = [rank.all("devices") for rank in run.ranks]
             chosen[name] = [
                 of_rank[-1]["visible"] if of_rank else [] for of_rank in events

@@ -13,7 +13,7 @@ from pathlib import Path
 import tomli
 
 from distcheck import errors, files
-from utils.base import course
+from utils.base import course, texts
 from utils.lessons import outline
 
 FOLDER = course.PACKAGE_ROOT / "handbook"
@@ -112,15 +112,15 @@ def plans() -> str:
 
 def generated() -> dict[Path, str]:
     """Every page with something generated in it -> its whole text, up to date."""
-    texts = {}
+    pages = {}
     contents = {INDEX: table(), TIMETABLES: plans()}
     for lesson in outline.read().notebooks.values():
         if page(lesson).exists():
             contents[page(lesson)] = head(lesson)
     for path, content in contents.items():
         old = path.read_text(encoding="utf-8")
-        texts[path] = texts.between(path.name, old, outline.BEGIN, outline.END, content)
-    return texts
+        pages[path] = texts.between(path.name, old, outline.BEGIN, outline.END, content)
+    return pages
 
 
 def main() -> None:
