@@ -5,8 +5,9 @@
 failures/NAME.toml has the id of the message that explains it (`id`), a `command` for
 bash, and what else is needed: `program`, the text of program.py in the folder in which
 the command runs; `rank`, on which it fails; `seconds`, after which it is ended, by
-default 120. failures/NAME.log is all that it printed, where this machine is made
-neutral: the environment is VENV, the folder is HERE, and the machine is called HOST.
+default 120; `needs`, what a machine must have that not every machine has.
+failures/NAME.log is all that it printed, where this machine is made neutral: the
+environment is VENV, the folder is HERE, and the machine is called HOST.
 """
 
 import argparse
@@ -37,6 +38,7 @@ class Failure:
     program: str = ""
     rank: int | None = None
     seconds: float = 120.0
+    needs: str = ""
 
     @property
     def log(self) -> Path:

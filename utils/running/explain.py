@@ -294,10 +294,13 @@ class Explanation:
 
     @property
     def shown(self) -> list[Found]:
-        """The first; and if that is unknown, the first that is known."""
-        known = [one for one in self.found if one.kind in ("error", "warning")]
-        others = known[:1] if self.first and not self.first.message else []
-        return [*self.found[:1], *others]
+        """The first; and if that is unknown, an error that is known. A warning is known
+        of much that has nothing to do with an exception."""
+        if not self.first or self.first.message:
+            return self.found[:1]
+        kinds = ("error",) if self.first.raised else ("error", "warning")
+        known = [one for one in self.found if one.kind in kinds]
+        return [self.first, *known[:1]]
 
     @property
     def ok(self) -> bool:
@@ -308,6 +311,7 @@ class Explanation:
         if not self.first:
             return "There is no error in the log."
         texts = [one.explained() for one in self.shown]
+        texts[1:] = [f"The log also has this. {text}" for text in texts[1:]]
         if self.first.kind == "warning":
             texts[0] = f"There is no error in the log, but a warning. {texts[0]}"
         elif self.first.kind == "consequence":
