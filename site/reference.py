@@ -65,13 +65,13 @@ def names() -> str:
         "modules with what is in them.\n",
         "## Functions and classes\n",
     ]
-    for name, room in sorted(utils._NAMES.items(), key=lambda item: item[0].lower()):
-        tree = _tree(room)
+    for name in sorted(utils._NAMES, key=str.lower):
+        tree = _tree(name)
         (node,) = (node for node in tree.body if getattr(node, "name", "") == name)
         parts += _documented(node, "###")
     parts.append("## Modules\n")
-    for name, room in sorted(utils._MODULES.items()):
-        tree = _tree(f"{room}.{name}")
+    for name in sorted(utils._MODULES):
+        tree = _tree(name)
         parts += [f"### {name}\n", _markdown(ast.get_docstring(tree) or "")]
         for node in tree.body:
             if _public(node):
@@ -79,8 +79,9 @@ def names() -> str:
     return "\n".join(parts)
 
 
-def _tree(room: str) -> ast.Module:
-    path = Path(course.PACKAGE, *room.split("."))
+def _tree(name: str) -> ast.Module:
+    """Of the module that has a name of `utils`, or is called so."""
+    path = Path(course.PACKAGE_ROOT, *utils.module_of(name).split("."))
     path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     return ast.parse(path.read_text(encoding="utf-8"))
 

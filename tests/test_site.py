@@ -188,6 +188,11 @@ def test_what_is_loaded_from_elsewhere_would_be_seen(pattern, text):
 # -------------------------------------------------------------- search, reference
 
 
+def test_the_search_index_has_messages_as_headings(html):
+    text = (html / "searchindex.js").read_text(encoding="utf-8")
+    assert '"There are not enough slots available in the system' in text
+
+
 def test_the_search_index_knows_the_ring_all_reduce(html):
     text = (html / "searchindex.js").read_text(encoding="utf-8")
     index = json.loads(text[text.index("(") + 1 : text.rindex(")")])
