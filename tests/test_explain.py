@@ -237,6 +237,7 @@ def test_a_warning_matters_if_nothing_failed(monkeypatch):
         ("train.cc:3:5: error: expected ';'", ""),
         ("fatal: not a git repository", ""),
         ("Fatal Python error: Aborted", ""),
+        ("bash: line 1: 17 Aborted (core dumped) python train.py", ""),
         (
             '  File "train.py", line 3\n    x = (\n        ^\nSyntaxError: bad',
             "train.py:3",

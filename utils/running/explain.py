@@ -185,7 +185,7 @@ _LIBRARY = re.compile(r"^<|(site|dist)-packages/|/lib/python3|__autograph_genera
 # An error that isn't an exception of Python's: a compiler's, a launcher's, a library's.
 _SAYS_ERROR = re.compile(
     r"\w(?:Error|Exception): |\b[Ee]rror ?: |\bERROR\b|(?<!non-)\b(?i:fatal)\b"
-    r"|^F\d{4} \d\d:|Segmentation fault"
+    r"|^F\d{4} \d\d:|Segmentation fault|Bus error|\(core dumped\)"
 )
 _HARMLESS = re.compile(r"^(?:WARNING|INFO|DEBUG)\b|^[IW]\d{4} \d\d:|: [IW] \S+:\d+\] ")
 
