@@ -18,7 +18,7 @@ add = if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
         false; \
     fi || echo "$(2) not added: that takes Debian or Ubuntu, and root."
 
-.PHONY: help setup lab course crowd site screenshots test quick bench gpu soak wheel spark jax torch xprof cluster sandbox browser headers systems gpu-build peers image lock
+.PHONY: help setup lab course crowd site screenshots test quick bench gpu soak wheel spark jax torch xprof cluster sandbox browser types headers systems gpu-build peers image lock
 
 help:
 	@awk -F ': .*## ' '/^[a-z-]+: .*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -91,6 +91,11 @@ sandbox: ## add bubblewrap, in which `course grade` runs programs (Debian, Ubunt
 # A look at the site is skipped where it can't be added.
 browser: ## add Chromium, in which tests look at the site (Debian; as root)
 	@$(call add,--no-install-recommends chromium fonts-dejavu-core,Chromium was)
+
+# In a place of its own: with its Node it takes 280 MB, and no learner needs it.
+types: setup ## add basedpyright, with which tests check the types in distcheck
+	@PATH="$$PATH:$(BIN)/../.setup/uv/bin" UV_TOOL_DIR=$(BIN)/../.setup/tools \
+	    UV_TOOL_BIN_DIR=$(BIN) uv tool install --quiet basedpyright==1.40.2
 
 # Systems other than this one, made of Debian's packages: tests/systems.py.
 headers: setup ## let the newest g++ that Debian has read Horovod's headers (as root)

@@ -46,7 +46,9 @@ def show(result: object, data: object, as_json: bool) -> None:
 
 def complain(error: UserError) -> None:
     """Show an error as one message, without a traceback."""
-    Console(stderr=True).print(f"{error}", style="red", markup=False, highlight=False)
+    Console(stderr=True).print(
+        f"{error}", style="red", markup=False, highlight=False, soft_wrap=True
+    )
 
 
 def run_app(app: typer.Typer) -> None:
@@ -130,8 +132,8 @@ def annotations(report: "Report") -> list[str]:
     found = []
     for finding in report.wrong:
         name, _, line = (finding.where or "").rpartition(":")
-        path = Path(report.script)
-        facts = {"file": os.path.normpath(path.with_name(name) if name else path)}
+        script = Path(report.script)
+        facts = {"file": os.path.normpath(script.parent / name if name else script)}
         facts |= {"line": line} if line else {}
         facts["title"] = finding.question
         words = ",".join(f"{key}={_escaped(facts[key], ':,')}" for key in facts)

@@ -32,7 +32,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, cast
 
 import psutil
 
@@ -641,7 +641,7 @@ def _failure(folder: Path, status: int) -> errors.UserError:
 @functools.cache
 def _prepared(source: str) -> Source:
     """A source, ready for the workers that this process forks."""
-    module = importlib.import_module(source)
+    module = cast(Source, importlib.import_module(source))
     module.prepare()
     # What is imported stays: workers need not look through it for garbage, and copy
     # its pages by that.

@@ -47,7 +47,7 @@ def run_program(script: str) -> dict | None:
         first = program_frames[0] if program_frames else 0
         tb = error.__traceback__
         for _ in range(first):
-            tb = tb.tb_next
+            tb = tb and tb.tb_next
         traceback.print_exception(type(error), error, tb)
         line = frames[program_frames[-1]].lineno if program_frames else None
         if isinstance(error, SyntaxError) and error.filename == script:

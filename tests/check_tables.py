@@ -22,11 +22,11 @@ import tomli
 from ci_sample import drawn
 
 from distcheck import lab
+from distcheck.judges.runs import CRASHED, DEADLOCK, Run, read
+from distcheck.parts import Part
 from distcheck.scenarios import SCENARIOS
 from utils.checking import exercises
-from utils.checking.judges import judge
 from utils.lessons import markup, outline
-from utils.lessons.parts import Part
 
 __all__ = [
     "observed",
@@ -71,7 +71,9 @@ class Program:
         more of it than how many steps there were."""
         scenarios = {name for name in self.scenarios if not SCENARIOS[name].count_only}
         before = self.its.parts[: self.its.parts.index(self.part)]
-        return [part for part in before if scenarios & {*self.its.scenarios_of[part]}]
+        return [
+            part for part in before if scenarios & {*self.its.checks[part].scenarios}
+        ]
 
     @property
     def graphs(self) -> bool:
@@ -302,9 +304,9 @@ def observe(
         job = program.its.job(path, program.scenarios, folder)
         jobs.append(replace(job, graphs=program.graphs))
     places = kept_evidence.of_jobs(jobs + ([alone] if alone else []), silence)
-    shared = judge.read(places.pop()) if alone else {}
+    shared = read(places.pop()) if alone else {}
     return {
-        program: judge.read(place) | shared
+        program: read(place) | shared
         for program, place in zip(wanted, places, strict=True)
     }
 
@@ -323,13 +325,13 @@ def observed(tmp_path_factory, request):
     return observe(request, folder, job)
 
 
-def passed(program: Program, runs: dict[str, judge.Observed]) -> tuple[Part, ...]:
+def passed(program: Program, runs: dict[str, Run]) -> tuple[Part, ...]:
     """The parts whose checks find it right."""
     its = program.its
-    return tuple(part for part in its.parts if its.judge_all([part], runs)[part].ok)
+    return tuple(part for part in its.parts if its.verdicts([part], runs)[part].ok)
 
 
-def where(runs: dict[str, judge.Observed]) -> str:
+def where(runs: dict[str, Run]) -> str:
     """Where the evidence is, to be looked at, or removed and made anew."""
     return f"evidence: {[str(run.folder) for run in runs.values()]}"
 
@@ -337,13 +339,13 @@ def where(runs: dict[str, judge.Observed]) -> str:
 def test_a_wrong_program_is_caught_by_the_right_check(wrong, observed):
     """With the right id, and by no check before that."""
     runs = observed[wrong]
-    verdict = wrong.its.judge_all([wrong.part], runs)[wrong.part]
+    verdict = wrong.its.verdicts([wrong.part], runs)[wrong.part]
     assert (verdict.id, verdict.ok) == (wrong.caught, False), (verdict, where(runs))
     assert wrong.says in verdict.seen
     fine = {"right"}
     if wrong.ends_early:
-        fine |= {judge.CRASHED, judge.DEADLOCK}
-    earlier = [wrong.its.judge(part, runs) for part in wrong.earlier]
+        fine |= {CRASHED, DEADLOCK}
+    earlier = [wrong.its.checks[part].verdict(runs) for part in wrong.earlier]
     assert [v for v in earlier if v.id.partition(".")[2] not in fine] == []
 
 

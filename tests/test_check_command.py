@@ -7,16 +7,17 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from processes import ship_the_exercise
 
+from distcheck.judges.runs import Problem
+from distcheck.verdict import NOT_CHECKED
 from utils.base import course
 from utils.checking import checks, exercises
-from utils.checking.judges.judge import Problem
 from utils.lessons import hints, markup, progress, work
-from utils.lessons.verdict import NOT_CHECKED
 
 SOURCE = (course.PACKAGE_ROOT / "solutions/fashion_mnist_solution.py").read_text()
 
@@ -81,8 +82,9 @@ def judged(monkeypatch):
 
     lab = lambda *_: contextlib.nullcontext({})  # noqa: E731
     monkeypatch.setattr(exercises.Exercise, "in_lab", lab)
-    for step in chosen.parts:
-        monkeypatch.setitem(chosen.judges, step, functools.partial(judge, step))
+    for step, check in chosen.checks.items():
+        changed = replace(check, judge=functools.partial(judge, step))
+        monkeypatch.setitem(chosen.checks, step, changed)
     return wrong
 
 

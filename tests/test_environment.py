@@ -893,7 +893,7 @@ def test_make_without_any_python(course, tmp_path):
 
 
 CI_RUNS = (
-    *("spark", "cluster", "sandbox", "browser"),
+    *("spark", "cluster", "sandbox", "browser", "types"),
     *("course", "site", "headers", "test"),
 )
 

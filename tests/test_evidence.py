@@ -10,9 +10,9 @@ import pytest
 
 from distcheck import events
 from distcheck.events import Unreadable
+from distcheck.judges.steps import step_2
 from distcheck.recorder.recorder import schema_of
 from distcheck.scenarios import SCENARIOS
-from utils.checking.judges import horovod as judge_horovod
 
 PLACE = {"weights": "0a", "state": "1b"}
 OF_ALL = {
@@ -396,5 +396,5 @@ def test_a_table_that_no_program_of_the_course_writes_is_unreadable(tmp_path, co
 
 
 def test_a_long_row_of_digits_is_looked_through_in_no_time():
-    assert judge_horovod._PROGRESS.search("1" * 1_000_000 + "/") is None  # not in hours
-    assert re.search(judge_horovod._PROGRESS, "12/345 [==")
+    assert step_2._PROGRESS.search("1" * 1_000_000 + "/") is None  # not in hours
+    assert re.search(step_2._PROGRESS, "12/345 [==")

@@ -25,14 +25,14 @@ from check_tables import TABLES
 from ci_sample import drawn
 from test_evidence import OUTCOME
 
-from distcheck import files, lab
+from distcheck import files, lab, parts
+from distcheck.verdict import WRONG
 from utils.base import course
 from utils.checking import exercises
 from utils.grading import examine, sandbox
 from utils.grading.gradebook import CRASHED, GRADER_ERROR, HUNG, OK
 from utils.grading.submissions import REFUSED
-from utils.lessons import markup, parts
-from utils.lessons.verdict import WRONG
+from utils.lessons import markup
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
@@ -71,7 +71,7 @@ HIDDEN = (
     "solutions",
     "exercises",
     "tests",
-    "utils/checking/judges/judge.py",
+    "distcheck/judges/runs.py",
     "utils/grading/grade.py",
 )
 RANK = 'int(__import__("os").environ["OMPI_COMM_WORLD_RANK"])'

@@ -237,6 +237,7 @@ def test_a_warning_matters_if_nothing_failed(monkeypatch):
         ("train.cc:3:5: error: expected ';'", ""),
         ("fatal: not a git repository", ""),
         ("Fatal Python error: Aborted", ""),
+        ("bash: line 1: 17 Aborted (core dumped) python train.py", ""),
         (
             '  File "train.py", line 3\n    x = (\n        ^\nSyntaxError: bad',
             "train.py:3",
@@ -273,6 +274,15 @@ def test_no_more_than_five_lines_for_each():
     for message in MESSAGES:
         explanation = explain.explain(of_rank(1, message.line).splitlines())
         assert len(explanation.first.explained().splitlines()) <= 5
+
+
+def test_of_a_long_line_the_part_that_matters_is_shown():
+    before, after = "{{function_node __wrapped__}} " * 9, " and more" * 30
+    said = first(f"{before}{FULL}{after}").said
+    assert said.startswith("... ")
+    assert FULL.partition("] ")[2] in said
+    assert said.endswith(" ...")
+    assert len(said) < 180
 
 
 def test_bars_and_colors_are_no_part_of_a_line():

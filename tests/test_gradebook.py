@@ -8,9 +8,9 @@ import unicodedata
 import pytest
 
 from distcheck.errors import UserError
+from distcheck.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG, Verdict
 from utils.grading import gradebook
 from utils.grading.gradebook import STATUSES, Grade
-from utils.lessons.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG, Verdict
 
 
 def grade(*states: str, status: str = "wrong", worth=(1, 2, 0.1), **more) -> Grade:

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from distcheck import events, lab
+from distcheck.judges import compare
+from distcheck.judges.runs import _own_frames, read, short
+from distcheck.verdict import UNDECIDED, WRONG
 from utils.checking import exercises
-from utils.checking.judges import judge
-from utils.lessons.verdict import UNDECIDED, WRONG
 
 OUTCOME = {
     "outcome": lab.ENDED,
@@ -32,7 +33,7 @@ def job(tmp_path):
 
 
 def verdict(job, step):
-    return exercises.find("fashion_mnist").judge(step, judge.read(job))
+    return exercises.find("fashion_mnist").checks[step].verdict(read(job))
 
 
 def secret(path):
@@ -100,7 +101,7 @@ def test_that_nobody_was_started_is_not_the_program_s_fault(job):
 
 def test_an_outcome_that_can_not_be_read_is_a_failure(job):
     (job / "two" / "outcome.json").write_text("[]")
-    assert judge.read(job)["two"].outcome == lab.FAILED
+    assert read(job)["two"].outcome == lab.FAILED
     assert verdict(job, 3).id == "step-3.crashed"
 
 
@@ -109,16 +110,16 @@ def test_what_tensorflow_calls_an_operation_is_left_out():
     node += "replica:0/task:0/device:CPU:0}}"
     error = f"InvalidArgumentError: {node} Mismatched ranks: one has 0, one 1. "
     error += "[Op:HorovodBroadcast] name: "
-    words = judge.short(error)
+    words = short(error)
     said = "Mismatched ranks: one has 0, one 1."
     assert words == f"InvalidArgumentError: Horovod's Broadcast: {said}"
-    assert judge.short("No. [Op:Sum] name: total") == "No. name: total"
+    assert short("No. [Op:Sum] name: total") == "No. name: total"
 
 
 def test_a_long_message_is_cut_between_two_words():
-    assert judge.short("one two three", 100) == "one two three"
-    assert judge.short("one two three", 11) == "one two..."
-    assert judge.short(f"why: {'x' * 20}", 14) == "why: xxxxxx..."
+    assert short("one two three", 100) == "one two three"
+    assert short("one two three", 11) == "one two..."
+    assert short(f"why: {'x' * 20}", 14) == "why: xxxxxx..."
 
 
 def test_the_evidence_of_a_crash_is_in_the_learner_s_file():
@@ -128,4 +129,12 @@ def test_the_evidence_of_a_crash_is_in_the_learner_s_file():
         for number, path in enumerate(frames, 7)
     )
     expected = ["x.py, line 7: call(7)", "x.py, line 9: call(9)"]
-    assert judge._own_frames(text, "/home/me/x.py") == expected
+    assert _own_frames(text, "/home/me/x.py") == expected
+
+
+def test_the_first_known_fault_that_gives_a_number_is_named():
+    known = {"mean": 1.5, "sum": 3.0, "also the sum": 3.0}
+    assert compare.classify(3.0, known) == "sum"
+    assert compare.classify(1.5 + 1e-7, known) == "mean"
+    assert compare.classify(2.0, known) is None
+    assert compare.classify(2.0, known, lambda a, b: abs(a - b) < 1) == "mean"

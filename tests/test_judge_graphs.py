@@ -6,10 +6,12 @@ import pytest
 from test_evidence import OUTCOME
 
 from distcheck import lab
-from utils.checking.judges import graphs as judge_graphs
-from utils.checking.judges import judge
+from distcheck.judges.compiled import must_compile
+from distcheck.judges.runs import Problem, Unreadable, read
 
 TIME = {"time": 1.5}
+TRAINING = must_compile("training")
+BOTH = must_compile("training", "validation")
 
 
 @pytest.fixture
@@ -35,7 +37,7 @@ def built(job, *graphs, count):
         events.append({"what": "graph", "line": 7, **facts, **TIME})
     text = "".join(json.dumps(event) + "\n" for event in events)
     (job / "two" / "rank.0.jsonl").write_text(text)
-    return judge.read(job)
+    return read(job)
 
 
 def passes(runs):
@@ -44,9 +46,9 @@ def passes(runs):
 
 def test_what_fails_in_training_is_wrong(job):
     runs = built(job, (True, "TypeError: no value"), (False, None), count=2)
-    for judged in (judge_graphs.trains, judge_graphs.validates):
-        with pytest.raises(judge.Problem) as problem:
-            judged(passes)(runs)
+    for decorate in (TRAINING, BOTH):
+        with pytest.raises(Problem) as problem:
+            decorate(passes)(runs)
         assert (problem.value.name, problem.value.line) == ("eager-only", 7)
         assert "training step" in problem.value.seen
         assert "rank 0 in line 7: TypeError: no value" in problem.value.seen
@@ -54,25 +56,25 @@ def test_what_fails_in_training_is_wrong(job):
 
 def test_what_fails_in_validation_is_wrong_where_that_matters(job):
     runs = built(job, (True, None), (False, "TypeError: no value"), count=2)
-    judge_graphs.trains(passes)(runs)
-    with pytest.raises(judge.Problem, match="validation step"):
-        judge_graphs.validates(passes)(runs)
+    TRAINING(passes)(runs)
+    with pytest.raises(Problem, match="validation step"):
+        BOTH(passes)(runs)
 
 
 def test_what_the_evidence_says_comes_first(job):
     def finds_fault(runs):
-        raise judge.Problem("sum", "They are added up.")
+        raise Problem("sum", "They are added up.")
 
     runs = built(job, (True, "TypeError: no value"), count=1)
-    with pytest.raises(judge.Problem, match="added up"):
-        judge_graphs.trains(finds_fault)(runs)
+    with pytest.raises(Problem, match="added up"):
+        TRAINING(finds_fault)(runs)
 
 
 def test_graphs_that_were_not_all_built_prove_nothing(job):
-    for runs in (judge.read(job), built(job, (True, None), count=2)):
-        with pytest.raises(judge.Unreadable):
-            judge_graphs.trains(passes)(runs)
+    for runs in (read(job), built(job, (True, None), count=2)):
+        with pytest.raises(Unreadable):
+            TRAINING(passes)(runs)
 
 
 def test_a_program_that_does_not_end_has_built_none(job):
-    judge_graphs.trains(passes)(judge.read(ends(job, lab.FAILED)))
+    TRAINING(passes)(read(ends(job, lab.FAILED)))

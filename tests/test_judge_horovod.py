@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from test_evidence import HOROVOD, OUTCOME
 
+from distcheck.judges.runs import read
 from distcheck.scenarios import BATCH_SIZE, STEPS, TRAIN_IMAGES, VAL_STEPS
+from distcheck.verdict import UNDECIDED, WRONG
 from utils.checking import exercises
-from utils.checking.judges import judge
-from utils.lessons.verdict import UNDECIDED, WRONG
 
 
 @pytest.fixture
@@ -40,7 +40,8 @@ def report(tmp_path):
 
 
 def verdict(report, step):
-    return exercises.find("fashion_mnist").judge(step, judge.read(report.folder))
+    check = exercises.find("fashion_mnist").checks[step]
+    return check.verdict(read(report.folder))
 
 
 def forward(training, fit=False, images=(), rate=None):

@@ -28,7 +28,7 @@ SLEEPER = "import time\nprint('here', flush=True)\ntime.sleep(1000)\n"
 def test_no_worker_survives_its_owner(tmp_path, number):
     program = tmp_path / "sleeper.py"
     program.write_text(SLEEPER)
-    code = "import pathlib, sys; from utils.checking import lab; "
+    code = "import pathlib, sys; from distcheck import lab; "
     code += "job = lab.Job(sys.argv[2], ('two',), 'utils.checking.images'); "
     code += "lab.perform(pathlib.Path(sys.argv[1]), [job])"
     owner = subprocess.Popen(

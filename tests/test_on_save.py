@@ -15,10 +15,10 @@ import pytest
 from jupyter_client.manager import start_new_kernel
 from processes import ship_the_exercise, wait_for
 
+from distcheck.verdict import RIGHT, Verdict
 from utils.base import course
 from utils.checking import exercises, on_save
 from utils.lessons import markup, progress
-from utils.lessons.verdict import RIGHT, Verdict
 
 SOURCE = (course.PACKAGE_ROOT / "solutions/fashion_mnist_solution.py").read_text()
 WRAPPED = "optimizer = hvd.DistributedOptimizer("

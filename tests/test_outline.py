@@ -94,17 +94,17 @@ def test_learners_see_each_route():
 
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.name)
-def test_each_part_has_a_text_a_judge_worlds_hints_and_a_place(exercise):
+def test_each_part_has_a_check_hints_and_a_place(exercise):
     source = course.PACKAGE_ROOT / "solutions" / f"{exercise.name}_solution.py"
     checked = exercises.find(exercise.name)
     assert checked.parts == markup.parts_of(source.read_text())
-    assert checked.parts == tuple(hints.of(exercise.name)) == tuple(exercise.parts)
-    for part in checked.parts:
-        assert "{" not in checked.expected[part]
-        assert callable(checked.judges[part])
-        assert set(checked.worlds_of[part]) <= set(SCENARIOS)
+    assert checked.parts == tuple(hints.of(exercise.name)) == exercise.parts
+    for check in checked.checks.values():
+        assert "{" not in check.expected
+        assert callable(check.judge)
+        assert set(check.scenarios) <= set(SCENARIOS)
     assert "{" not in " ".join(checked.options)
-    assert sum(part.points for part in exercise.parts.values()) > 0
+    assert sum(exercise.points.values()) > 0
 
 
 def test_only_the_six_steps_are_called_steps():
@@ -143,14 +143,16 @@ def test_all_exercises_with_hints_are_there():
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("points = 1", f"points = {value}")
+        ("{ 1 = 1,", f"{{ 1 = {value},")
         for value in ("[]", "'1'", "true", "-1", "nan", "inf")
     ]
     + [
-        ("points = 1\n", ""),
+        ("points = { 1 = 1,", "other = { 1 = 1,"),
         ("\nminutes = ", "\nhours = "),
         ("[exercises.", "[programs."),
-        ("scenarios = ", "scenarios "),
+        ("points = ", "points "),
+        ("{ 1 = 1, ", "{ "),
+        ("{ A = 1, ", "{ 1 = 1, "),
         ("[[routes]]", "[[ways]]"),
         ("about = ", "says = "),
     ],

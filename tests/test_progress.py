@@ -8,14 +8,14 @@ import time
 
 import pytest
 
+from distcheck.verdict import RIGHT, WRONG, Verdict
 from utils.lessons import progress
-from utils.lessons.verdict import RIGHT, WRONG, Verdict
 
 NOTES = 200
 WRITER = """
 import sys
 from utils.lessons import progress
-from utils.lessons.verdict import RIGHT, Verdict
+from distcheck.verdict import RIGHT, Verdict
 for step in range(1, int(sys.argv[2]) + 1):
     progress.note(sys.argv[1], [Verdict(step, f"step-{step}.right", RIGHT, "", "")])
 print("done")

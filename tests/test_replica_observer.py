@@ -2,9 +2,9 @@
 
 import pytest
 
+from distcheck.verdict import RIGHT, Verdict
 from utils.checking import checks, exercises
 from utils.checking.recorders import replicas
-from utils.lessons.verdict import RIGHT, Verdict
 
 # As TensorFlow 2.21 says it, with fewer numbers.
 REFUSAL = """\

@@ -8,10 +8,10 @@ from html.parser import HTMLParser
 
 import pytest
 
+from distcheck.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG, Verdict
 from utils.grading import report
 from utils.grading.gradebook import Grade
 from utils.lessons import hints
-from utils.lessons.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG, Verdict
 
 EVIL = (
     "<script>alert('x')</script><img src=x onerror=y>&lt;\"'\u202e\x1b[31m{{ 7777*3 }}"

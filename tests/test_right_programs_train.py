@@ -7,7 +7,7 @@ a loss for every epoch.
 
 All train on the few images of a check. As in the checks, the course's large network
 gives way to a small one: that of fashion_mnist.py has no blocks (check_tables.py); in
-the others it is the observer's, by two lines before the program.
+the others it is the recorder's, by two lines before the program.
 """
 
 import csv
@@ -20,8 +20,8 @@ from check_tables import TABLES, Program, observe, title
 from ci_sample import drawn
 
 from distcheck import lab
+from distcheck.judges.runs import Run
 from utils.checking import exercises
-from utils.checking.judges import judge
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
@@ -76,7 +76,7 @@ def epochs_of(program: Program) -> int:
     return int(options[options.index("--epochs") + 1])
 
 
-def losses_of(run: judge.Observed) -> list[float]:
+def losses_of(run: Run) -> list[float]:
     """The loss of each epoch: from history.csv, or as a loop of its own prints it."""
     path = run.folder / "history.csv"
     rows = list(csv.DictReader(path.open())) if path.exists() else []

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from check_tables import TABLES
 
-from distcheck import errors, programs
+from distcheck import errors, parts, programs
 from utils.base import course
-from utils.lessons import hints, markup, parts, progress, work
+from utils.lessons import hints, markup, outline, progress, work
 
 SOURCE = """\
 import a
@@ -72,17 +72,8 @@ b.start()
 
 # How many steps or tasks each program has.
 PARTS = {
-    "bandwidth": 4,
-    "custom_loop": 4,
-    "fashion_mnist": 6,
-    "from_files": 4,
-    "many_workers": 5,
-    "mirrored": 4,
-    "scaled": 3,
-    "servers": 4,
-    "survive": 4,
-    "way_on": 4,
-    "zero": 4,
+    name: len(exercise.parts)
+    for name, exercise in sorted(outline.read().exercises.items())
 }
 SOLUTIONS = course.PACKAGE_ROOT / "solutions"
 

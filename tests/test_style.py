@@ -30,3 +30,17 @@ def test_rooms_import_from_lower_floors_alone():
         timeout=60,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_types_fit_in_distcheck():
+    checker = Path(sys.executable).with_name("basedpyright")
+    if not checker.exists():
+        pytest.skip("what checks types is not installed: `make types` adds it")
+    done = subprocess.run(
+        [checker, "--pythonpath", sys.executable],
+        cwd=course.PACKAGE_ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -7,10 +7,10 @@ import pytest
 
 from distcheck import lab
 from distcheck.errors import UserError
+from distcheck.judges.runs import Rank, Run
 from distcheck.recorder.recorder import schema_of
 from distcheck.scenarios import SCENARIOS
 from utils.checking import exercises
-from utils.checking.judges import judge
 from utils.checking.judges import wires as judged
 from utils.checking.recorders import wires as observed
 from utils.cluster import recorded
@@ -119,7 +119,7 @@ def test_each_way_to_measure_gives_a_number_of_its_own():
     counted = [(warm_up + own * observed.ROUNDS) / n for n in (all_rounds, 4)]
     numbers = sorted([right, own, apart, mean, *too_many, *undivided, *counted])
     gaps = [b / a for a, b in itertools.pairwise(numbers)]
-    assert min(gaps) > 1 + 2 * judged.CLOSE
+    assert min(gaps) > 1 + 2 * judged.RTOL_PRINTED
 
 
 @pytest.mark.parametrize("us", ["0.0", "-1.0", "nan", "inf", "1e400", "many"])
@@ -135,10 +135,10 @@ def test_no_row_that_a_program_prints_breaks_a_judge(us, algbw, tmp_path):
         folder.mkdir()
         (folder / "rank.0.out").write_text(rows)
         ranks = [
-            judge.Rank(folder, number, schema=schema_of(SCENARIOS[name]))
+            Rank(folder, number, schema=schema_of(SCENARIOS[name]))
             for number in range(SCENARIOS[name].size)
         ]
-        runs[name] = judge.Observed(folder, name, lab.ENDED, ranks)
+        runs[name] = Run(folder, name, lab.ENDED, ranks)
     exercise = exercises.find("bandwidth")
-    verdicts = [exercise.judge(part, runs) for part in exercise.parts]
+    verdicts = [check.verdict(runs) for check in exercise.checks.values()]
     assert not any(verdict.ok for verdict in verdicts)

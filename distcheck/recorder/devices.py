@@ -1,6 +1,8 @@
 """Record which GPUs a program makes visible, of those that are pretended."""
 
 import os
+from collections.abc import Mapping
+from typing import Any
 
 from distcheck.recorder import interventions, patches
 from distcheck.recorder.recorder import Recorder
@@ -9,6 +11,8 @@ from distcheck.recorder.recorder import Recorder
 class DeviceRecorder(Recorder):
     """Records the GPUs that TensorFlow takes hold of. In a scenario with
     `devices_only`, the program ends there."""
+
+    _pretended: Mapping[Any, int]
 
     def hook_devices(self) -> None:
         """Record from now on."""

@@ -12,6 +12,7 @@ import inspect
 import os
 import sys
 import types
+from typing import Any
 
 import numpy as np
 
@@ -35,15 +36,16 @@ class KerasRecorder(DeviceRecorder):
         self._lines: dict[int, int | None] = {}  # id of a callback -> where it was made
         self._forwards = self._gradients = self._updates = 0
         self._begun = False  # has it begun to train?
-        self._model = self._optimizer = None
+        self._model: Any = None
+        self._optimizer: Any = None
         self._resumed = False  # has anything been computed after the first update?
         self._broadcasts = 0
         self._handed_out = False  # had weights come from elsewhere by the first batch?
         self._trainable: list = []  # all such variables, of whatever model
-        self._first_values: dict[int, object] = {}  # of each, by its handle
-        self._made: dict[int, object] | None = None  # see snapshot_before_exchange
-        self._known: dict[bool, object] = {}  # moments: for training, for validation
-        self._predictions = None  # the last for training: a model, images, its answer
+        self._first_values: dict[int, Any] = {}  # of each, by its handle
+        self._made: dict[int, Any] | None = None  # see snapshot_before_exchange
+        self._known: dict[bool, Any] = {}  # moments: for training, for validation
+        self._predictions: Any = None  # last in training: a model, images, its answer
         self._evaluations = 0
         self._computed: dict = {}  # the metrics of the last one that was computed
         self._inside: list[str] = []
@@ -92,11 +94,11 @@ class KerasRecorder(DeviceRecorder):
             images = self.after_forward(model, training, inputs)
             if training:
                 self._predictions = model, images, result
-            elif self.scenario.rank0_always_wrong and self._are_chances(images, result):
-                _, labels = self.source.validation()
-                return interventions.always_wrong_or_right(
-                    labels[images], self.rank, self.source.CLASSES, result
-                )
+            elif self.scenario.rank0_always_wrong:
+                labels = self._labels(images, result, training)
+                if labels is not None:
+                    change = interventions.always_wrong_or_right
+                    return change(labels, self.rank, result)
             return result
 
         return observed
@@ -122,10 +124,12 @@ class KerasRecorder(DeviceRecorder):
         the batch and the penalty for large weights, where its images are known."""
         import tensorflow as tf
 
-        model, images, answer = self._predictions or (None, [UNKNOWN], None)
-        if not self._are_chances(images, answer):
+        if self._predictions is None:
             return
-        labels = self.source.training()[1][images]
+        model, images, answer = self._predictions
+        labels = self._labels(images, answer, training=True)
+        if labels is None:
+            return
         # As Keras' losses do: logits are exact where a chance is nearly 0.
         logs = np.asarray(getattr(answer, "_keras_logits", answer), np.float64)
         if np.allclose(logs.sum(axis=1), 1, atol=1e-3):  # chances
@@ -140,11 +144,16 @@ class KerasRecorder(DeviceRecorder):
             penalty=float(sum(np.sum(part) for part in model.losses)),
         )
 
-    def _are_chances(self, images: list[int], predictions) -> bool:
-        """Has a network answered, with a number for each class, to known images?"""
-        if self.source is None or UNKNOWN in images:
-            return False
-        return np.shape(predictions) == (len(images), self.source.CLASSES)
+    def _labels(self, images: list[int], predictions, training: bool):
+        """The labels of images to which a network has answered with a number for each
+        class; None if it hasn't, or they aren't known."""
+        source = self.source
+        if source is None or UNKNOWN in images:
+            return None
+        if np.shape(predictions) != (len(images), source.CLASSES):
+            return None
+        _, labels = source.training() if training else source.validation()
+        return labels[images]
 
     def _update(self, original, position: int = 0):
         """position: of the pairs of gradients and variables among the arguments."""
@@ -266,8 +275,9 @@ class KerasRecorder(DeviceRecorder):
 
     def _rate(self) -> float | None:
         """The learning rate, once it is known who updates, where it is a number."""
+        rate: Any = getattr(self._optimizer, "learning_rate", None)
         try:
-            return float(getattr(self._optimizer, "learning_rate", None))
+            return float(rate)
         except (TypeError, ValueError):
             return None
 
@@ -412,8 +422,8 @@ class KerasRecorder(DeviceRecorder):
 
 def variables_of(optimizer) -> list:
     """The variables of an optimizer: a legacy one has a method for them."""
-    variables = optimizer.variables
-    return variables() if callable(variables) else variables
+    legacy = callable(optimizer.variables)
+    return optimizer.variables() if legacy else optimizer.variables
 
 
 def numbered(name: str, update: int) -> str:
@@ -441,8 +451,11 @@ class TrackedLogs(dict):
 
     # TensorFlow makes others of the kind from pairs alone.
     _base: type | tuple = ()
-    _report, _prefix = None, ""
-    outer, _inner, _facts = None, None, None
+    _report: Any = None
+    _prefix = ""
+    outer: Any = None
+    _inner: Any = None
+    _facts: Any = None
 
     def __init__(self, *args):
         super().__init__(*args)
@@ -548,7 +561,7 @@ def is_batch(inputs) -> bool:
 def elements_of(tensor) -> int:
     shape = getattr(tensor, "shape", None)
     try:
-        return int(shape.numelements_of()) if shape is not None else 0
+        return int(shape.num_elements()) if shape is not None else 0
     except (AttributeError, TypeError):
         return 0
 

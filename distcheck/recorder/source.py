@@ -20,6 +20,8 @@ class Source(Protocol):
 
     def training(self) -> tuple[np.ndarray, np.ndarray]:
         """The images to train on, (n, height, width), and their labels, (n,)."""
+        ...
 
     def validation(self) -> tuple[np.ndarray, np.ndarray]:
         """The images to validate on, and their labels."""
+        ...

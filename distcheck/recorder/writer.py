@@ -53,12 +53,12 @@ class Writer:
         """Keep arrays, flattened and joined, as float32."""
         flat = [np.asarray(a, np.float32).ravel() for a in arrays]
         joined = np.concatenate(flat) if flat else np.zeros(0, np.float32)
-        # If the process is killed here, the former file is still whole.
-        whole = self.folder / f"rank.{self.rank}.{name}.npy"
-        half = whole.with_name(f"half.{whole.name}")  # which nobody reads
+        # If the process is killed here, the previous file survives.
+        path = self.folder / f"rank.{self.rank}.{name}.npy"
+        unfinished = path.with_name(f"half.{path.name}")  # which nobody reads
         with self._keeping:
-            np.save(half, joined)
-            half.replace(whole)
+            np.save(unfinished, joined)
+            unfinished.replace(path)
 
 
 def _as_json(value):

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distcheck import errors, files, lab
+from distcheck.parts import Part, called, finding, title
 from distcheck.show import Code, Page, Table
+from distcheck.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG, Verdict
 from utils.checking import exercises
 from utils.lessons import hints, outline, progress, work
-from utils.lessons.parts import Part, called, finding, title
-from utils.lessons.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG, Verdict
 from utils.running import explain
 
 
@@ -164,8 +164,8 @@ def report_on(
     program = program_of(chosen, script)
     started = time.monotonic()
     wanted = chosen.parts if part is None else (part,)
-    observing = functools.partial(chosen.in_lab, program.resolve(), perform)
-    verdicts = chosen.judged(program.read_bytes(), wanted, observing)
+    runner = functools.partial(chosen.in_lab, program.resolve(), perform)
+    verdicts = chosen.check(program.read_bytes(), wanted, runner)
     ordered = stop_at_the_first([verdicts[n] for n in wanted])
     hint, diff = "", None
     wrong = next((verdict for verdict in ordered if not verdict.ok), None)

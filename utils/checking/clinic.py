@@ -27,12 +27,12 @@ from utils.lessons import work
 from utils.running import fingerprint, launch, stacks
 from utils.running.result import Run, RunFailed
 
-PATIENT = course.PACKAGE_ROOT / "solutions" / "patient.py"
+BASE_PROGRAM = course.PACKAGE_ROOT / "solutions" / "patient.py"
 WORKERS, EPOCHS, BASE_LR, BATCH, IMAGES = 2, 3, 0.01, 40, 2_400
 WARNED, ENDED = 3, 25  # seconds of standing still until Horovod warns, and gives up
 LIMIT = 150.0  # seconds for a run
 LOOK = 0.7  # seconds between two looks at the workers' stacks
-AGAIN = 6.0  # seconds from a look at who stands still to the next: who is slow gets on
+AGAIN = 6.0  # seconds until the second look: a merely slow worker has moved by then
 LEAST_TWICE = (
     1.4611  # log(e + 9) - 1: the least loss with ten classes and two softmaxes
 )
@@ -111,7 +111,7 @@ def cases() -> tuple[Case, ...]:
     """All cases, in the order of their numbers, which begin at 1."""
     all_cases = []
     for number, row in enumerate(_table()["case"], 1):
-        text = PATIENT.read_text().partition('"""\n\n')[2]
+        text = BASE_PROGRAM.read_text().partition('"""\n\n')[2]
         text = f'"""Case {number} of the clinic: a program with one fault."""\n\n{text}'
         text = _edited(text, row.get("given", []), number)
         healthy = _edited(text, row.get("healthy", []), number)
@@ -297,15 +297,15 @@ def _gpus(script: Path) -> dict[str, list[list[int]]]:
     """Which of four pretended GPUs each worker can see in the end, by
     scenario."""
     from distcheck import lab
+    from distcheck.judges import runs
     from utils.checking import images
-    from utils.checking.judges import judge
 
     with files.scratch() as place:
         folder = place.resolve()
         job = lab.Job(str(script.resolve()), tuple(MACHINES), images.__name__)
         lab.perform(folder, [job])
         chosen = {}
-        for name, run in judge.read(folder / "0").items():
+        for name, run in runs.read(folder / "0").items():
             events = [rank.all("devices") for rank in run.ranks]
             chosen[name] = [
                 of_rank[-1]["visible"] if of_rank else [] for of_rank in events

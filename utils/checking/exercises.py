@@ -2,36 +2,37 @@
 
 First by what can be seen at once: is the file Python, and was anything done? Then
 the program runs, unmodified, on the workers of a lab (distcheck.lab), and judges
-(utils.checking.judges) compare what they did.
+(distcheck.judges and utils.checking.judges) compare what they did.
 """
 
 import ast
 import contextlib
-import importlib
-import shlex
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from distcheck import files, lab, programs
+from distcheck.judges import steps  # noqa: F401 (it registers their judges)
+from distcheck.judges.register import checks_of
+from distcheck.judges.runs import Run, in_line, read
+from distcheck.judges.verdicts import Check, comes_to_its_end
+from distcheck.parts import Part, finding, number, title
 from distcheck.scenarios import SCENARIOS
+from distcheck.verdict import WRONG, Verdict
 from utils.base import course
-from utils.checking import images
-from utils.checking.judges import judge
-from utils.checking.judges.judge import Observed
+from utils.checking import (
+    images,
+    judges,  # noqa: F401 (it registers the other exercises' judges)
+)
 from utils.lessons import outline, work
 from utils.lessons.markup import render
-from utils.lessons.parts import Part, finding, number, title
-from utils.lessons.verdict import WRONG, Verdict
-
-# What runs a program and gives, while it is entered, what was observed in these
-# scenarios.
-Observing = Callable[
-    [tuple[str, ...]], contextlib.AbstractContextManager[dict[str, Observed]]
-]
-
 
 SOURCE = images.__name__  # of the images that programs are given
+
+# Runs a program in these scenarios and gives, while it is entered, what was recorded.
+ScenarioRunner = Callable[
+    [tuple[str, ...]], contextlib.AbstractContextManager[dict[str, Run]]
+]
 
 
 class Stopped(Exception):
@@ -46,34 +47,24 @@ class Stopped(Exception):
 class Exercise:
     """An exercise with checks.
 
-    name: of the program, without .py. expected: for each part, what a right program
-    does. judges: what raises a Problem otherwise. worlds_of: the scenarios (of the lab)
-    that the judge of each part looks at. options: what the program is run with.
+    name: of the program, without .py. checks: of each of its parts, in their order.
+    options: what the program is run with.
     """
 
     name: str
-    expected: dict[Part, str]
-    judges: dict[Part, Callable[[dict[str, Observed]], None]]
-    scenarios_of: dict[Part, tuple[str, ...]]
+    checks: dict[Part, Check]
     options: tuple[str, ...]
 
     @classmethod
     def of(cls, facts: outline.Exercise) -> "Exercise":
-        """An exercise of the outline, with the functions and numbers that it names."""
-        judges = importlib.import_module(f"utils.checking.judges.{facts.judges}")
-        names = vars(judges)
-        parts = facts.parts.items()
-        return cls(
-            facts.name,
-            {part: of_it.expected.format_map(names) for part, of_it in parts},
-            {part: names[of_it.judge] for part, of_it in parts},
-            {part: of_it.scenarios for part, of_it in parts},
-            tuple(shlex.split(facts.options.format_map(names))),
-        )
+        """An exercise of the outline, with the checks that its judges registered."""
+        registered = checks_of(facts.name)
+        checks = {part: registered.of[part] for part in facts.parts}
+        return cls(facts.name, checks, registered.options)
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        return tuple(self.expected)
+        return tuple(self.checks)
 
     @property
     def program(self) -> Path:
@@ -87,7 +78,9 @@ class Exercise:
 
     def scenarios(self, parts: Iterable[Part]) -> tuple[str, ...]:
         """The scenarios that the checks of these parts need, none twice."""
-        needed = {scenario for part in parts for scenario in self.scenarios_of[part]}
+        needed = {
+            scenario for part in parts for scenario in self.checks[part].scenarios
+        }
         if "two" in needed:  # it counts as well
             needed.discard("pair")
         return tuple(name for name in SCENARIOS if name in needed)
@@ -104,24 +97,24 @@ class Exercise:
             reference = str(path)
         return lab.Job(str(script), scenarios, SOURCE, self.options, reference)
 
-    def judged(
-        self, program: bytes, parts: tuple[Part, ...], observing: Observing
+    def check(
+        self, program: bytes, parts: tuple[Part, ...], runner: ScenarioRunner
     ) -> dict[Part, Verdict]:
         """The verdict on each of these parts of a program.
 
-        Raises UserError if it can't be observed.
+        Raises UserError if it can't be run.
         """
-        verdicts = self._at_once(program, parts)
+        verdicts = self._static_verdicts(program, parts)
         left = [part for part in parts if part not in verdicts]
         if left:
-            verdicts |= self._by_behaviour(left, observing)
+            verdicts |= self._verdicts_by_behavior(left, runner)
         return {part: verdicts[part] for part in parts}
 
     @contextlib.contextmanager
     def in_lab(
         self, script: Path, perform: Callable, scenarios: tuple[str, ...]
-    ) -> Iterator[dict[str, Observed]]:
-        """Run a program as it is, and give what was observed.
+    ) -> Iterator[dict[str, Run]]:
+        """Run a program as it is, and give what was recorded.
 
         perform: `lab.perform`, or what is used like it. Raises UserError if the lab
         itself fails.
@@ -129,27 +122,24 @@ class Exercise:
         with files.scratch() as place:
             folder = place.resolve()
             perform(folder, [self.job(script, scenarios, folder)])
-            yield judge.read(folder / "0")
+            yield read(folder / "0")
 
-    def judge(self, part: Part, observed: dict[str, Observed]) -> Verdict:
-        """The verdict on one part, from what was observed in the scenarios it needs."""
-        return judge.verdict(part, self.expected[part], self.judges[part], observed)
-
-    def judge_all(
-        self, parts: Iterable[Part], observed: dict[str, Observed]
+    def verdicts(
+        self, parts: Iterable[Part], runs: dict[str, Run]
     ) -> dict[Part, Verdict]:
         """The verdict on each of these parts; the exercise's last one is right only
         if the program came to its end. Before that, what is still to do may be what it
         would take: a worker that hears from the others, for example."""
-        verdicts = {part: self.judge(part, observed) for part in parts}
+        verdicts = {part: self.checks[part].verdict(runs) for part in parts}
         last = self.parts[-1]
         if last in verdicts and all(verdict.ok for verdict in verdicts.values()):
-            expected = self.expected[last]
-            end = judge.verdict(last, expected, judge.comes_to_its_end, observed)
-            verdicts[last] = end
+            end = replace(self.checks[last], judge=comes_to_its_end)
+            verdicts[last] = end.verdict(runs)
         return verdicts
 
-    def _at_once(self, program: bytes, parts: tuple[Part, ...]) -> dict[Part, Verdict]:
+    def _static_verdicts(
+        self, program: bytes, parts: tuple[Part, ...]
+    ) -> dict[Part, Verdict]:
         """The verdicts on the parts that needn't run to be found wrong."""
         try:
             text = programs.as_python_reads_it(program)
@@ -157,7 +147,7 @@ class Exercise:
         except (SyntaxError, ValueError) as error:
             line = getattr(error, "lineno", None)
             reason = getattr(error, "msg", None) or str(error)
-            seen = f"The file can't be read as Python: {reason}{judge.in_line(line)}."
+            seen = f"The file can't be read as Python: {reason}{in_line(line)}."
             expected = "A Python program in UTF-8."
             return {
                 part: Verdict(
@@ -179,7 +169,7 @@ class Exercise:
                     part,
                     finding(part, "todo"),
                     WRONG,
-                    self.expected[part],
+                    self.checks[part].expected,
                     f"Line {line} still says `TODO: {title(unfinished[0])}`.",
                     line,
                 )
@@ -195,13 +185,13 @@ class Exercise:
                 return done
         return None
 
-    def _by_behaviour(
-        self, parts: list[Part], observing: Observing
+    def _verdicts_by_behavior(
+        self, parts: list[Part], runner: ScenarioRunner
     ) -> dict[Part, Verdict]:
         """The verdicts on the others: by what the program does."""
         try:
-            with observing(self.scenarios(parts)) as observed:
-                return self.judge_all(parts, observed)
+            with runner(self.scenarios(parts)) as runs:
+                return self.verdicts(parts, runs)
         except Stopped as stopped:
             return {part: self._stopped(part, stopped) for part in parts}
 
@@ -209,7 +199,7 @@ class Exercise:
         reason = stopped.reason
         seen = f"{reason[0].upper()}{reason[1:]}."
         name = finding(part, stopped.status)
-        return Verdict(part, name, WRONG, self.expected[part], seen)
+        return Verdict(part, name, WRONG, self.checks[part].expected, seen)
 
 
 def _code(text: str) -> list[str]:

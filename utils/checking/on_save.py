@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from distcheck import files, lab
+from distcheck.parts import Part, called, title
 from distcheck.show import Page, in_notebook
 from utils.checking import checks, exercises
 from utils.lessons import outline, progress, work
-from utils.lessons.parts import Part, called, title
 
 POLL_SECONDS = 0.1  # between two looks at the program
 AGAIN = "to have it checked again"

@@ -4,7 +4,7 @@ The same lab and the same judge as for a learner's own check; only that the prog
 runs where it can do no harm: in each scenario (one worker, two, ...) in a sandbox and a
 folder of their own, so that no scenario can touch what another one left behind.
 
-A program shares its process with the observer, whose reports are taken on trust. One
+A program shares its process with the recorder, whose reports are taken on trust. One
 that replaces what it is observed with is refused.
 """
 
@@ -15,25 +15,30 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from distcheck import errors, files, lab
+from distcheck.judges import runs
+from distcheck.judges.runs import Run
+from distcheck.parts import Part
 from distcheck.programs import as_python_reads_it
 from distcheck.recorder.recorder import recorder_of
 from distcheck.scenarios import SCENARIOS
+from distcheck.verdict import UNDECIDED, WRONG, Verdict
 from utils.base import course
 from utils.checking import exercises
 from utils.checking.exercises import Stopped
-from utils.checking.judges import judge
-from utils.checking.judges.judge import Observed
 from utils.grading import sandbox
 from utils.grading.examined import Examined
 from utils.grading.gradebook import CRASHED, GRADER_ERROR, HUNG, OK
 from utils.grading.submissions import REFUSED
-from utils.lessons.parts import Part
-from utils.lessons.verdict import UNDECIDED, WRONG, Verdict
 
 NAME = "submission.py"
 # What a program and the lab need of the course; judges and grader are none of it.
 SHOWN = (
-    *("distcheck", "utils/__init__.py", "utils/base", "utils/training"),
+    *(
+        f"distcheck/{path.name}"
+        for path in sorted((course.PACKAGE_ROOT / "distcheck").iterdir())
+        if path.name not in ("judges", "__pycache__")
+    ),
+    *("utils/__init__.py", "utils/base", "utils/training"),
     *("utils/running", "utils/checking/__init__.py", "utils/checking/images.py"),
     "utils/checking/recorders",
 )
@@ -51,11 +56,11 @@ _BREACHES = {
 
 # What the first verdict that says so is, as a status.
 _ENDINGS = {
-    judge.TAMPERED: REFUSED,
-    judge.FLOOD: REFUSED,
-    judge.CRASHED: CRASHED,
-    judge.DEADLOCK: HUNG,
-    judge.HUNG: HUNG,
+    runs.TAMPERED: REFUSED,
+    runs.FLOOD: REFUSED,
+    runs.CRASHED: CRASHED,
+    runs.DEADLOCK: HUNG,
+    runs.HUNG: HUNG,
 }
 
 
@@ -76,7 +81,7 @@ def examine(
     """
     content, exercise = program.read_bytes(), exercises.find(script=program)
     sandboxed = _Sandboxed(content, exercise, limits, silence, protected)
-    verdicts = exercise.judged(content, parts or exercise.parts, sandboxed.observing)
+    verdicts = exercise.check(content, parts or exercise.parts, sandboxed.observing)
     return sandboxed.examined(tuple(verdicts.values()))
 
 
@@ -98,14 +103,14 @@ class _Sandboxed:
     stopped: Stopped | None = None
 
     @contextlib.contextmanager
-    def observing(self, scenarios: tuple[str, ...]) -> Iterator[dict[str, Observed]]:
+    def observing(self, scenarios: tuple[str, ...]) -> Iterator[dict[str, Run]]:
         """Run it in these scenarios; give what was observed.
 
         Raises Stopped for what it did, UserError for what is no program's fault.
         """
         try:
             with self._folder() as folder:
-                observed: dict[str, Observed] = {}
+                observed: dict[str, Run] = {}
                 try:
                     for scenario in scenarios:
                         self._perform(scenario, folder, observed)
@@ -126,7 +131,7 @@ class _Sandboxed:
             finally:
                 sandbox.remove(folder)
 
-    def _perform(self, name: str, folder: Path, observed: dict[str, Observed]) -> None:
+    def _perform(self, name: str, folder: Path, observed: dict[str, Run]) -> None:
         """Run it in one scenario, in a folder of its own, and add what was observed."""
         scenario, place = SCENARIOS[name], _place(folder, name)
         place.mkdir()
@@ -154,7 +159,7 @@ class _Sandboxed:
         self.seconds += ended.seconds
         self.log = ended.output
         reports = _reports_of(folder, name)
-        observed |= judge.read(reports.parent)
+        observed |= runs.read(reports.parent)
         if ended.breach:
             status, reason = _BREACHES[ended.breach]
             raise Stopped(status, f"{reason.format(self.limits)}, and was ended")
@@ -197,14 +202,14 @@ def _reports_of(folder: Path, scenario: str) -> Path:
     return _place(folder, scenario) / "0" / scenario
 
 
-def _log(observed: dict[str, Observed]) -> str:
+def _log(observed: dict[str, Run]) -> str:
     """What the workers printed, one after the other; none of it is believed."""
     parts = []
     for run in observed.values():
         for rank in run.ranks:
             try:
                 text = rank.text("out")[:LOG] + rank.text("err")[-LOG:]
-            except judge.Unreadable as error:
+            except runs.Unreadable as error:
                 text = f"(unreadable: {error})"
             if text.strip():
                 parts.append(f"--- rank {rank.number} of {run.size}\n{text}")

@@ -3,9 +3,9 @@
 import math
 from dataclasses import dataclass
 
+from distcheck.verdict import MOST_SEEN, UNDECIDED, WRONG, Verdict, cut
 from utils.grading.gradebook import CRASHED, GRADER_ERROR, HUNG, OK
 from utils.grading.submissions import REFUSED
-from utils.lessons.verdict import MOST_SEEN, UNDECIDED, WRONG, Verdict, cut
 
 # What an examination may come to; without verdicts, only some.
 STATUSES = (OK, WRONG, CRASHED, HUNG, REFUSED, GRADER_ERROR)

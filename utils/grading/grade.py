@@ -12,12 +12,14 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 from filelock import FileLock
 
 from distcheck import errors, files, supervise
+from distcheck.parts import Part, number
+from distcheck.verdict import Verdict
 from utils.base import course, sources
 from utils.grading import gradebook, report
 from utils.grading.examine import examine
@@ -25,8 +27,6 @@ from utils.grading.examined import STATUSES, WITHOUT_VERDICTS, Examined
 from utils.grading.gradebook import GRADER_ERROR, Grade
 from utils.grading.submissions import Submission, collect, slugs
 from utils.lessons import markup, outline
-from utils.lessons.parts import Part, number
-from utils.lessons.verdict import Verdict
 
 CACHE = ".cache"
 MARKER = f"{CACHE}/grading"  # no .json: it is no examination
@@ -42,19 +42,8 @@ _CHECKER = (
 
 def _checker_version() -> str:
     """A hash of all that decides how a program is judged."""
-    digest = hashlib.sha256()
     lock = course.PACKAGE_ROOT / "requirements.lock"
-    _add(digest, sources.digest(_CHECKER, lock).encode())
-    for exercise in outline.read().exercises.values():
-        # What a part is worth decides nothing.
-        parts = {part: replace(of, points=0) for part, of in exercise.parts.items()}
-        _add(digest, repr(replace(exercise, parts=parts)).encode())
-    return digest.hexdigest()[:12]
-
-
-def _add(digest, *parts: bytes) -> None:
-    for part in parts:
-        digest.update(f"{len(part)} ".encode() + part)
+    return sources.digest(_CHECKER, lock)[:12]
 
 
 VERSION = _checker_version()
@@ -88,8 +77,8 @@ def grade(
     of `examine` is the grade of that program, a grader error, and nothing is raised.
     """
     facts = outline.exercise(exercise)
-    worth = {part: of_it.points for part, of_it in facts.parts.items()}
-    _same_parts(exercise, tuple(worth))
+    worth = dict(facts.points)
+    _same_parts(exercise, facts.parts)
     if until is not None:
         last = number(facts.part(until))
         worth = {part: worth[part] for part in worth if number(part) <= last}
@@ -252,6 +241,11 @@ def _cached(
     looked_at = repr(parts).encode()
     _add(digest, program, VERSION.encode(), exercise.encode(), looked_at)
     return cache / f"{digest.hexdigest()}.json"
+
+
+def _add(digest, *parts: bytes) -> None:
+    for part in parts:
+        digest.update(f"{len(part)} ".encode() + part)
 
 
 def _recall(path: Path, parts: tuple[Part, ...]) -> Examined | None:

@@ -36,9 +36,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distcheck import errors, files
+from distcheck.parts import Part, called
+from distcheck.verdict import RIGHT, UNDECIDED, WRONG, Verdict
 from utils.grading.submissions import MISSING, REFUSED
-from utils.lessons.parts import Part, called
-from utils.lessons.verdict import RIGHT, UNDECIDED, WRONG, Verdict
 
 OK, CRASHED, HUNG, GRADER_ERROR = "ok", "crashed", "hung", "grader error"
 STATUSES = (OK, WRONG, CRASHED, HUNG, REFUSED, MISSING, GRADER_ERROR)

@@ -19,12 +19,12 @@ from typing import NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from distcheck.parts import Part, called, title
+from distcheck.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG
 from utils.grading import gradebook
 from utils.grading.gradebook import Grade
 from utils.grading.submissions import REFUSED, visible
 from utils.lessons import hints, markup, work
-from utils.lessons.parts import Part, called, title
-from utils.lessons.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG
 
 TEMPLATES = Path(__file__).with_name("templates")
 

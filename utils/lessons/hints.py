@@ -7,10 +7,9 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from distcheck import errors, files
+from distcheck import errors, files, parts
+from distcheck.parts import Part
 from utils.base import course
-from utils.lessons import parts
-from utils.lessons.parts import Part
 
 LEVELS = ("Nudge", "Place", "Nearly the code")
 FOR = "For "  # ... the faults that are named behind it, by commas

@@ -19,10 +19,9 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from distcheck import errors
+from distcheck import errors, parts
+from distcheck.parts import Part, called, title
 from utils.base import course
-from utils.lessons import parts
-from utils.lessons.parts import Part, called, title
 
 _PART = re.compile(rf"(?P<indent> *)# {parts.NAMED}: (?P<text>\S.*)")
 _NEARLY_A_PART = re.compile(r"\s*#+\s*(step\s*\d+|task\s+\w\b)", re.IGNORECASE)

@@ -21,8 +21,9 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
+from distcheck import parts
 from utils.base import tensorflow_log
-from utils.lessons import claims, parts, work
+from utils.lessons import claims, work
 
 # How the names of those notebooks begin that are deterministic enough to be published
 # with their outputs; nbval compares these with what running them gives.

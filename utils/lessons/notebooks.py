@@ -20,9 +20,9 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
-from distcheck import errors, files, machine, supervise
+from distcheck import errors, files, machine, parts, supervise
 from utils.base import course, profiles, sources
-from utils.lessons import markup, notebook_rules, outline, parts, work
+from utils.lessons import markup, notebook_rules, outline, work
 from utils.training import fetch
 
 # For a cell whose outputs are compared, on a busy machine. nbval waits so long for a
@@ -141,7 +141,7 @@ def prove(
     # What it trained on is known afterwards: it may have fetched the data itself.
     executed.metadata["proof"] |= {"of": proof, "data": _data_in_use()}
     _keep(executed, ipynb, html, notebook.parent)
-    return _judge(ipynb, html, profile)
+    return _result_of(ipynb, html, profile)
 
 
 def kept(notebook: Path, profile: str) -> Result | None:
@@ -155,7 +155,7 @@ def kept(notebook: Path, profile: str) -> Result | None:
     facts = notebook_rules.read(ipynb).metadata["proof"]
     proof = fingerprint(notebook, scratch_files(notebook), profile)
     same = facts["of"] == proof and facts["data"] == _data_in_use()
-    return replace(_judge(ipynb, html, profile), cached=same)
+    return replace(_result_of(ipynb, html, profile), cached=same)
 
 
 def _copies(notebook: Path, profile: str) -> tuple[Path, Path]:
@@ -443,7 +443,7 @@ def _exporter():
     return Exporter(embed_images=True, preprocessors=joined, raw_template=PAGE)
 
 
-def _judge(ipynb: Path, html: Path, profile: str) -> Result:
+def _result_of(ipynb: Path, html: Path, profile: str) -> Result:
     """Audit an executed copy. On `ci`, what is nearly untrue is refused, too: it would
     come out untrue on another machine."""
     executed = notebook_rules.read(ipynb)

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import tomli
 
-from distcheck import errors, files
+from distcheck import errors, files, parts
+from distcheck.parts import Part
 from utils.base import course, texts
-from utils.lessons import parts
-from utils.lessons.parts import Part
 
 FILE = Path(__file__).with_name("outline.toml")
 FIRST = "fashion_mnist"  # the exercise that is meant where none is named
@@ -81,26 +80,16 @@ class Route:
 
 
 @dataclass(frozen=True)
-class Facts:
-    """Of a step or a task: what a right program does (`expected`), the name of the
-    function that judges it, the scenarios that this one looks at, and what it is
-    worth."""
-
-    expected: str
-    judge: str
-    scenarios: tuple[str, ...]
-    points: float
-
-
-@dataclass(frozen=True)
 class Exercise:
-    """A program that learners write, in steps or in tasks. judges: a module; options:
-    a command line; both as outline.toml explains them."""
+    """A program that learners write, in steps or in tasks. points: what each of them is
+    worth to a grader."""
 
     name: str
-    judges: str
-    options: str
-    parts: dict[Part, Facts]
+    points: dict[Part, float]
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return tuple(self.points)
 
     def part(self, given: Part) -> Part:
         """The step or the task that somebody means by 3, "3", "C" or "c". Raises
@@ -108,7 +97,7 @@ class Exercise:
         for part in self.parts:
             if str(part) == str(given).upper():
                 return part
-        word = parts.called(next(iter(self.parts))).split()[0]
+        word = parts.called(self.parts[0]).split()[0]
         raise errors.UserError(
             f"there is no `{given}`: {self.name} has {word}s "
             f"{', '.join(map(str, self.parts))}."
@@ -157,19 +146,15 @@ def read(path: Path = FILE) -> Outline:
 
 
 def _exercise(name: str, facts: dict) -> Exercise:
-    in_steps = "steps" in facts
-    rows = facts["steps" if in_steps else "tasks"]
-    names = (parts.steps if in_steps else parts.tasks)(len(rows))
-    found = {}
-    for part, of_it in zip(names, rows, strict=True):
-        points = of_it["points"]
-        good = type(points) in (int, float) and math.isfinite(points) and points >= 0
-        if not good:
+    points = {int(p) if p.isdecimal() else p: n for p, n in facts["points"].items()}
+    if tuple(points) not in (parts.steps(len(points)), parts.tasks(len(points))):
+        raise ValueError(f"the parts of {name} are {', '.join(map(str, points))}")
+    for part, worth in points.items():
+        if type(worth) not in (int, float) or not 0 <= worth < math.inf:
             raise ValueError(
-                f"the points of {parts.called(part)} of {name} are {points!r}"
+                f"the points of {parts.called(part)} of {name} are {worth!r}"
             )
-        found[part] = Facts(**of_it | {"scenarios": tuple(of_it["scenarios"])})
-    return Exercise(name, facts["judges"], facts["options"], found)
+    return Exercise(name, points)
 
 
 def exercise_of(notebook: str) -> str:

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from distcheck import errors, files
+from distcheck import errors, files, parts
+from distcheck.parts import Part, called
 from distcheck.show import Page, Table
+from distcheck.verdict import NOT_CHECKED, RIGHT, UNDECIDED, Verdict
 from utils.base import course
-from utils.lessons import hints, outline, parts
-from utils.lessons.parts import Part, called
-from utils.lessons.verdict import NOT_CHECKED, RIGHT, UNDECIDED, Verdict
+from utils.lessons import hints, outline
 
 
 def path() -> Path:

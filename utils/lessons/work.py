@@ -4,14 +4,14 @@ import os
 import time
 from pathlib import Path
 
-from distcheck import errors, files
+from distcheck import errors, files, parts
+from distcheck.parts import Part, called, title
 from distcheck.programs import parse_program
 from distcheck.show import Code
 from utils.base import course
 from utils.base.texts import difference
-from utils.lessons import markup, outline, parts, progress
+from utils.lessons import markup, outline, progress
 from utils.lessons.hints import call
-from utils.lessons.parts import Part, called, title
 
 
 class StepMissing(errors.UserError):

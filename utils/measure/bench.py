@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distcheck import errors, files, machine, mpi, supervise
+from distcheck.parts import title
 from utils.base import course, profiles, texts
 from utils.lessons import markup, outline
-from utils.lessons.parts import title
 from utils.measure import cost_model, network_speed, records, speedrun
 from utils.measure.table import IMAGES, SECONDS, TARGET, Row, Section, keep, recorded
 from utils.running import launch

@@ -185,7 +185,7 @@ _LIBRARY = re.compile(r"^<|(site|dist)-packages/|/lib/python3|__autograph_genera
 # An error that isn't an exception of Python's: a compiler's, a launcher's, a library's.
 _SAYS_ERROR = re.compile(
     r"\w(?:Error|Exception): |\b[Ee]rror ?: |\bERROR\b|(?<!non-)\b(?i:fatal)\b"
-    r"|^F\d{4} \d\d:|Segmentation fault"
+    r"|^F\d{4} \d\d:|Segmentation fault|Bus error|\(core dumped\)"
 )
 _HARMLESS = re.compile(r"^(?:WARNING|INFO|DEBUG)\b|^[IW]\d{4} \d\d:|: [IW] \S+:\d+\] ")
 
@@ -249,9 +249,10 @@ class Found:
     def said(self) -> str:
         """Its line, or the part of it that matters."""
         text = self.text.strip()
-        if self.message and (match := self.message.regex.search(text)):
-            first = max(0, match.end() - _SHOWN)
-            text = f"{'... ' if first else ''}{text[first:]}"
+        if len(text) <= _SHOWN:
+            return text
+        match = self.message and self.message.regex.search(text)
+        text = f"... {text[match.start() :]}" if match and match.start() else text
         return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ..."
 
     def explained(self, where: bool = True) -> str:

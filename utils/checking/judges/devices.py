@@ -1,19 +1,36 @@
 """Judge the tasks of exercises/way_on.py: by what the devices of one process did."""
 
-from utils.checking.judges.judge import Missing, Observed, Problem, in_line
+from distcheck.judges.register import checks
+from distcheck.judges.runs import Missing, Problem, Run, in_line
 from utils.checking.recorders.devices import DEVICES
 
 SCENARIO = "devices"
 EPOCHS, BATCH, BASE_LR, TRAIN_IMAGES = 2, 8, 0.01, 40
 GLOBAL_BATCH, FULL_RATE = DEVICES * BATCH, DEVICES * BASE_LR
 STEPS = -(-TRAIN_IMAGES // GLOBAL_BATCH)  # in an epoch; the last batch is smaller
-ROUNDING = 1e-4  # of the length of the first update
+RTOL_UPDATE = 1e-4  # of the length of the first update
 
 # What a Horovod program imports, and the environment of JAX has not.
 OLD = ("tensorflow", "horovod", "tf_keras")
 
+task = checks(
+    "way_on",
+    options=(
+        f"--epochs {EPOCHS} --batch-size {BATCH} --base-lr {BASE_LR} --train-images "
+        f"{TRAIN_IMAGES} --data sample"
+    ),
+).part
 
-def leaves_horovod(runs: dict[str, Observed]) -> None:
+
+@task(
+    "A",
+    scenarios=("devices",),
+    expected=(
+        "The program trains with Keras 3 and JAX, in an environment that has neither "
+        "Horovod nor TensorFlow."
+    ),
+)
+def leaves_horovod(runs: dict[str, Run]) -> None:
     """It trains with Keras 3, whose backend was chosen in time."""
     rank = runs[SCENARIO].ranks[0]
     for failure in rank.all("failed"):
@@ -39,7 +56,12 @@ def leaves_horovod(runs: dict[str, Observed]) -> None:
     rank.first("trains")
 
 
-def has_two_devices(runs: dict[str, Observed]) -> None:
+@task(
+    "B",
+    scenarios=("devices",),
+    expected=(f"JAX starts with {DEVICES} devices, which are made of the processor."),
+)
+def has_two_devices(runs: dict[str, Run]) -> None:
     """JAX has as many devices as the exercise asks for."""
     fit = runs[SCENARIO].ranks[0].first("fit")
     if fit["devices"] == DEVICES:
@@ -60,7 +82,16 @@ def has_two_devices(runs: dict[str, Observed]) -> None:
     )
 
 
-def shares_the_batch(runs: dict[str, Observed]) -> None:
+@task(
+    "C",
+    scenarios=("devices",),
+    expected=(
+        f"Each of the {DEVICES} devices gets its part of each batch and has a copy of "
+        "each variable. The first update is the one that a single device makes with "
+        "the same batch, up to rounding."
+    ),
+)
+def shares_the_batch(runs: dict[str, Run]) -> None:
     """Each device gets its part of each batch, and has a copy of each variable; and
     the update is that of one device."""
     run = runs[SCENARIO]
@@ -89,7 +120,7 @@ def shares_the_batch(runs: dict[str, Observed]) -> None:
             f"up to {model['apart']:.2g}. Each variable should have equal copies on "
             f"all {DEVICES} devices.",
         )
-    if not model["off"] <= ROUNDING:
+    if not model["off"] <= RTOL_UPDATE:
         raise Problem(
             "another-update",
             "The first update is not the one that a single device makes from the same "
@@ -97,7 +128,16 @@ def shares_the_batch(runs: dict[str, Observed]) -> None:
         )
 
 
-def scales(runs: dict[str, Observed]) -> None:
+@task(
+    "D",
+    scenarios=("devices",),
+    expected=(
+        f"The {DEVICES} devices share batches of {GLOBAL_BATCH} images, {BATCH} for "
+        f"each, in {STEPS} training steps an epoch. The learning rate is --base-lr "
+        f"times the number of devices: {FULL_RATE:g}."
+    ),
+)
+def scales(runs: dict[str, Run]) -> None:
     """The global batch is as large as that of as many workers, and so is the rate."""
     rank = runs[SCENARIO].ranks[0]
     steps = rank.all("trains")

@@ -1,17 +1,14 @@
 """Judge the tasks of exercises/from_files.py: by which images two workers trained on.
 
 They get the same images in shards of equal sizes, in one file, and in shards of very
-different sizes; and in yet another scenario they are started in the middle of an epoch.
+different sizes; and in yet another run they are started in the middle of an epoch.
 """
 
 from distcheck import lab
+from distcheck.judges.register import checks
+from distcheck.judges.runs import Missing, Problem, Run
 from distcheck.scenarios import SCENARIOS
-from utils.checking.judges.judge import Missing, Observed, Problem
-from utils.checking.recorders.from_files import (
-    EPOCHS_DONE,
-    EPOCHS_OF_REST,
-    STEPS_DONE,
-)
+from utils.checking.recorders.from_files import EPOCHS_DONE, EPOCHS_OF_REST, STEPS_DONE
 
 EPOCHS, BATCH, TRAIN_IMAGES = 2, 5, 40
 EQUAL, FEW, UNEVEN, REST = "files", "few files", "uneven files", "rest of files"
@@ -20,10 +17,19 @@ SIZES = SCENARIOS[UNEVEN].settings["sizes"]
 # If every second file is a worker's; whoever shares out records can take more.
 LEAST_STEPS = min(sum(SIZES[rank::WORKERS]) for rank in range(WORKERS)) // BATCH
 
+task = checks(
+    "from_files",
+    options=(
+        f"--epochs {EPOCHS} --batch-size {BATCH} --train-images {TRAIN_IMAGES} --width"
+        " 1 --seed 1"
+    ),
+).part
+
+
 Epoch = list[list[list[int]]]  # rank -> step -> the images of its batch
 
 
-def _epochs(run: Observed) -> list[Epoch]:
+def _epochs(run: Run) -> list[Epoch]:
     """The epochs that all ranks have begun. Raises Missing where one never trained."""
     trained = [rank.all("trained") for rank in run.ranks]
     if not all(trained):
@@ -39,12 +45,21 @@ def _all(steps: list[list[int]]) -> list[int]:
     return [image for images in steps for image in images]
 
 
-def _place(run: Observed) -> int | None:
+def _place(run: Run) -> int | None:
     """The line that trains."""
     return run.ranks[0].first("fit")["line"]
 
 
-def shares_the_files(runs: dict[str, Observed]) -> None:
+@task(
+    "A",
+    scenarios=("files", "few files"),
+    expected=(
+        "In an epoch, every image is trained on by exactly one worker, with four "
+        f"files for {WORKERS} workers and also with one file. The next epoch has "
+        "another order."
+    ),
+)
+def shares_the_files(runs: dict[str, Run]) -> None:
     """Every image is trained on by one worker, however many files there are."""
     line = _place(runs[EQUAL])
     for name in (EQUAL, FEW):
@@ -102,7 +117,16 @@ def _raise_shared(epoch: Epoch, where: str, line: int | None) -> None:
         )
 
 
-def works_by_the_batch(runs: dict[str, Observed]) -> None:
+@task(
+    "D",
+    scenarios=("files",),
+    expected=(
+        "The pipeline's map functions are called with whole batches. Each image is "
+        "flipped and shifted independently of the others, and differently in each "
+        "epoch."
+    ),
+)
+def works_by_the_batch(runs: dict[str, Run]) -> None:
     """No function is called image by image; each image is moved for itself, anew."""
     run, line = runs[EQUAL], _place(runs[EQUAL])
     for rank in run.ranks:
@@ -155,7 +179,16 @@ def _raise_unmoved(number: int, batches: list[dict], line: int | None) -> None:
         )
 
 
-def takes_equal_steps(runs: dict[str, Observed]) -> None:
+@task(
+    "B",
+    scenarios=("uneven files",),
+    expected=(
+        "If the file shards have very different sizes, all workers still take the "
+        f"same number of training steps in an epoch, at least {LEAST_STEPS}, and no "
+        "worker sees an image twice."
+    ),
+)
+def takes_equal_steps(runs: dict[str, Run]) -> None:
     """All take as many steps, whatever the shards hold."""
     run, line = runs[UNEVEN], _place(runs[UNEVEN])
     epochs = _epochs(run)
@@ -196,7 +229,16 @@ def takes_equal_steps(runs: dict[str, Observed]) -> None:
                 )
 
 
-def goes_on_within(runs: dict[str, Observed]) -> None:
+@task(
+    "C",
+    scenarios=("files", "rest of files"),
+    expected=(
+        f"When the program is started after {EPOCHS_DONE} epoch and {STEPS_DONE} step "
+        "of the next one, the workers train on the images that are left of that "
+        "epoch, and on no other image. The epoch after it is a full one."
+    ),
+)
+def goes_on_within(runs: dict[str, Run]) -> None:
     """Started in the middle of an epoch, it trains on the images that are left."""
     whole, rest = runs[EQUAL], runs[REST]
     before, after, line = _epochs(whole), _epochs(rest), _place(rest)

@@ -3,8 +3,9 @@
 import numpy as np
 
 from distcheck import lab
+from distcheck.judges.register import checks
+from distcheck.judges.runs import Missing, Problem, Run
 from distcheck.scenarios import SCENARIOS
-from utils.checking.judges.judge import Missing, Observed, Problem
 
 WORKERS = SCENARIOS["cluster"].size
 TRAIN_IMAGES, BATCH, EPOCHS = 60, 4, 2
@@ -12,8 +13,24 @@ STEPS = TRAIN_IMAGES // (BATCH * WORKERS)
 TOO_LATE = "Collective ops must be configured at program startup"
 SPLIT = "was not created in the distribution strategy scope"
 
+task = checks(
+    "many_workers",
+    options=(
+        f"--epochs {EPOCHS} --train-images {TRAIN_IMAGES} --batch-size {BATCH} --model"
+        " kept.keras"
+    ),
+).part
 
-def joins(runs: dict[str, Observed]) -> None:
+
+@task(
+    "A",
+    scenarios=("cluster",),
+    expected=(
+        f"Each of the {WORKERS} workers finds the others by its TF_CONFIG and makes a "
+        "MultiWorkerMirroredStrategy with them, before TensorFlow computes anything."
+    ),
+)
+def joins(runs: dict[str, Run]) -> None:
     """Every worker makes a strategy of all workers, before TensorFlow computes."""
     run = runs["cluster"]
     for rank, failure in run.failures():
@@ -52,7 +69,15 @@ def joins(runs: dict[str, Observed]) -> None:
 _OLD = "CollectiveAllReduceStrategy"  # the class behind the name of old
 
 
-def keeps_in_step(runs: dict[str, Observed]) -> None:
+@task(
+    "B",
+    scenarios=("cluster",),
+    expected=(
+        "The workers train one model: they begin with equal weights and end with equal"
+        " weights."
+    ),
+)
+def keeps_in_step(runs: dict[str, Run]) -> None:
     """The workers train one network: from equal weights, by equal updates."""
     run = runs["cluster"]
     for _, failure in run.failures():
@@ -83,7 +108,7 @@ def keeps_in_step(runs: dict[str, Observed]) -> None:
         raise Problem("no-update", "Training has not changed the weights.")
 
 
-def _shares(run: Observed) -> list[list[list[str]]]:
+def _shares(run: Run) -> list[list[list[str]]]:
     """Worker -> step -> the images that it got. Raises Missing."""
     shares = [[e["images"] for e in rank.all("trains")] for rank in run.ranks]
     if not all(shares):
@@ -91,7 +116,16 @@ def _shares(run: Observed) -> list[list[list[str]]]:
     return shares
 
 
-def scales_the_batch(runs: dict[str, Observed]) -> None:
+@task(
+    "C",
+    scenarios=("cluster",),
+    expected=(
+        f"In each training step, each of the {WORKERS} workers gets {BATCH} images, as"
+        " many as one worker would get by itself. An epoch is one pass over the "
+        "images."
+    ),
+)
+def scales_the_batch(runs: dict[str, Run]) -> None:
     shares = _shares(runs["cluster"])
     for number, steps in enumerate(shares):
         sizes = {len(images) for images in steps}
@@ -114,7 +148,15 @@ def _listed(numbers: set[int]) -> str:
     return " or ".join(map(str, sorted(numbers)))
 
 
-def shares_the_images(runs: dict[str, Observed]) -> None:
+@task(
+    "D",
+    scenarios=("cluster",),
+    expected=(
+        "In an epoch, every worker gets images of its own, and none of them twice. The"
+        " next epoch brings them in another order."
+    ),
+)
+def shares_the_images(runs: dict[str, Run]) -> None:
     """In an epoch no image is seen twice; another epoch has another order."""
     shares = _shares(runs["cluster"])
     epochs = [
@@ -153,7 +195,15 @@ def _part(steps: list, epoch: int) -> list:
     return steps[epoch * length : (epoch + 1) * length]
 
 
-def keeps_one_copy(runs: dict[str, Observed]) -> None:
+@task(
+    "E",
+    scenarios=("cluster",),
+    expected=(
+        "All workers save the model. Only the chief keeps its file, which has the "
+        "weights after training."
+    ),
+)
+def keeps_one_copy(runs: dict[str, Run]) -> None:
     """All save, and the chief alone keeps what it saved."""
     run = runs["cluster"]
     left = [rank.all("files_written") for rank in run.ranks]

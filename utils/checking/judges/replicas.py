@@ -3,36 +3,46 @@
 import functools
 import math
 from collections import defaultdict
-from collections.abc import Callable
 
 import numpy as np
 
 from distcheck import events
-from utils.checking.judges.judge import (
-    CRASHED,
-    Missing,
-    Observed,
-    Problem,
-    in_line,
-    short,
-)
+from distcheck.judges.register import checks
+from distcheck.judges.runs import CRASHED, Judge, Missing, Problem, Run, in_line, short
 from utils.checking.recorders.replicas import REPLICAS
 
 TRAIN_IMAGES, BATCH, BASE_LR = 60, 4, 0.01
 FULL_LR = REPLICAS * BASE_LR
 GLOBAL_BATCH, VAL_BATCH = 8, 3
-CLOSE = 0.01  # relative: what another order of additions may cost
+RTOL_SUM = 0.01  # what another order of additions may cost
 MOST_WORDS = 600  # characters of an error
 
-Judge = Callable[[dict[str, Observed]], None]
+
+mirrored = checks(
+    "mirrored",
+    options=(
+        f"--epochs 1 --train-images {TRAIN_IMAGES} --width 1 --seed 1 --batch-size "
+        f"{BATCH} --base-lr {BASE_LR}"
+    ),
+).part
+
+# The last validation batch has one image, so one replica gets none of it; and in the
+# second epoch it shows whether metrics were reset.
+custom_loop = checks(
+    "custom_loop",
+    options=(
+        f"--epochs 2 --train-images {TRAIN_IMAGES} --seed 1 --global-batch-size "
+        f"{GLOBAL_BATCH} --val-batch-size {VAL_BATCH}"
+    ),
+).part
 
 
 def _of_replicas(judge: Judge) -> Judge:
-    """The same judge, that speaks of one process with replicas where the program
+    """The same judge, which speaks of one process with replicas where the program
     failed before there was the evidence for it."""
 
     @functools.wraps(judge)
-    def judged(runs: dict[str, Observed]) -> None:
+    def judged(runs: dict[str, Run]) -> None:
         try:
             judge(runs)
         except Missing:
@@ -50,21 +60,28 @@ def _of_replicas(judge: Judge) -> Judge:
     return judged
 
 
-def _made_outside(run: Observed) -> int | None:
+def _made_outside(run: Run) -> int | None:
     """The first line that made weights where no strategy saw it."""
     made = run.ranks[0].all("makes")
     return next((event["line"] for event in made if not event["scoped"]), None)
 
 
-def _place(run: Observed, *names: str) -> int | None:
+def _place(run: Run, *names: str) -> int | None:
     """The line of the program that a finding is about: the first of these places
     that the program has (see `recorders.replicas.places`)."""
     lines = run.ranks[0].first("places")["lines"]
     return next((lines[name] for name in names if name in lines), None)
 
 
+@mirrored(
+    "A",
+    scenarios=("replicas",),
+    expected=(
+        "The program makes a MirroredStrategy with one replica on each of its devices."
+    ),
+)
 @_of_replicas
-def makes_a_strategy(runs: dict[str, Observed]) -> None:
+def makes_a_strategy(runs: dict[str, Run]) -> None:
     run = runs["replicas"]
     strategies = run.ranks[0].all("strategy")
     if not strategies:
@@ -89,8 +106,16 @@ def makes_a_strategy(runs: dict[str, Observed]) -> None:
         )
 
 
+@mirrored(
+    "B",
+    scenarios=("replicas",),
+    expected=(
+        "The weights and the optimizer's state have a copy on each replica, all copies"
+        " are equal, and both replicas train."
+    ),
+)
 @_of_replicas
-def mirrors(runs: dict[str, Observed]) -> None:
+def mirrors(runs: dict[str, Run]) -> None:
     """Both replicas train, with copies of everything."""
     run = runs["replicas"]
     _copies(run)
@@ -100,7 +125,7 @@ def mirrors(runs: dict[str, Observed]) -> None:
         raise Problem("not-replicated", _who_trains(shares[0]))
 
 
-def _copies(run: Observed) -> None:
+def _copies(run: Run) -> None:
     model = run.ranks[0].first("model")
     for kind, words in (("weights", "The weights"), ("state", "The optimizer's state")):
         if not model[kind] and run.failures():  # before there was any
@@ -116,7 +141,7 @@ def _copies(run: Observed) -> None:
             )
 
 
-def _same_weights(run: Observed) -> None:
+def _same_weights(run: Run) -> None:
     model = run.ranks[0].first("model")
     if not model["apart"] <= 1e-6:
         raise Problem(
@@ -126,7 +151,7 @@ def _same_weights(run: Observed) -> None:
         )
 
 
-def _shares(run: Observed) -> list[dict[int, list[str]]]:
+def _shares(run: Run) -> list[dict[int, list[str]]]:
     """For each training step: replica -> the images that it got. Raises Missing."""
     steps = _by_step(run, "trains")
     if not steps:
@@ -134,7 +159,7 @@ def _shares(run: Observed) -> list[dict[int, list[str]]]:
     return steps
 
 
-def _by_step(run: Observed, what: str) -> list[dict[int, list[str]]]:
+def _by_step(run: Run, what: str) -> list[dict[int, list[str]]]:
     steps: dict[int, dict[int, list[str]]] = defaultdict(dict)
     for event in run.ranks[0].all(what):
         steps[event["step"]][event["replica"]] = event["images"]
@@ -147,8 +172,17 @@ def _who_trains(share: dict[int, list[str]]) -> str:
     return f"{len(share)} replicas train, not {REPLICAS}."
 
 
+@mirrored(
+    "C",
+    scenarios=("replicas",),
+    expected=(
+        f"In each training step, each of the {REPLICAS} replicas gets {BATCH} images "
+        "of its own, as many as one device would get by itself. An epoch is one pass "
+        "over the images."
+    ),
+)
 @_of_replicas
-def feeds_every_replica(runs: dict[str, Observed]) -> None:
+def feeds_every_replica(runs: dict[str, Run]) -> None:
     run = runs["replicas"]
     shares = _shares(run)
     first = shares[0]
@@ -185,8 +219,15 @@ def _overlap(share: dict[int, list[str]]) -> bool:
     return len(set.union(*parts)) < sum(map(len, parts))
 
 
+@mirrored(
+    "D",
+    scenarios=("replicas",),
+    expected=(
+        f"The learning rate is --base-lr times the number of replicas: {FULL_LR:g}."
+    ),
+)
 @_of_replicas
-def scales_the_rate(runs: dict[str, Observed]) -> None:
+def scales_the_rate(runs: dict[str, Run]) -> None:
     rank, wanted = runs["replicas"].ranks[0], BASE_LR * REPLICAS
     fit, trains = rank.first("fit"), rank.all("trains")
     rates = [event["rate"] for event in trains if event["rate"] is not None]
@@ -204,14 +245,28 @@ def scales_the_rate(runs: dict[str, Observed]) -> None:
 # ------------------------------------------------------------ the custom loop
 
 
+@custom_loop(
+    "A",
+    scenarios=("replicas",),
+    expected=("The weights and the optimizer's state have a copy on each replica."),
+)
 @_of_replicas
-def loop_mirrors(runs: dict[str, Observed]) -> None:
+def loop_mirrors(runs: dict[str, Run]) -> None:
     makes_a_strategy(runs)
     _copies(runs["replicas"])
 
 
+@custom_loop(
+    "B",
+    scenarios=("replicas",),
+    expected=(
+        f"In each training step, the {REPLICAS} replicas share a global batch of "
+        f"{GLOBAL_BATCH} images, and each replica gets its own part. They share each "
+        "validation batch in the same way."
+    ),
+)
 @_of_replicas
-def loop_shares_batches(runs: dict[str, Observed]) -> None:
+def loop_shares_batches(runs: dict[str, Run]) -> None:
     """Batches to train on and, as far as it came there, to validate on."""
     run = runs["replicas"]
     first = _shares(run)[0]
@@ -239,8 +294,16 @@ def loop_shares_batches(runs: dict[str, Observed]) -> None:
         )
 
 
+@custom_loop(
+    "C",
+    scenarios=("replicas", "reference"),
+    expected=(
+        "The first update of the weights is the one that a single device makes with "
+        "the same global batch, and history.csv has the loss of the global batch."
+    ),
+)
 @_of_replicas
-def loop_scales_the_loss(runs: dict[str, Observed]) -> None:
+def loop_scales_the_loss(runs: dict[str, Run]) -> None:
     """Of the first step: weights after it less those before it, against one device."""
     loop_shares_batches(runs)
     run = runs["replicas"]
@@ -261,19 +324,19 @@ def loop_scales_the_loss(runs: dict[str, Observed]) -> None:
     if length == 0:
         raise Problem("no-update", "The first step left the weights as they were.")
     cosine = float(update @ wanted) / (length * float(np.linalg.norm(wanted)))
-    if cosine < 1 - CLOSE:
+    if cosine < 1 - RTOL_SUM:
         raise Problem(
             "another-direction",
             "The first update points in another direction than that of one device with "
             f"the same batch (cosine {cosine:.3f}). The loss or the images differ.",
         )
-    if math.isclose(ratio, 1, rel_tol=CLOSE):
+    if math.isclose(ratio, 1, rel_tol=RTOL_SUM):
         return _loss_is_reported(runs)
     size = "large" if ratio > 1 else "small"
     times = ratio if ratio > 1 else 1 / ratio
-    prefix = "n-times-too-" if math.isclose(times, REPLICAS, rel_tol=CLOSE) else "too-"
+    n_times = math.isclose(times, REPLICAS, rel_tol=RTOL_SUM)
     raise Problem(
-        f"{prefix}{size}",
+        f"n-times-too-{size}" if n_times else f"too-{size}",
         f"The first update of the weights is {times:.3g} times too {size}. With "
         f"{REPLICAS} replicas its length is {length:.4g}; on one device with the same "
         f"{GLOBAL_BATCH} images it is {length / ratio:.4g}.",
@@ -281,7 +344,7 @@ def loop_scales_the_loss(runs: dict[str, Observed]) -> None:
     )
 
 
-def _loss_is_reported(runs: dict[str, Observed]) -> None:
+def _loss_is_reported(runs: dict[str, Run]) -> None:
     """The training loss in history.csv against that of one device, which has taken the
     same steps; without the file, what needs it will say so."""
     try:
@@ -289,7 +352,7 @@ def _loss_is_reported(runs: dict[str, Observed]) -> None:
         loss, wanted = (float(row["loss"]) for row in rows)
     except (Missing, KeyError, ValueError):
         return
-    if not math.isclose(loss, wanted, rel_tol=CLOSE):
+    if not math.isclose(loss, wanted, rel_tol=RTOL_SUM):
         raise Problem(
             "wrong-report",
             f"The weights are right, but history.csv has a training loss of {loss:.5f} "
@@ -300,8 +363,16 @@ def _loss_is_reported(runs: dict[str, Observed]) -> None:
         )
 
 
+@custom_loop(
+    "D",
+    scenarios=("replicas",),
+    expected=(
+        "The validation loss in history.csv is the mean over all validation images, "
+        "each counted once."
+    ),
+)
 @_of_replicas
-def loop_counts_every_image(runs: dict[str, Observed]) -> None:
+def loop_counts_every_image(runs: dict[str, Run]) -> None:
     run = runs["replicas"]
     truth = run.ranks[0].first("truth")
     written = _last_row(run).get("val_loss", "")
@@ -327,7 +398,7 @@ def loop_counts_every_image(runs: dict[str, Observed]) -> None:
         )
 
 
-def _last_row(run: Observed) -> dict[str, str]:
+def _last_row(run: Run) -> dict[str, str]:
     """Of history.csv. Raises Missing."""
     try:
         row = events.last_row(run.folder / "history.csv")

@@ -10,13 +10,24 @@ from collections import Counter
 import numpy as np
 
 from distcheck import lab
-from utils.checking.judges.graphs import trains, validates
-from utils.checking.judges.judge import Missing, Observed, Problem, Rank
+from distcheck.judges.compare import classify
+from distcheck.judges.compiled import must_compile
+from distcheck.judges.register import checks
+from distcheck.judges.runs import Missing, Problem, Rank, Run
 
 BASE_LR, WARMUP_EPOCHS, EPOCHS, VAL_BATCH = 0.01, 2, 3, 3
 TRAIN_IMAGES = 54  # four batches in an epoch; and nine images to validate on ...
 IMAGES = TRAIN_IMAGES // 6  # ... whose shards on two workers differ in size
-CLOSE = 1e-3  # relative: of rates and metrics
+RTOL = 1e-3  # of learning rates and metrics
+
+task = checks(
+    "scaled",
+    options=(
+        f"--epochs {EPOCHS} --warmup-epochs {WARMUP_EPOCHS} --base-lr {BASE_LR} "
+        f"--batch-size 13 --val-batch-size {VAL_BATCH} --train-images {TRAIN_IMAGES} "
+        "--width 1 --seed 1 --checkpoint kept"
+    ),
+).part
 
 
 # ------------------------------------------------------------ the learning rate
@@ -31,7 +42,7 @@ def _rates(rank: Rank) -> list[list[float]]:
     return rates
 
 
-def _all_epochs(run: Observed) -> None:
+def _all_epochs(run: Run) -> None:
     """Raises a Problem if training ended early, Missing without all epochs."""
     done = _epochs(run)
     if 0 < done < EPOCHS and run.outcome == lab.ENDED:
@@ -46,17 +57,25 @@ def _all_epochs(run: Observed) -> None:
         raise Missing
 
 
-def _epochs(run: Observed) -> int:
+def _epochs(run: Run) -> int:
     """How many epochs all ranks have finished."""
     return min(len({e["epoch"] for e in rank.all("epoch")}) for rank in run.ranks)
 
 
 def _near(a: float, b: float) -> bool:
-    return math.isclose(a, b, rel_tol=CLOSE)
+    return math.isclose(a, b, rel_tol=RTOL)
 
 
-@trains
-def scales_the_rate(runs: dict[str, Observed]) -> None:
+@task(
+    "A",
+    scenarios=("machine", "two machines", "three machines"),
+    expected=(
+        "After the warm-up, the learning rate of every rank is --base-lr, "
+        f"{BASE_LR:g}, times the number of workers."
+    ),
+)
+@must_compile("training")
+def scales_the_rate(runs: dict[str, Run]) -> None:
     for run in runs.values():
         _all_epochs(run)
         full, line = run.size * BASE_LR, _place(run)
@@ -69,41 +88,46 @@ def scales_the_rate(runs: dict[str, Observed]) -> None:
             raise Problem("differs", f"{where} the ranks trained with {listing}.", line)
         size, rate = run.size, last[0]
         seen = f"{where} the learning rate is {rate:.4g}, not {full:.4g}"
-        faults = {
-            "not-scaled": (
-                BASE_LR,
-                "the rate does not depend on the number of workers",
-            ),
-            "scaled-twice": (
-                size * full,
-                "it was multiplied by the number of workers twice",
-            ),
-            "divided": (BASE_LR / size, "it was divided, not multiplied"),
-            "square-root": (
-                math.sqrt(size) * BASE_LR,
-                "it grows with the square root of the number of workers",
-            ),
+        known = {
+            "not-scaled": BASE_LR,
+            "scaled-twice": size * full,
+            "divided": BASE_LR / size,
+            "square-root": math.sqrt(size) * BASE_LR,
         }
+        fault = classify(rate, known, _near)
         asked = {event["name"] for rank in run.ranks for event in rank.all("asked")}
-        if _near(rate, BASE_LR) and "local_size" in asked:
-            raise Problem(
-                "local-size",
-                f"{seen}: hvd.local_size() counts the workers of one machine, here 1.",
-                line,
-            )
-        for name, (fault_rate, why) in faults.items():
-            if _near(rate, fault_rate):
-                raise Problem(name, f"{seen}: {why}.", line)
+        if fault == "not-scaled" and "local_size" in asked:
+            fault = "local-size"
+        if fault:
+            raise Problem(fault, f"{seen}: {RATE_FAULTS[fault]}.", line)
         raise Problem("another-rate", f"{seen}.", line)
 
 
-def _place(run: Observed) -> int | None:
+RATE_FAULTS = {
+    "not-scaled": "the rate does not depend on the number of workers",
+    "local-size": "hvd.local_size() counts the workers of one machine, here 1",
+    "scaled-twice": "it was multiplied by the number of workers twice",
+    "divided": "it was divided, not multiplied",
+    "square-root": "it grows with the square root of the number of workers",
+}
+
+
+def _place(run: Run) -> int | None:
     """The line that trains."""
     return run.ranks[0].first("fit")["line"]
 
 
-@trains
-def warms_up(runs: dict[str, Observed]) -> None:
+@task(
+    "B",
+    scenarios=("machine", "two machines"),
+    expected=(
+        "In the first --warmup-epochs epochs, the learning rate of every rank grows "
+        "evenly from --base-lr to the full learning rate, from batch to batch or from "
+        "epoch to epoch."
+    ),
+)
+@must_compile("training")
+def warms_up(runs: dict[str, Run]) -> None:
     for run in runs.values():
         _all_epochs(run)
         full, line = run.size * BASE_LR, _place(run)
@@ -111,7 +135,7 @@ def warms_up(runs: dict[str, Observed]) -> None:
         rates = [[r for epoch in epochs for r in epoch] for epochs in by_epoch]
         where = f"On {run.size} worker{'s' * (run.size > 1)}"
         for rank, series in enumerate(rates):
-            if not np.allclose(series, rates[0][: len(series)], rtol=CLOSE):
+            if not np.allclose(series, rates[0][: len(series)], rtol=RTOL):
                 raise Problem(
                     "differs",
                     f"{where}, the first two learning rates of rank 0 were "
@@ -140,9 +164,9 @@ def _wrong_warm_up(rates: list[float], steps: int, full: float) -> tuple[str, st
     def line(batch: float) -> float:
         return BASE_LR + (full - BASE_LR) * min(1.0, max(0.0, batch / batches))
 
-    slack = CLOSE * full
+    slack = RTOL * full
     warm, after = np.array(rates[:batches]), np.array(rates[batches:])
-    if full > BASE_LR and np.allclose(warm, full, rtol=CLOSE):
+    if full > BASE_LR and np.allclose(warm, full, rtol=RTOL):
         return "no-warm-up", f"all updates have the full learning rate, {full:.4g}"
     if warm[0] < BASE_LR - slack:
         return "starts-too-low", f"the first learning rate is {warm[0]:.4g}"
@@ -150,7 +174,7 @@ def _wrong_warm_up(rates: list[float], steps: int, full: float) -> tuple[str, st
         return "starts-too-high", f"the first learning rate is {warm[0]:.4g}"
     if np.any(np.diff(rates[: batches + 1]) < -slack):
         return "falls", "the learning rate falls during the warm-up"
-    if full > BASE_LR and np.allclose(warm, warm[0], rtol=CLOSE):
+    if full > BASE_LR and np.allclose(warm, warm[0], rtol=RTOL):
         return "jumps", f"the learning rate stays at {warm[0]:.4g}, and then jumps"
     for batch, rate in enumerate(warm):
         if rate > line(batch + 1) + slack:
@@ -160,7 +184,7 @@ def _wrong_warm_up(rates: list[float], steps: int, full: float) -> tuple[str, st
             )
         if rate < line(batch - steps) - slack:
             return "too-slow", f"update {batch} still has the learning rate {rate:.4g}"
-    if not np.allclose(after, full, rtol=CLOSE):
+    if not np.allclose(after, full, rtol=RTOL):
         furthest = max(after, key=lambda rate: abs(rate - full))
         return (
             "never-full",
@@ -172,8 +196,17 @@ def _wrong_warm_up(rates: list[float], steps: int, full: float) -> tuple[str, st
 # ------------------------------------------------------------ validation
 
 
-@validates
-def validates_exactly(runs: dict[str, Observed]) -> None:
+@task(
+    "C",
+    scenarios=("two machines",),
+    expected=(
+        f"In each epoch, the ranks share the {IMAGES} validation images, and each "
+        "image is seen once. Every callback that reads the metrics sees the metrics "
+        "over all images."
+    ),
+)
+@must_compile("training", "validation")
+def validates_exactly(runs: dict[str, Run]) -> None:
     for run in runs.values():
         line = _place(run)
         _all_epochs(run)
@@ -190,7 +223,7 @@ def _seen(rank: Rank, epoch: int) -> tuple[list[int], list[bool]]:
     return images, [right for event in events for right in event["right"]]
 
 
-def _shared(run: Observed, epoch: int, line: int | None) -> None:
+def _shared(run: Run, epoch: int, line: int | None) -> None:
     """Are the images shared out, each seen once?"""
     images = [_seen(rank, epoch)[0] for rank in run.ranks]
     evidence = [
@@ -228,7 +261,7 @@ def _shared(run: Observed, epoch: int, line: int | None) -> None:
         raise problem("unequal", "the shards differ by a batch or more")
 
 
-def _known(run: Observed, epoch: int) -> None:
+def _known(run: Run, epoch: int) -> None:
     """Do all that read the metrics read those of all images?"""
     calls = [
         [c for c in rank.all("callback")][_slice(rank, epoch)] for rank in run.ranks
@@ -288,7 +321,7 @@ def _slice(rank: Rank, epoch: int) -> slice:
 
 
 def _same(a: float | None, b: float) -> bool:
-    return a is not None and math.isclose(a, b, rel_tol=CLOSE, abs_tol=1e-6)
+    return a is not None and math.isclose(a, b, rel_tol=RTOL, abs_tol=1e-6)
 
 
 def _shown(value: float | None) -> str:

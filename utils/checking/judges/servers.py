@@ -2,9 +2,10 @@
 did."""
 
 from distcheck import tasks
+from distcheck.judges.register import checks
+from distcheck.judges.runs import Problem, Rank, Run
 from distcheck.lab import ENDED
 from distcheck.scenarios import SCENARIOS
-from utils.checking.judges.judge import Observed, Problem, Rank
 
 CLUSTER = dict(SCENARIOS["servers"].cluster)
 TASKS = tasks.tasks_of({kind: [""] * count for kind, count in CLUSTER.items()})
@@ -13,12 +14,28 @@ TRAIN_IMAGES, BATCH, EPOCHS, STEPS = 60, 4, 2, 6
 UPDATES = EPOCHS * STEPS
 STRATEGY = "ParameterServerStrategyV2"
 
+task = checks(
+    "servers",
+    options=(
+        f"--epochs {EPOCHS} --steps {STEPS} --train-images {TRAIN_IMAGES} --batch-size"
+        f" {BATCH}"
+    ),
+).part
 
-def _chief(run: Observed) -> Rank:
+
+def _chief(run: Run) -> Rank:
     return run.ranks[0]
 
 
-def takes_its_role(runs: dict[str, Observed]) -> None:
+@task(
+    "A",
+    scenarios=("servers",),
+    expected=(
+        "Each worker and each parameter server (ps) starts a server, as what TF_CONFIG"
+        " calls it, and stays there. The chief goes on."
+    ),
+)
+def takes_its_role(runs: dict[str, Run]) -> None:
     """Workers and servers serve, the chief goes on."""
     run = runs["servers"]
     for task, rank in zip(TASKS, run.ranks, strict=True):
@@ -58,7 +75,15 @@ def takes_its_role(runs: dict[str, Observed]) -> None:
             )
 
 
-def holds_weights_on_servers(runs: dict[str, Observed]) -> None:
+@task(
+    "B",
+    scenarios=("servers",),
+    expected=(
+        f"The parameter servers hold all weights, and each of the {SERVERS} servers "
+        "has a part of the largest one."
+    ),
+)
+def holds_weights_on_servers(runs: dict[str, Run]) -> None:
     """All weights are on servers, the largest one cut."""
     run = runs["servers"]
     made = _chief(run).all("strategy")
@@ -100,7 +125,12 @@ def holds_weights_on_servers(runs: dict[str, Observed]) -> None:
         )
 
 
-def feeds_workers(runs: dict[str, Observed]) -> None:
+@task(
+    "C",
+    scenarios=("servers",),
+    expected=("Each worker makes its own batches, as the chief has told it to."),
+)
+def feeds_workers(runs: dict[str, Run]) -> None:
     """The workers make their own batches."""
     run = runs["servers"]
     if "create_per_worker_dataset" not in _orders(run):
@@ -112,13 +142,21 @@ def feeds_workers(runs: dict[str, Observed]) -> None:
         )
 
 
-def _orders(run: Observed) -> list[str]:
+def _orders(run: Run) -> list[str]:
     """What the chief told the workers, in order. Raises Missing without a strategy."""
     _chief(run).first("strategy")
     return [event["name"] for event in _chief(run).all("orders")]
 
 
-def hands_out_steps(runs: dict[str, Observed]) -> None:
+@task(
+    "D",
+    scenarios=("servers",),
+    expected=(
+        f"The chief hands out {STEPS} training steps in each epoch and waits until "
+        "they are done. Each step makes one update of the weights."
+    ),
+)
+def hands_out_steps(runs: dict[str, Run]) -> None:
     """As many steps as asked for, done by workers, and awaited."""
     run = runs["servers"]
     orders = _orders(run)

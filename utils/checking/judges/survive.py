@@ -1,13 +1,14 @@
 """Judge the tasks of exercises/survive.py: keep, take up, agree, and survive.
 
 The program has two lives: it is trained, and later started again, with one more epoch
-to train and the same folders. In another scenario, the newest file in them has been cut
+to train and the same folders. In another run, the newest file in them has been cut
 off before it is started again; and in yet another one, rank 0 dies in the middle.
 """
 
 from distcheck import lab
-from utils.checking.judges.graphs import validates
-from utils.checking.judges.judge import Missing, Observed, Problem, Rank, in_line, short
+from distcheck.judges.compiled import must_compile
+from distcheck.judges.register import checks
+from distcheck.judges.runs import Missing, Problem, Rank, Run, in_line, short
 
 EPOCHS, BATCH, COMMIT_EVERY, WORKERS = 3, 5, 2, 2
 TRAIN_IMAGES = 54  # five steps of two batches in an epoch, and four images left over
@@ -15,11 +16,21 @@ STEP = BATCH * WORKERS
 STEPS = TRAIN_IMAGES // STEP
 FIRST, SECOND, CUT, SHAKEN = "first life", "second life", "cut off", "shaken"
 
+task = checks(
+    "survive",
+    options=(
+        f"--epochs {EPOCHS} --batch-size {BATCH} --val-batch-size 3 --train-images "
+        f"{TRAIN_IMAGES} --width 1 --seed 1 --commit-every {COMMIT_EVERY} --checkpoint"
+        " kept"
+    ),
+).part
+
+
 WORDS = {"weights": "weights", "state": "optimizer's state"}
 STATISTICS = {"statistics": "running statistics of batch normalization"}
 
 
-def _place(run: Observed) -> int | None:
+def _place(run: Run) -> int | None:
     """The line that trains."""
     return run.ranks[0].first("fit")["line"]
 
@@ -27,12 +38,20 @@ def _place(run: Observed) -> int | None:
 # ------------------------------------------------------------ the checkpoint
 
 
-@validates
-def keeps_checkpoints(runs: dict[str, Observed]) -> None:
+@task(
+    "A",
+    scenarios=("first life",),
+    expected=(
+        "After each epoch, rank 0 keeps all weights and the optimizer's state, and "
+        "never overwrites its only copy. The other ranks write no file."
+    ),
+)
+@must_compile("training", "validation")
+def keeps_checkpoints(runs: dict[str, Run]) -> None:
     _kept(runs[FIRST])
 
 
-def _kept(run: Observed) -> None:
+def _kept(run: Run) -> None:
     """Does rank 0 alone keep what training has changed, and safely?"""
     records = [rank.first("kept") for rank in run.ranks]
     line = _place(run)
@@ -78,8 +97,17 @@ def _kept(run: Observed) -> None:
 # ------------------------------------------------------------ going on
 
 
-@validates
-def goes_on(runs: dict[str, Observed]) -> None:
+@task(
+    "B",
+    scenarios=("first life", "second life", "cut off"),
+    expected=(
+        "When the program is started again, rank 0 goes on with the next epoch, with "
+        "the weights and the optimizer's state that it had kept. If the newest "
+        "checkpoint is cut off, it takes the one before."
+    ),
+)
+@must_compile("training", "validation")
+def goes_on(runs: dict[str, Run]) -> None:
     before, after = runs[FIRST].ranks[0], runs[SECOND].ranks[0]
     if runs[FIRST].outcome != lab.ENDED:
         runs[FIRST].raise_trouble()
@@ -117,7 +145,7 @@ def goes_on(runs: dict[str, Observed]) -> None:
         _goes_back(runs[CUT], last)
 
 
-def _goes_back(run: Observed, updates: list[dict]) -> None:
+def _goes_back(run: Run, updates: list[dict]) -> None:
     """Does rank 0 take an earlier checkpoint, where the newest has been cut off?
 
     updates: what it had after each of its first life.
@@ -151,8 +179,16 @@ def _goes_back(run: Observed, updates: list[dict]) -> None:
             )
 
 
-@validates
-def agrees(runs: dict[str, Observed]) -> None:
+@task(
+    "C",
+    scenarios=("first life", "second life"),
+    expected=(
+        "From the first batch on, all ranks have the epoch, the weights and the "
+        "optimizer's state of rank 0, although they could not read the checkpoint."
+    ),
+)
+@must_compile("training", "validation")
+def agrees(runs: dict[str, Run]) -> None:
     if runs[SECOND].ranks[0].first("begins")["epoch"] == 0:
         raise Missing  # rank 0 took nothing up that the others would have to be told
     for name in (FIRST, SECOND):
@@ -181,8 +217,17 @@ def agrees(runs: dict[str, Observed]) -> None:
 # ------------------------------------------------------------ after a death
 
 
-@validates
-def survives(runs: dict[str, Observed]) -> None:
+@task(
+    "D",
+    scenarios=("shaken",),
+    expected=(
+        "When rank 0 has died, the other workers go back to the last commit, which is"
+        f" at most {COMMIT_EVERY} batches old, and go on from there with all of its "
+        "state. The worker that is rank 0 from then on keeps the checkpoints."
+    ),
+)
+@must_compile("training", "validation")
+def survives(runs: dict[str, Run]) -> None:
     run = runs[SHAKEN]
     for number, rank in enumerate(run.ranks):
         if number == 0 and rank.all("reset"):
@@ -195,7 +240,7 @@ def survives(runs: dict[str, Observed]) -> None:
         run.raise_trouble()
 
 
-def _takes_over(run: Observed) -> None:
+def _takes_over(run: Run) -> None:
     """Does rank 1, which is rank 0 now, do what that one did?"""
     dead, rank = run.ranks
     where = "Rank 0 had died, and rank 1 was the new rank 0. It"

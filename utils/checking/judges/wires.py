@@ -10,8 +10,10 @@ import re
 from dataclasses import dataclass
 
 from distcheck import lab
+from distcheck.judges.compare import classify
+from distcheck.judges.register import checks
+from distcheck.judges.runs import Problem, Rank, Run
 from distcheck.scenarios import SCENARIOS
-from utils.checking.judges.judge import Observed, Problem, Rank
 from utils.checking.recorders.wires import (
     COUNTS,
     LATE,
@@ -34,7 +36,14 @@ RIGHT = 1 + LATE
 OWN = (ROUNDS * RIGHT - LATE) / ROUNDS
 # One that did not wait for rank 0 after the warm-up.
 APART = RIGHT + LATE_IN_WARM_UP / ROUNDS
-CLOSE = 0.015  # relative: of what is printed with four digits, and divided
+RTOL_PRINTED = 0.015  # of what is printed with four digits, and divided
+
+task = checks(
+    "bandwidth",
+    options=(
+        f"--counts {LISTED} --dtype {DTYPE} --warm-up {WARM_UP} --rounds {ROUNDS}"
+    ),
+).part
 
 
 @dataclass(frozen=True)
@@ -69,7 +78,7 @@ def _rows(rank: Rank) -> list[Row]:
     return rows
 
 
-def _table(run: Observed) -> dict[int, Row]:
+def _table(run: Run) -> dict[int, Row]:
     """What rank 0 printed: numbers in a message -> its row. Raises a Problem."""
     if run.outcome != lab.ENDED:
         run.raise_trouble()
@@ -84,8 +93,8 @@ def _table(run: Observed) -> dict[int, Row]:
     return rows
 
 
-def _is(value: float, expected: float) -> bool:
-    return math.isclose(value, expected, rel_tol=CLOSE)
+def _near(value: float, expected: float) -> bool:
+    return math.isclose(value, expected, rel_tol=RTOL_PRINTED)
 
 
 def _rounds(rank: Rank, count: int) -> list[dict]:
@@ -97,7 +106,15 @@ def _rounds(rank: Rank, count: int) -> list[dict]:
     ]
 
 
-def warms_up(runs: dict[str, Observed]) -> None:
+@task(
+    "A",
+    scenarios=("two wires",),
+    expected=(
+        f"For each size, {WARM_UP} rounds are run that don't count, and then {ROUNDS} "
+        "rounds are timed. The time of one round is printed."
+    ),
+)
+def warms_up(runs: dict[str, Run]) -> None:
     """Some rounds of each size that don't count, then many; the time of one."""
     run = runs[TWO]
     rows = _table(run)
@@ -114,7 +131,7 @@ def warms_up(runs: dict[str, Observed]) -> None:
                 line,
             )
         times = rows[count].seconds / SECONDS[count]
-        least, most = OWN * (1 - CLOSE), APART * (1 + CLOSE)
+        least, most = OWN * (1 - RTOL_PRINTED), APART * (1 + RTOL_PRINTED)
         if least <= times <= most:
             continue
         seen = (
@@ -147,13 +164,21 @@ def warms_up(runs: dict[str, Observed]) -> None:
 _OF_PROCESSOR = {"process_time", "thread_time"}
 
 
-def lets_the_slowest_count(runs: dict[str, Observed]) -> None:
+@task(
+    "B",
+    scenarios=("two wires",),
+    expected=(
+        "After the warm-up, all workers start together, and the time of the slowest "
+        "worker is printed."
+    ),
+)
+def lets_the_slowest_count(runs: dict[str, Run]) -> None:
     """All start together; what is printed is the slowest worker's time."""
     run = runs[TWO]
     for count, row in _table(run).items():
         times = row.seconds / SECONDS[count]
         rounds = _rounds(run.ranks[0], count)
-        if _is(times, RIGHT):
+        if _near(times, RIGHT):
             continue
         took = {
             "if all start together, the slowest worker took": RIGHT,
@@ -164,15 +189,10 @@ def lets_the_slowest_count(runs: dict[str, Observed]) -> None:
             f"{words} {1e6 * share * SECONDS[count]:,.0f} us"
             for words, share in took.items()
         )
-        name = "other-time"
-        if _is(times, OWN):
-            name = "own-time"
-        elif _is(times, took["the mean over the workers is"]):
-            name = "mean"
-        elif times > RIGHT:
-            name = "not-together"
+        mean = took["the mean over the workers is"]
+        fault = classify(times, {"own-time": OWN, "mean": mean}, _near)
         raise Problem(
-            name,
+            fault or ("not-together" if times > RIGHT else "other-time"),
             f"For {count} numbers, rank 0 printed {1e6 * row.seconds:,.0f} us. On the "
             f"clock of this check: {listed}. A worker that does not wait for rank "
             f"0, which is late after the warm-up, measures "
@@ -181,7 +201,15 @@ def lets_the_slowest_count(runs: dict[str, Observed]) -> None:
         )
 
 
-def counts_bytes(runs: dict[str, Observed]) -> None:
+@task(
+    "C",
+    scenarios=("two wires",),
+    expected=(
+        f"The program prints a message's size in bytes, {BYTES} for each number of "
+        f"{DTYPE}, and the algorithm bandwidth in bytes per second."
+    ),
+)
+def counts_bytes(runs: dict[str, Run]) -> None:
     """The size of a message is in bytes, whatever its type; and so is the bandwidth."""
     for count, row in _table(runs[TWO]).items():
         size = count * BYTES
@@ -193,25 +221,26 @@ def counts_bytes(runs: dict[str, Observed]) -> None:
                 f"the program printed {row.size:g}.",
             )
         right = size / row.seconds / 1e9 if row.seconds else math.inf
-        if _is(row.algbw, right):
+        if _near(row.algbw, right):
             continue
-        ratio = row.algbw / right
-        name = "other-bandwidth"
-        if _is(ratio, 8):
-            name = "bits"
-        elif _is(ratio, 1 / BYTES):
-            name = "elements"
-        elif _is(ratio, 4 / BYTES):
-            name = "four-bytes"
+        known = {"bits": 8, "elements": 1 / BYTES, "four-bytes": 4 / BYTES}
         raise Problem(
-            name,
+            classify(row.algbw / right, known, _near) or "other-bandwidth",
             f"{size} bytes in {1e6 * row.seconds:,.1f} us are {right:.4g} GB/s, with "
             f"10^9 bytes to a GB. The program printed an algorithm bandwidth of "
             f"{row.algbw:.4g}.",
         )
 
 
-def counts_the_wires(runs: dict[str, Observed]) -> None:
+@task(
+    "D",
+    scenarios=("two wires", "three wires"),
+    expected=(
+        "The program prints the bus bandwidth, which counts the bytes that each of "
+        f"{WORKERS} workers, or of {MORE_WORKERS}, has to send. Only rank 0 prints."
+    ),
+)
+def counts_the_wires(runs: dict[str, Run]) -> None:
     """The bus bandwidth is by how many workers there are; rank 0 alone prints."""
     for name in (TWO, THREE):
         if name not in runs:  # the checks of other tasks don't need both
@@ -222,15 +251,11 @@ def counts_the_wires(runs: dict[str, Observed]) -> None:
         right = 2 * (workers - 1) / workers
         for row in rows.values():
             ratio = row.busbw / row.algbw if row.algbw else math.nan
-            if _is(ratio, right):
+            if _near(ratio, right):
                 continue
-            wrong = "other-factor"
-            if _is(ratio, 1):
-                wrong = "same-as-algbw"
-            elif _is(ratio, (workers - 1) / workers):
-                wrong = "one-way"
+            known = {"same-as-algbw": 1, "one-way": (workers - 1) / workers}
             raise Problem(
-                wrong,
+                classify(ratio, known, _near) or "other-factor",
                 f"With {workers} workers, each has to send {right:.4g} times the bytes "
                 f"of its message. But the bus bandwidth that the program printed, "
                 f"{row.busbw:.4g}, is {ratio:.4g} times the algorithm bandwidth, "

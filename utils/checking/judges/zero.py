@@ -11,8 +11,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from distcheck import lab
+from distcheck.judges.compare import classify
+from distcheck.judges.register import checks
+from distcheck.judges.runs import Missing, Problem, Rank, Run
 from distcheck.scenarios import SCENARIOS
-from utils.checking.judges.judge import Missing, Observed, Problem, Rank
 
 SCENARIO = "parts"
 WORKERS = SCENARIOS[SCENARIO].size
@@ -24,8 +26,15 @@ BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-7  # Keras' own
 
 # An update of Adam is no longer than the rate. Where workers' gradients nearly cancel,
 # the rounding of their sum decides on some hundredths of it.
-CLOSE = 0.05 * RATE
-NEAR = 1e-5  # of the largest gradient: what another order of adding changes, and more
+ATOL_WEIGHTS = 0.05 * RATE
+RTOL_SUM = 1e-5  # of the largest gradient: another order of adding changes less
+
+task = checks(
+    "zero",
+    options=(
+        f"--steps {STEPS} --batch-size {BATCH} --hidden {HIDDEN} --lr {RATE} --seed 1"
+    ),
+).part
 
 
 def _phases(rank: Rank) -> Iterator[tuple[list[dict], dict | None]]:
@@ -47,7 +56,7 @@ def _phases(rank: Rank) -> Iterator[tuple[list[dict], dict | None]]:
         yield phase, None
 
 
-def _first(run: Observed) -> list[tuple[list[dict], dict]]:
+def _first(run: Run) -> list[tuple[list[dict], dict]]:
     """For each rank its first phase. Raises Missing where one has no update."""
     phases = [next(_phases(rank)) for rank in run.ranks]
     if any(update is None for _, update in phases):
@@ -70,12 +79,21 @@ def _received_after_update(rank: Rank) -> int:
     return received
 
 
-def _weights(run: Observed) -> int:
+def _weights(run: Run) -> int:
     """How many weights the network has."""
     return run.ranks[0].first("gradient")["elements"]
 
 
-def is_divisible(runs: dict[str, Observed]) -> None:
+@task(
+    "A",
+    scenarios=("parts",),
+    expected=(
+        f"The check's model has {WEIGHTS} weights. Padded with zeros, the gradients "
+        f"that a worker hands in are {FILLED} numbers, which divide evenly among the "
+        f"{WORKERS} workers."
+    ),
+)
+def is_divisible(runs: dict[str, Run]) -> None:
     """What is reduced are all numbers, and as many for each worker."""
     run = runs[SCENARIO]
     count = _weights(run)
@@ -103,7 +121,15 @@ def is_divisible(runs: dict[str, Observed]) -> None:
             )
 
 
-def updates_a_part(runs: dict[str, Observed]) -> None:
+@task(
+    "B",
+    scenarios=("parts",),
+    expected=(
+        f"Each worker's optimizer updates {LENGTH} numbers of its own and keeps twice "
+        f"as many numbers of state. Together the workers update all {WEIGHTS} weights."
+    ),
+)
+def updates_a_part(runs: dict[str, Run]) -> None:
     """The optimizers have a part each, and together all weights."""
     run = runs[SCENARIO]
     updates = [update for _, update in _first(run)]
@@ -150,13 +176,21 @@ def updates_a_part(runs: dict[str, Observed]) -> None:
         )
 
 
-def reduces_and_scatters(runs: dict[str, Observed]) -> None:
+@task(
+    "C",
+    scenarios=("parts",),
+    expected=(
+        "Each worker receives the mean over all workers of the gradients of its own "
+        "part, and of no other part."
+    ),
+)
+def reduces_and_scatters(runs: dict[str, Run]) -> None:
     """Each worker receives the mean of its own part, and not all of it."""
     run = runs[SCENARIO]
     count, phases = _weights(run), _first(run)
     line = phases[0][1]["line"]
     locals_ = run.arrays("local.0")
-    mean, scale = locals_.mean(axis=0), NEAR * np.abs(locals_).max()
+    mean, scale = locals_.mean(axis=0), RTOL_SUM * np.abs(locals_).max()
     given = [rank.array("given.0") for rank in run.ranks]
     _compare_gradients(np.concatenate(given), mean, locals_, scale, line)
     for rank, (phase, _) in enumerate(phases):
@@ -176,47 +210,58 @@ def reduces_and_scatters(runs: dict[str, Observed]) -> None:
             )
 
 
-def _compare_gradients(given, mean, locals_, scale, line) -> None:
+def _compare_gradients(
+    given: np.ndarray,
+    mean: np.ndarray,
+    locals_: np.ndarray,
+    atol: float,
+    line: int | None,
+) -> None:
     """Raise the Problem of gradients that are not the mean of all workers'."""
 
-    def like(wanted) -> bool:
-        numbers = np.zeros(given.size)
+    def same(given: np.ndarray, wanted: np.ndarray) -> bool:
+        """In whichever order, and padded with zeros."""
         if wanted.size > given.size:
             return False
-        numbers[: wanted.size] = wanted
-        return bool(np.abs(np.sort(given) - np.sort(numbers)).max() <= scale)
+        padded = np.zeros(given.size)
+        padded[: wanted.size] = wanted
+        return bool(np.abs(np.sort(given) - np.sort(padded)).max() <= atol)
 
     workers = len(locals_)
-    if like(mean):
-        return
-    if like(workers * mean):
-        raise Problem(
-            "sum",
-            f"The optimizers get the sum of {workers} workers' gradients. With Adam "
-            "this hardly shows, because Adam divides by their size; with others it "
-            "would.",
-            line,
-        )
     length = -(-mean.size // workers)
-    own = np.concatenate(
-        [one[length * rank :][:length] for rank, one in enumerate(locals_)]
-    )
-    if like(own):
-        raise Problem(
-            "own-alone",
-            "Each rank's optimizer gets the gradient of only its own images: nothing "
-            "is averaged.",
-            line,
-        )
-    raise Problem(
-        "other-gradient",
+    own = [one[length * rank :][:length] for rank, one in enumerate(locals_)]
+    known = {"mean": mean, "sum": workers * mean, "own-alone": np.concatenate(own)}
+    fault = classify(given, known, same) or "other-gradient"
+    if fault != "mean":
+        words = GRADIENT_FAULTS[fault].format(workers=workers)
+        raise Problem(fault, words, line)
+
+
+GRADIENT_FAULTS = {
+    "sum": (
+        "The optimizers get the sum of {workers} workers' gradients. With Adam this "
+        "hardly shows, because Adam divides by their size; with others it would."
+    ),
+    "own-alone": (
+        "Each rank's optimizer gets the gradient of only its own images: nothing is "
+        "averaged."
+    ),
+    "other-gradient": (
         "The gradients that the optimizers get are not the parts of the mean over all "
-        "workers.",
-        line,
-    )
+        "workers."
+    ),
+}
 
 
-def gathers_all(runs: dict[str, Observed]) -> None:
+@task(
+    "D",
+    scenarios=("parts",),
+    expected=(
+        "After each training step all workers have the same weights. These are the "
+        "weights that Adam computes on one worker, up to rounding."
+    ),
+)
+def gathers_all(runs: dict[str, Run]) -> None:
     """All workers go on with the same weights, those of Adam on one worker."""
     run = runs[SCENARIO]
     line = _first(run)[0][1]["line"]
@@ -247,12 +292,12 @@ def gathers_all(runs: dict[str, Observed]) -> None:
                 f"{when}, the workers differ in {apart} of {found.shape[1]} weights.",
                 line,
             )
-        off = np.abs(found[0] - wanted)
-        if off.max() > CLOSE:
+        off = np.abs(found[0] - wanted) > ATOL_WEIGHTS
+        if off.any():
             raise Problem(
                 "other-weights",
-                f"{when}, {(off > CLOSE).sum()} of {off.size} weights are not those "
-                "of Adam on one worker.",
+                f"{when}, {off.sum()} of {off.size} weights are not those of Adam on "
+                "one worker.",
                 line,
             )
 

@@ -1,9 +1,9 @@
 """Report what the replicas of a program with tf.distribute do while they train.
 
-Nothing is decided here, and nothing of the program is changed;
-only that the course's large network gives way to its small one, as no check depends
-on the network. Functions stay graphs: what runs in them is seen by an operation that
-is put before each training step of a model.
+Nothing is decided here, and nothing of the program is changed; only that the course's
+large network gives way to its small one, as no check depends on the network. Functions
+stay graphs: what runs in them is seen by an operation that is put before each training
+step of a model.
 """
 
 import ast

@@ -1,9 +1,9 @@
 """Report what the workers of exercises/scaled.py do: the learning rate of each update,
 the images that each validates on, what it knows of the metrics, and what it keeps.
 
-Nothing is decided here, and functions run eagerly. The course's
-network gives way to a tiny one, as no check depends on it, so that whole trainings are
-computed. Each worker has a folder of its own to work in, as if on a disk of its own.
+Nothing is decided here, and functions run eagerly. The course's network gives way to a
+tiny one, as no check depends on it, so that whole trainings are computed. Each worker
+has a folder of its own to work in, as if on a disk of its own.
 """
 
 import contextlib

@@ -1,5 +1,5 @@
-"""Report what the workers of exercises/bandwidth.py do: each collective, as of
-other Horovod programs, and each look at a clock.
+"""Report what the workers of exercises/bandwidth.py do: each collective, as of other
+Horovod programs, and each look at a clock.
 
 No check may depend on how fast a machine is. So the clocks that a program reads show
 made-up seconds: only collectives take time, and how much is laid down here. It ends

@@ -1,14 +1,13 @@
-"""Read what the workers of a check reported, and turn what is wrong into a verdict.
+"""What the workers of a check reported, for judges to look at.
 
-The programs only report (distcheck.recorder). The judges of each exercise's
-parts, in the other modules here, compare what the workers did and raise a Problem. A
-part is judged by its own evidence as far as that goes: a program that hangs at its
-broadcast may well have a right step 1.
+Programs only report (distcheck.recorder). A judge is a function that compares
+what the workers did in some runs, and raises a Problem unless a part of the program is
+right.
 """
 
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,12 +15,11 @@ from signal import strsignal
 
 import numpy as np
 
-from distcheck import events, keras_2, lab
+from distcheck import events, lab
 from distcheck.events import Unreadable
 from distcheck.recorder.recorder import schema_of
 from distcheck.scenarios import SCENARIOS
-from utils.lessons.parts import Part, finding
-from utils.lessons.verdict import RIGHT, UNDECIDED, WRONG, Verdict
+from distcheck.verdict import UNDECIDED, WRONG
 
 EVIDENCE_LINES = 6
 
@@ -35,15 +33,22 @@ class Missing(Exception):
 
 
 class Problem(Exception):
-    """What is wrong; becomes the verdict."""
+    """What is wrong with a part.
 
-    def __init__(self, name, seen, line=None, evidence=(), state=WRONG):
+    name: the end of the verdict's id; the others are as in Verdict.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        seen: str,
+        line: int | None = None,
+        evidence: Iterable[str] = (),
+        state: str = WRONG,
+    ):
         super().__init__(seen)
         self.name, self.seen, self.line = name, seen, line
         self.evidence, self.state = tuple(evidence), state
-
-
-# ------------------------------------------------------------ reading the reports
 
 
 @dataclass
@@ -68,6 +73,15 @@ class Rank:
 
     def all(self, what: str) -> list[dict]:
         return [event for event in self.events if event["what"] == what]
+
+    def collectives(self, op: str) -> list[dict]:
+        """The beginnings of all collectives of this kind, such as "broadcast"."""
+        return [event for event in self.all("collective_start") if event["op"] == op]
+
+    @property
+    def last(self) -> dict:
+        """The last event, or one that says that there was none."""
+        return self.events[-1] if self.events else {"what": "nothing"}
 
     def first(self, what: str) -> dict:
         """The first such event. Raises Missing."""
@@ -105,7 +119,7 @@ class Rank:
     @property
     def state(self) -> str:
         """What it was doing in the end."""
-        last = self.events[-1] if self.events else {"what": "nothing"}
+        last = self.last
         if last["what"] == "collective_start":
             at = in_line(last["line"])
             return f"rank {self.number} waits for the others in {last['op']}{at}"
@@ -120,11 +134,11 @@ class Rank:
 
 
 @dataclass
-class Observed:
-    """What was observed of a program on so many workers.
+class Run:
+    """What was recorded of a program in one scenario.
 
-    statuses: rank -> exit status of each that was started, None if it was ended; None
-    where that can't be read.
+    name: the scenario's. statuses: rank -> exit status of each that was started, None
+    if it was ended; None where that can't be read.
     """
 
     folder: Path
@@ -152,17 +166,13 @@ class Observed:
     def raise_trouble(self) -> None:
         """Raise the Problem of a program that did not end well."""
         states = [rank.state for rank in self.ranks]
-        waiting = [
-            r
-            for r in self.ranks
-            if r.events and r.events[-1]["what"] == "collective_start"
-        ]
+        waiting = [r for r in self.ranks if r.last["what"] == "collective_start"]
         if self.outcome == lab.DEADLOCK:
             raise Problem(
                 DEADLOCK,
                 f"The workers wait for each other forever: {'; '.join(states)}. All "
                 "of them have to make the same calls, in the same order.",
-                waiting[0].events[-1]["line"],
+                waiting[0].last["line"],
             )
         failures = self.failures()
         if failures and _left_alone(failures[0][1]):
@@ -188,7 +198,7 @@ class Observed:
             raise Problem(FLOOD, f"A worker printed more than {lab.OUTPUT:,} bytes.")
         if self.outcome == lab.HUNG:
             busy = [r for r in self.ranks if r not in waiting]
-            line = busy[0].events[-1].get("line") if busy and busy[0].events else None
+            line = busy[0].last.get("line") if busy else None
             raise Problem(
                 HUNG,
                 f"The program made no progress: {'; '.join(states)}.",
@@ -206,7 +216,7 @@ class Observed:
             vanished = [
                 f"rank {r.number}"
                 for r in self.ranks
-                if not r.events or r.events[-1]["what"] not in ("ended", "failed")
+                if r.last["what"] not in ("ended", "failed")
             ]
             raise Problem(
                 CRASHED,
@@ -223,8 +233,11 @@ class Observed:
         return f" (by {' and '.join(f'signal {n}, {strsignal(n)}' for n in numbers)})"
 
 
-def read(folder: Path) -> dict[str, Observed]:
-    """The scenarios of one job of the lab, by name. folder: resolved."""
+Judge = Callable[[dict[str, Run]], None]  # runs by scenario
+
+
+def read(folder: Path) -> dict[str, Run]:
+    """The runs of one job of the lab, by scenario. folder: resolved."""
     runs = {}
     for name, scenario in SCENARIOS.items():
         place = folder / name
@@ -238,98 +251,8 @@ def read(folder: Path) -> dict[str, Observed]:
             Rank(place, number, facts["script"], schema_of(scenario))
             for number in range(scenario.size)
         ]
-        runs[name] = Observed(place, name, facts["outcome"], ranks, facts["statuses"])
+        runs[name] = Run(place, name, facts["outcome"], ranks, facts["statuses"])
     return runs
-
-
-def verdict(
-    part: Part,
-    expected: str,
-    judge: Callable[[dict[str, Observed]], None],
-    runs: dict[str, Observed],
-) -> Verdict:
-    """What `judge` makes of these runs: it raises a Problem, or Missing evidence."""
-    try:
-        for run in runs.values():
-            _raise_tampering(run)
-            _raise_keras_3(run)
-            _raise_other_options(run)
-        try:
-            judge(runs)
-        except Missing:
-            for run in runs.values():
-                if not SCENARIOS[run.name].devices_only:
-                    run.raise_trouble()
-            raise Problem(
-                "never-trained", "The program ended without having trained."
-            ) from None
-    except Problem as p:
-        name = finding(part, p.name)
-        return Verdict(part, name, p.state, expected, p.seen, p.line, p.evidence)
-    except Unreadable as error:
-        seen = f"What the program reported can't be read: {error}."
-        return Verdict(part, finding(part, TAMPERED), UNDECIDED, expected, seen)
-    return Verdict(part, finding(part, "right"), RIGHT, expected, expected)
-
-
-def comes_to_its_end(runs: dict[str, Observed]) -> None:
-    """For a program whose parts are all right, as far as they were looked at."""
-    for run in runs.values():
-        if run.outcome != lab.ENDED and not SCENARIOS[run.name].devices_only:
-            run.raise_trouble()
-
-
-def _raise_tampering(run: Observed) -> None:
-    for rank in run.ranks:
-        for event in rank.all("tampered"):
-            raise Problem(
-                TAMPERED,
-                f"Rank {rank.number} replaced {event['replaced']}, so what the check "
-                "sees may be wrong. Programs may use and subclass libraries, but not "
-                "replace their functions.",
-                state=UNDECIDED,
-            )
-
-
-def _raise_keras_3(run: Observed) -> None:
-    for rank in run.ranks:
-        for event in rank.all("keras 3"):
-            where, line = in_line(event["line"]), event["line"]
-            if event["module"] == "tensorflow":
-                seen = (
-                    f"The program imports TensorFlow{where} before it has chosen "
-                    "Keras 2, so it would get Keras 3, which this Horovod doesn't "
-                    f"support. Above that line, write `{keras_2.CHOICE}`."
-                )
-            else:
-                seen = (
-                    f"The program imports {event['module']}{where}, which uses the "
-                    "package keras, that is, Keras 3. For Keras 2, import "
-                    "horovod.tensorflow.keras."
-                )
-            raise Problem("keras-3", seen, line)
-
-
-def _raise_other_options(run: Observed) -> None:
-    """Raise the Problem of a program that refuses the options a check gives it: what
-    it would do with options of its own, nobody has seen."""
-    for rank in run.ranks:
-        for failure in rank.all("failed"):
-            refused = _REFUSED_OPTIONS.search(rank.text("err"))
-            if refused and failure["status"]:
-                raise Problem(
-                    "options",
-                    "The program does not take the options that a check runs it with: "
-                    f"{short(refused[1])}",
-                    state=UNDECIDED,
-                )
-
-
-# As argparse says it, click and typer, and absl.
-_REFUSED_OPTIONS = re.compile(
-    r"(error: (?:unrecognized arguments|argument |the following arguments are required)"
-    r".*|Error: No such option.*|Unknown command line flag.*)"
-)
 
 
 # ------------------------------------------------------------ small things

@@ -14,7 +14,7 @@ NAMED = r"(?:Step (\d+)|Task ([A-Z]))"
 
 def of(number: str | None, letter: str | None) -> Part:
     """The part that a regular expression has found by the one group or the other."""
-    return int(number) if number else letter.upper()
+    return int(number) if number else str(letter).upper()
 
 
 def called(part: Part) -> str:

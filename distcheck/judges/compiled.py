@@ -8,10 +8,8 @@ import functools
 from collections.abc import Callable
 
 from distcheck import lab
+from distcheck.judges.runs import Judge, Problem, Run, Unreadable, in_line, short
 from distcheck.scenarios import SCENARIOS
-from utils.checking.judges.judge import Observed, Problem, Unreadable, in_line, short
-
-Judge = Callable[[dict[str, Observed]], None]
 
 CURE = (
     "In compiled code, tensors have no values yet: call the functions of "
@@ -20,35 +18,31 @@ CURE = (
 )
 
 
-def trains(judge: Judge) -> Judge:
-    """The same, for a step that nothing does whose training can't be compiled."""
-    return _compiled(judge, validates=False)
+def must_compile(*kinds: str) -> Callable[[Judge], Judge]:
+    """A decorator for the judge of a part that does nothing if these kinds of steps
+    can't be compiled: "training", "validation"."""
+
+    def decorate(judge: Judge) -> Judge:
+        @functools.wraps(judge)
+        def judged(runs: dict[str, Run]) -> None:
+            judge(runs)
+            for run in runs.values():
+                if SCENARIOS[run.name].build_graphs:
+                    _raise_what_fails(run, kinds)
+
+        return judged
+
+    return decorate
 
 
-def validates(judge: Judge) -> Judge:
-    """The same, for a step that needs validation to be compiled as well."""
-    return _compiled(judge, validates=True)
-
-
-def _compiled(judge: Judge, validates: bool) -> Judge:
-    @functools.wraps(judge)
-    def judged(runs: dict[str, Observed]) -> None:
-        judge(runs)
-        for run in runs.values():
-            if SCENARIOS[run.name].build_graphs:
-                _raise_what_fails(run, validates)
-
-    return judged
-
-
-def _raise_what_fails(run: Observed, validates: bool) -> None:
+def _raise_what_fails(run: Run, kinds: tuple[str, ...]) -> None:
     first, graphs = run.ranks[0], run.ranks[0].all("graph")
     if run.outcome == lab.ENDED:
         counts = [event["count"] for event in first.all("graphs")]
         if counts != [len(graphs)]:
             raise Unreadable("the graphs of rank 0")
     for graph in graphs:
-        if graph["error"] is None or not (graph["training"] or validates):
+        if graph["error"] is None or _kind(graph) not in kinds:
             continue
         raise Problem(
             "eager-only",
@@ -61,5 +55,8 @@ def _raise_what_fails(run: Observed, validates: bool) -> None:
 def _compiler(graph: dict) -> str:
     if graph["function"] is not None:
         return f"tf.function compiles {short(graph['function'], 60)}"
-    kind = "training" if graph["training"] else "validation"
-    return f"Keras compiles the {kind} step"
+    return f"Keras compiles the {_kind(graph)} step"
+
+
+def _kind(graph: dict) -> str:
+    return "training" if graph["training"] else "validation"

@@ -1,0 +1,187 @@
+"""Judge step 3: do all ranks use the mean of their gradients?"""
+
+import numpy as np
+
+from distcheck.judges.compare import RTOL_COMPRESSED, classify, distance
+from distcheck.judges.compiled import must_compile
+from distcheck.judges.runs import Missing, Problem, Rank, Run, Unreadable, in_line
+from distcheck.judges.steps.common import step, whatever_the_options
+from distcheck.recorder.keras import UPDATES, numbered
+from distcheck.verdict import UNDECIDED
+
+
+@step(
+    3,
+    scenarios=("two", "other options"),
+    expected=(
+        "All ranks update their weights with the same gradient: the mean of the "
+        "gradients that they computed."
+    ),
+)
+@must_compile("training")
+@whatever_the_options
+def averages_gradients(runs: dict[str, Run]) -> None:
+    two = runs["two"]
+    _raise_endless_wrapping(two)
+    local, applied = two.arrays("local"), two.arrays("applied")
+    if local.shape != applied.shape:
+        raise Unreadable("the gradients")
+    if _same(local[0], local[1]):
+        raise Problem(
+            "no-difference",
+            "All ranks computed the same gradient, so the check can't see whether it "
+            "was averaged.",
+            state=UNDECIDED,
+        )
+    updates = [rank.first("update") for rank in two.ranks]
+    mean = np.broadcast_to(local.mean(axis=0), local.shape)
+    used = classify(applied, {"mean": mean, "own": local}, _all_same)
+    if used == "mean":
+        _raise_averaged_again(two, updates, local[0].size)
+        _raise_not_always(two, updates)
+        _raise_divided_too(two)
+    elif used == "own":
+        _raise_own(two, updates)
+    else:
+        _raise_another_combination(two, updates, applied, mean[0])
+
+
+def _raise_endless_wrapping(run: Run) -> None:
+    wrapped = _lines_that_wrap(run)
+    if len(wrapped) > 1 and any("Recursion" in e["error"] for _, e in run.failures()):
+        raise Problem(
+            "wrapped-twice",
+            "The wrapped optimizer was wrapped again, and the two wrappers call each "
+            "other forever.",
+            wrapped[1],
+        )
+
+
+def _lines_that_wrap(run: Run) -> list[int | None]:
+    """The lines that wrapped an optimizer on rank 0."""
+    return [event["line"] for event in run.ranks[0].all("wrapped")]
+
+
+def _raise_averaged_again(run: Run, updates: list[dict], size: int) -> None:
+    """Raise the Problem of gradients, of so many numbers, that are averaged twice."""
+    wrapped, reduced = _lines_that_wrap(run), _reduced_elements(run.ranks[0])
+    if reduced > 1.5 * size:
+        raise Problem(
+            "wrapped-twice",
+            f"Every gradient was averaged {reduced / size:.0f} times over: the result "
+            "is the same, but every time costs messages.",
+            wrapped[-1] if wrapped else updates[0]["line"],
+        )
+
+
+def _raise_own(run: Run, updates: list[dict]) -> None:
+    """Raise the Problem of ranks that use their own gradients each: why?"""
+    line, wrapped = updates[0]["line"], _lines_that_wrap(run)
+    by_wrapped = [update["wrapped"] for update in updates]
+    if all(by_wrapped) and not _reduced_elements(run.ranks[0]):
+        raise Problem(
+            "applied-directly",
+            f"The wrapped optimizer applied each rank's own gradient{in_line(line)}, "
+            "because its apply_gradients does not average. Only its minimize averages, "
+            "which fit calls. In a loop of your own, use "
+            "horovod.tensorflow.DistributedGradientTape.",
+            line,
+        )
+    if wrapped and not any(by_wrapped):
+        raise Problem(
+            "not-used",
+            f"The optimizer that was wrapped in line {wrapped[0]} didn't train the "
+            "model: each rank used its own gradient.",
+            wrapped[0],
+        )
+    raise Problem("not-averaged", "Each rank used its own gradient.", line)
+
+
+def _raise_another_combination(
+    run: Run, updates: list[dict], applied: np.ndarray, mean: np.ndarray
+) -> None:
+    """Raise the Problem of gradients that are neither the mean nor the ranks' own;
+    unless they are the sum, of losses that were divided before."""
+    wrapped = _lines_that_wrap(run)
+    by_wrapped = wrapped and all(update["wrapped"] for update in updates)
+    line = wrapped[-1] if by_wrapped else updates[0]["line"]
+    factors = [float(gradient @ mean / (mean @ mean)) for gradient in applied]
+    if not _all_same(applied, np.outer(factors, mean)):
+        if _same(applied[0], applied[1]):
+            seen = "All ranks used the same gradient, but not the mean."
+            raise Problem("not-the-mean", seen, line)
+        raise Problem("differs", "The ranks used different gradients.", line)
+    if not np.allclose(factors, run.size, rtol=RTOL_COMPRESSED):
+        multiples = " and ".join(f"{factor:.2f}" for factor in factors)
+        raise Problem("scaled", f"The ranks used {multiples} times the mean.", line)
+    if not all(_divided_loss(rank, run.size) for rank in run.ranks):
+        seen = "All ranks used the sum of the gradients, not the mean."
+        raise Problem("sum", seen, line)
+    _raise_not_always(run, updates, run.size)
+
+
+def _raise_divided_too(run: Run) -> None:
+    """Raise the Problem of gradients that are averaged, of a loss that each rank has
+    divided by their number before."""
+    loss, *others = (_divided_loss(rank, run.size) for rank in run.ranks)
+    if loss and all(others):
+        raise Problem(
+            "loss-divided",
+            f"Rank 0's loss in the first batch was {loss['value']:.3f}, with a mean "
+            f"cross-entropy of {loss['cross_entropy']:.3f} over its images: it was "
+            f"divided by {run.size}, and then the gradients were averaged as well. "
+            f"So the update is {run.size} times too small.",
+            loss["line"],
+        )
+
+
+def _divided_loss(rank: Rank, size: int) -> dict | None:
+    """The loss of the first batch, if that is the cross-entropy divided by so many,
+    with or without the penalty for large weights."""
+    for loss in rank.all("loss")[:1]:
+        entropy, penalty = loss["cross_entropy"], loss["penalty"]
+        divided = entropy / size + penalty, (entropy + penalty) / size
+        if any(np.isclose(loss["value"], value, rtol=1e-3) for value in divided):
+            return loss
+    return None
+
+
+def _raise_not_always(run: Run, updates: list[dict], factor: int = 1) -> None:
+    """Raise the Problem of gradients that are averaged in the first batch alone.
+
+    factor: so many times the mean is what the ranks should use."""
+    for update in range(1, UPDATES):
+        try:
+            local = run.arrays(numbered("local", update))
+            applied = run.arrays(numbered("applied", update))
+        except Missing:
+            return
+        mean = np.broadcast_to(factor * local.mean(axis=0), local.shape)
+        if not _all_same(applied, mean):
+            raise Problem(
+                "not-always",
+                "In the first batch all ranks used the mean of their gradients, but in "
+                f"batch {update + 1} they did not.",
+                updates[0]["line"],
+            )
+
+
+def _reduced_elements(rank: Rank) -> int:
+    """How many numbers went through allreduce before the first update."""
+    total = 0
+    for event in rank.events:
+        if event["what"] == "forward":
+            total = 0
+        if event["what"] == "collective_start" and "allreduce" in event["op"]:
+            total += event["elements"]
+        if event["what"] == "update":
+            break
+    return total
+
+
+def _same(a: np.ndarray, b: np.ndarray) -> bool:
+    return distance(a, b) < RTOL_COMPRESSED
+
+
+def _all_same(gradients: np.ndarray, expected: np.ndarray) -> bool:
+    return all(map(_same, gradients, expected))

@@ -1,0 +1,124 @@
+"""How a part of an exercise is checked: what a judge finds becomes a verdict.
+
+A part is judged by its own evidence as far as that goes: a program that hangs at its
+broadcast may well have a right step 1.
+"""
+
+import re
+from dataclasses import dataclass
+
+from distcheck import keras_2, lab
+from distcheck.judges.runs import (
+    TAMPERED,
+    Judge,
+    Missing,
+    Problem,
+    Run,
+    Unreadable,
+    in_line,
+    short,
+)
+from distcheck.parts import Part, finding
+from distcheck.scenarios import SCENARIOS
+from distcheck.verdict import RIGHT, UNDECIDED, Verdict
+
+
+@dataclass(frozen=True)
+class Check:
+    """How a step or a task is checked.
+
+    expected: what a right program does, in a sentence. scenarios: those whose runs
+    `judge` looks at.
+    """
+
+    part: Part
+    expected: str
+    scenarios: tuple[str, ...]
+    judge: Judge
+
+    def verdict(self, runs: dict[str, Run]) -> Verdict:
+        """The verdict on these runs, by scenario."""
+        try:
+            for run in runs.values():
+                _raise_tampering(run)
+                _raise_keras_3(run)
+                _raise_other_options(run)
+            try:
+                self.judge(runs)
+            except Missing:
+                for run in runs.values():
+                    if not SCENARIOS[run.name].devices_only:
+                        run.raise_trouble()
+                raise Problem(
+                    "never-trained", "The program ended without having trained."
+                ) from None
+        except Problem as p:
+            return self._verdict(p.name, p.state, p.seen, p.line, p.evidence)
+        except Unreadable as error:
+            seen = f"What the program reported can't be read: {error}."
+            return self._verdict(TAMPERED, UNDECIDED, seen)
+        return self._verdict("right", RIGHT, self.expected)
+
+    def _verdict(self, name: str, state: str, seen: str, *place) -> Verdict:
+        found = finding(self.part, name)
+        return Verdict(self.part, found, state, self.expected, seen, *place)
+
+
+def comes_to_its_end(runs: dict[str, Run]) -> None:
+    """For a program whose parts are all right, as far as they were looked at."""
+    for run in runs.values():
+        if run.outcome != lab.ENDED and not SCENARIOS[run.name].devices_only:
+            run.raise_trouble()
+
+
+def _raise_tampering(run: Run) -> None:
+    for rank in run.ranks:
+        for event in rank.all("tampered"):
+            raise Problem(
+                TAMPERED,
+                f"Rank {rank.number} replaced {event['replaced']}, so what the check "
+                "sees may be wrong. Programs may use and subclass libraries, but not "
+                "replace their functions.",
+                state=UNDECIDED,
+            )
+
+
+def _raise_keras_3(run: Run) -> None:
+    for rank in run.ranks:
+        for event in rank.all("keras 3"):
+            where, line = in_line(event["line"]), event["line"]
+            if event["module"] == "tensorflow":
+                seen = (
+                    f"The program imports TensorFlow{where} before it has chosen "
+                    "Keras 2, so it would get Keras 3, which this Horovod doesn't "
+                    f"support. Above that line, write `{keras_2.CHOICE}`."
+                )
+            else:
+                seen = (
+                    f"The program imports {event['module']}{where}, which uses the "
+                    "package keras, that is, Keras 3. For Keras 2, import "
+                    "horovod.tensorflow.keras."
+                )
+            raise Problem("keras-3", seen, line)
+
+
+def _raise_other_options(run: Run) -> None:
+    """Raise the Problem of a program that refuses the options a check gives it: what
+    it would do with options of its own, nobody has seen."""
+    for rank in run.ranks:
+        for failure in rank.all("failed"):
+            refused = _REFUSED_OPTIONS.search(rank.text("err"))
+            if refused and failure["status"]:
+                raise Problem(
+                    "options",
+                    "The program does not take the options that a check runs it with: "
+                    f"{short(refused[1])}",
+                    state=UNDECIDED,
+                )
+
+
+# As argparse says it, click and typer, and absl.
+_REFUSED_OPTIONS = re.compile(
+    r"(error: (?:unrecognized arguments|argument |the following arguments are required)"
+    r".*|Error: No such option.*|Unknown command line flag.*)"
+)
