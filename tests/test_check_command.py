@@ -14,7 +14,7 @@ import pytest
 from processes import ship_the_exercise
 
 from distcheck.judges.runs import Problem
-from distcheck.verdict import NOT_CHECKED
+from distcheck.verdict import NOT_CHECKED, WRONG, Verdict
 from utils.base import course
 from utils.checking import checks, exercises
 from utils.lessons import hints, markup, progress, work
@@ -279,3 +279,14 @@ def test_a_crash_names_the_rank_the_error_and_the_line(copy):
     assert verdict.line == line
     assert "Rank 1 of 2 failed" in verdict.seen
     assert "ZeroDivisionError" in verdict.seen
+
+
+def test_what_is_known_of_an_error_is_said_beside_it():
+    def rows(*evidence):
+        verdict = Verdict(1, "step-1.crashed", WRONG, "It runs.", "It fails.", 3)
+        verdicts = [replace(verdict, evidence=evidence)]
+        return dict(checks.Report("x.py", "fashion_mnist", verdicts, 1.0).rows())
+
+    known = rows("OSError: [Errno 28] No space left on device")["What to do"]
+    assert "The disk is full" in known
+    assert "What to do" not in rows("KeyError: 'garment'")
