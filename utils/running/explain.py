@@ -27,9 +27,31 @@ FILES = ("launch.toml", "horovod.toml", "tensorflow.toml", "setup.toml")
 LINES = 6  # a pattern with a \n in it is searched in as many lines of a rank
 CURES = 2  # more are no answer to somebody in trouble
 SEEN = ("here", "reported")
-_UNIT = r"(?:\\.|\[[^]]*\]|\(.*\)|.)"  # of a regular expression
-_NOT_LITERAL = rf"{_UNIT}(?:[*?]|\{{[^}}]*\}})|\\.|\[[^]]*\]|\(.*\)|[.^$+]"
+_TOKEN = re.compile(r"\\.|\[\^?\]?[^]]*\]|\{\d*,?\d*\}|.")  # of a regular expression
 _ID = re.compile(r"[a-z0-9]+\.[a-z0-9]+(-[a-z0-9]+)*")
+
+
+def _literals(pattern: str) -> list[str]:
+    """The longest literal text in each alternative of a regular expression, outside of
+    its groups. An empty one, if there is none, is in any text."""
+    alternatives, depth = [[""]], 0
+    for token in _TOKEN.findall(pattern):
+        texts = alternatives[-1]
+        depth += token == "("
+        if token == "\\n":  # what is before is in an earlier line
+            texts[:] = [""]
+        elif token == "|" and not depth:
+            alternatives.append([""])
+        elif token in "*?" or token[0] == "{":  # what is before may be absent
+            texts[-1:] = [texts[-1][:-1], ""]
+        elif depth or token in "().^$+|" or token[0] == "[":
+            texts.append("")
+        elif token[0] == "\\" and token[1].isalnum():
+            texts.append("")
+        else:
+            texts[-1] += token[-1]
+        depth -= token == ")"
+    return [max(texts, key=len) for texts in alternatives]
 
 
 @dataclass(frozen=True)
@@ -68,11 +90,14 @@ class Message:
         return re.compile(self.pattern)
 
     @functools.cached_property
-    def literal(self) -> str:
-        """A text without which the pattern can't match: it is found much faster."""
-        if re.search(r"\||\(\?[a-zA-Z]|\\n", self.pattern):
-            return ""
-        return max(re.split(_NOT_LITERAL, self.pattern), key=len)
+    def literals(self) -> list[str]:
+        """Texts of which a chunk of lines needs one for the pattern to match: they are
+        found much faster. An empty one is in any."""
+        return [""] if "(?i" in self.pattern else _literals(self.pattern)
+
+    def may_be_in(self, text: str) -> bool:
+        """False where none of the lines of `text` can match."""
+        return any(literal in text for literal in self.literals)
 
     def found_in(self, lines: Sequence[str]) -> bool:
         """Whether it is what the last of these lines says. They are one rank's."""
@@ -345,7 +370,7 @@ def explain(log: Iterable[str]) -> Explanation:
     number = 0
     for lines in _by_rank(log):
         joined = "\n".join(text for _, text in lines)
-        candidates = [m for m in messages() if m.literal in joined]
+        candidates = [m for m in messages() if m.may_be_in(joined)]
         for rank, text in lines:
             number += 1
             worker = workers.setdefault(rank, _Worker(rank))
