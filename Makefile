@@ -92,10 +92,10 @@ sandbox: ## add bubblewrap, in which `course grade` runs programs (Debian, Ubunt
 browser: ## add Chromium, in which tests look at the site (Debian; as root)
 	@$(call add,--no-install-recommends chromium fonts-dejavu-core,Chromium was)
 
-# In a place of its own: with its Node it takes 280 MB, and no learner needs it.
+# With its Node it takes 280 MB, and no learner needs it.
 types: setup ## add basedpyright, with which tests check the types in distcheck
-	@PATH="$$PATH:$(BIN)/../.setup/uv/bin" UV_TOOL_DIR=$(BIN)/../.setup/tools \
-	    UV_TOOL_BIN_DIR=$(BIN) uv tool install --quiet basedpyright==1.40.2
+	@PATH="$$PATH:$(BIN)/../.setup/uv/bin" uv pip install --quiet --require-hashes \
+	    --python $(BIN)/python --requirements requirements-types.lock
 
 # Systems other than this one, made of Debian's packages: tests/systems.py.
 headers: setup ## let the newest g++ that Debian has read Horovod's headers (as root)
@@ -144,7 +144,7 @@ UV := PATH="$$PATH:$(BIN)/../.setup/uv/bin" uv pip compile --quiet --upgrade --u
 
 lock: setup ## bring the lock files up to date with requirements*.txt (for maintainers)
 	@$(UV) requirements.txt --output-file requirements.lock
-	@for extra in spark jax torch xprof; do \
+	@for extra in spark jax torch xprof types; do \
 	    $(UV) requirements-$$extra.txt --constraints requirements.lock \
 	        --output-file requirements-$$extra.lock || exit; done
 	@$(BIN)/python tests/conda.py
