@@ -66,13 +66,17 @@ def test_the_page_says_what_the_table_and_the_clinic_know():
     by_message, by_symptom, by_disease = re.split("^## By ", page, flags=re.M)[1:]
     for message in explain.messages():
         assert all(line in by_message for line in message.cure)
+    for symptom in troubleshooting.symptoms():
+        for also in symptom.get("also", []):
+            assert f"- {also['seen']} {also['cause']} {also['cure']} More: [" in page
     for disease in clinic.diseases():
         assert f"See [{disease}](#" in by_symptom, "which symptom has it?"
         assert f"\n### {disease}\n" in by_disease
 
 
 def test_a_symptom_of_no_disease_is_refused(monkeypatch):
-    monkeypatch.setattr(clinic, "symptoms", lambda: {"It is hot": ["flu"]})
+    table = [{"what": "It is hot", "diseases": ["flu"]}]
+    monkeypatch.setattr(troubleshooting, "symptoms", lambda: table)
     with pytest.raises(errors.UserError, match="there is no disease 'flu'"):
         troubleshooting.by_symptom()
 

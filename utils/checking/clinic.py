@@ -101,11 +101,6 @@ def _table() -> dict:
     return tomli.loads(Path(__file__).with_suffix(".toml").read_text())
 
 
-def symptoms() -> dict[str, list[str]]:
-    """What is seen where no message helps -> the diseases that look like that."""
-    return {row["what"]: row["diseases"] for row in _table()["symptom"]}
-
-
 @functools.cache
 def cases() -> tuple[Case, ...]:
     """All cases, in the order of their numbers, which begin at 1."""

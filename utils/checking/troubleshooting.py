@@ -6,6 +6,8 @@ python -m utils.checking.troubleshooting    # writes parts of exercises/clinic.m
 import re
 from pathlib import Path
 
+import tomli
+
 from distcheck import errors, files
 from utils.base import texts
 from utils.checking import clinic
@@ -13,7 +15,7 @@ from utils.lessons import outline
 from utils.running import explain
 
 BY_MESSAGE = "<!-- messages/*.toml say this -->"
-BY_SYMPTOM = "<!-- clinic.toml says this -->"
+BY_SYMPTOM = "<!-- symptoms.toml says this -->"
 END = "<!-- until here -->"
 TITLES = {
     "launch.toml": "When workers are started",
@@ -61,22 +63,33 @@ def _link(lesson: str) -> str:
     return f"[{Path(lesson).stem}](../{lesson})" if lesson else ""
 
 
+def symptoms() -> list[dict]:
+    """The table of symptoms.toml, which says what is in it."""
+    text = Path(__file__).with_name("symptoms.toml").read_text(encoding="utf-8")
+    return tomli.loads(text)["symptom"]
+
+
 def by_symptom() -> str:
-    """What is seen of each disease, in Markdown, by symptom.
+    """What is seen where no message helps, in Markdown.
 
     Raises UserError for a disease that the page hasn't.
     """
     known = clinic.diseases()
     parts = []
-    for what, diseases in clinic.symptoms().items():
-        parts.append(f"### {what}")
+    for symptom in symptoms():
+        parts.append(f"### {symptom['what']}")
         rows = []
-        for disease in diseases:
+        for disease in symptom["diseases"]:
             if disease not in known:
-                raise errors.UserError(f"clinic.toml: there is no disease {disease!r}.")
+                raise errors.UserError(
+                    f"symptoms.toml: there is no disease {disease!r}."
+                )
             sentences = re.split(r"(?<=\.) (?=[A-Z`])", known[disease]["Symptom"])
             seen = " ".join(sentences[:2])
             rows.append(f"- {seen} See [{disease}](#{_anchor(disease)}).")
+        for also in symptom.get("also", []):
+            more = ", ".join([_link(also["lesson"]), *also.get("reports", [])])
+            rows.append(f"- {also['seen']} {also['cause']} {also['cure']} More: {more}")
         parts.append("\n".join(rows))
     return "\n\n".join(parts)
 
