@@ -186,7 +186,8 @@ _LIBRARY = re.compile(r"^<|(site|dist)-packages/|/lib/python3|__autograph_genera
 _SAYS_ERROR = re.compile(
     r"\w(?:Error|Exception): |\b[Ee]rror ?: |\bERROR\b|(?<!non-)\b(?i:fatal)\b"
     r"|^F\d{4} \d\d:|: F \S+:\d+\] |Segmentation fault|Bus error|\(core dumped\)"
-    r"|\bCUDA_ERROR_\w|terminate called after throwing"
+    r"|\bCUDA_ERROR_\w|terminate called after throwing|^Error from server\b"
+    r"|: \S+: (?:command )?not found$"
     r"|NCCL WARN (?!NET/\w+ ?: (?:No|Unable|Failed to find)\b)"
 )
 # TensorFlow's "2 root error(s) found.", below which these are.
