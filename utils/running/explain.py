@@ -184,7 +184,8 @@ _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)')
 _LIBRARY = re.compile(r"^<|(site|dist)-packages/|/lib/python3|__autograph_generated")
 # An error that isn't an exception of Python's: a compiler's, a launcher's, a library's.
 _SAYS_ERROR = re.compile(
-    r"\w(?:Error|Exception): |\b[Ee]rror ?: |\bERROR\b|(?<!non-)\b(?i:fatal)\b"
+    r"\w(?:Error|Exception)(?: \(see above for traceback\))?: |\b[Ee]rror ?: |\bERROR\b"
+    r"|\bError while |(?<!non-)\b(?i:fatal)\b"
     r"|^F\d{4} \d\d:|: F \S+:\d+\] |Segmentation fault|Bus error|\(core dumped\)"
     r"|\bCUDA_ERROR_\w|terminate called after throwing|^Error from server\b"
     r"|: \S+: (?:command )?not found$"
