@@ -220,6 +220,23 @@ def test_of_chained_exceptions_the_known_one_or_the_last_one_counts():
     assert first(ENDED_BY_OTHERS + chain + TRACEBACK + FULL).kind == "error"
 
 
+ROOTS = f"""\
+UnknownError: 2 root error(s) found.
+  (0) Cancelled: Operation was cancelled
+\t [[{{{{node cond}}}}]]
+  (1) {FULL}
+0 successful operations.
+"""
+
+
+@pytest.mark.parametrize("before", ["", TRACEBACK, "Its function says: "])
+def test_one_of_several_root_errors_is_the_cause(before):
+    explanation = explain.explain((before + ROOTS).splitlines())
+    assert [one.message.id for one in explanation.found] == ["setup.disk-full"]
+    unknown = explain.explain((before + ROOTS.replace(FULL, "Shoe")).splitlines())
+    assert [one.kind for one in unknown.found] == ["unknown"]
+
+
 def test_a_warning_matters_if_nothing_failed(monkeypatch):
     stall = explain.Message(
         "a.stall", "ranks are late", "Late.", "Slow.", ("Wait.",), "", "here"
@@ -250,6 +267,11 @@ def test_a_warning_matters_if_nothing_failed(monkeypatch):
             "train.py:3",
         ),
         ("F0000 00:00:17.1 5 tensor.cc:9] Check failed: is aligned", ""),
+        ("2024-01-05 00:17: F tensor.cc:9] Attempting to fetch value", ""),
+        ("run.sh: 1: shoe: not found", ""),
+        ('Error from server (NotFound): pods "shoe" not found', ""),
+        ("n1:7:9 [0] init.cc:5 NCCL WARN Never heard of", ""),
+        ("terminate called after throwing an instance of 'shoe'", ""),
     ],
 )
 def test_an_unknown_error_is_shown_with_its_place_and_not_guessed(text, place):
@@ -268,6 +290,7 @@ def test_an_unknown_error_is_shown_with_its_place_and_not_guessed(text, place):
         "60/60 - loss: 0.3 - mean_squared_error: 0.1",
         "WARNING:tensorflow:Error: none of these",
         "I0000 00:00:17.1 5 cuda.cc:9] ERROR of no importance",
+        "n1:7:9 [0] net_ib.cc:5 NCCL WARN NET/IB : No device found.",
         f"Exception ignored in: <function f>\n{UNKNOWN}",
     ],
 )

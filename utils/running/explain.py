@@ -209,9 +209,15 @@ _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)')
 _LIBRARY = re.compile(r"^<|(site|dist)-packages/|/lib/python3|__autograph_generated")
 # An error that isn't an exception of Python's: a compiler's, a launcher's, a library's.
 _SAYS_ERROR = re.compile(
-    r"\w(?:Error|Exception): |\b[Ee]rror ?: |\bERROR\b|(?<!non-)\b(?i:fatal)\b"
-    r"|^F\d{4} \d\d:|Segmentation fault|Bus error|\(core dumped\)"
+    r"\w(?:Error|Exception)(?: \(see above for traceback\))?: |\b[Ee]rror ?: |\bERROR\b"
+    r"|\bError while |(?<!non-)\b(?i:fatal)\b"
+    r"|^F\d{4} \d\d:|: F \S+:\d+\] |Segmentation fault|Bus error|\(core dumped\)"
+    r"|\bCUDA_ERROR_\w|terminate called after throwing|^Error from server\b"
+    r"|: \S+: (?:command )?not found$"
+    r"|NCCL WARN (?!NET/\w+ ?: (?:No|Unable|Failed to find)\b)"
 )
+# TensorFlow's "2 root error(s) found.", below which these are.
+_ROOTS = re.compile(r"\d root error\(s\) found\.$")
 _HARMLESS = re.compile(r"^(?:WARNING|INFO|DEBUG)\b|^[IW]\d{4} \d\d:|: [IW] \S+:\d+\] ")
 
 _AT_ONCE = 2_000  # lines
@@ -442,7 +448,10 @@ class _Worker:
             self.chained = True
             return None
         message = _first(table, self.lines)
-        if self.in_frames and _EXCEPTION.match(text):
+        roots = _ROOTS.search(text)
+        if roots and not self.in_frames and not self.left:
+            self.error, self.ignored, self.place = None, False, ""
+        if roots or (self.in_frames and _EXCEPTION.match(text)):
             self.in_frames = False
             return self._exception(number, text, message)
         if self.left and self._belongs(text):
