@@ -11,7 +11,20 @@ prepares that and waits for one FOLDER after another, as FOLDER, then a file, na
 them.
 
 A scenario ends when its workers have ended, when they wait for each other forever, or
-when they are silent; how, is in its outcome.json.
+when they are silent.
+
+Who starts whom: `perform`, in the process that checks, starts a supervisor, this
+starts the lab, the lab starts an mpirun for each scenario, that starts a messenger for
+each rank, and the lab forks a worker for each messenger. The supervisor ends them all.
+
+What is then in FOLDER/<number of the job>/<scenario>/, for the judges:
+
+    rank.N.jsonl, rank.N.NAME.npy   what the recorder of rank N has noted and kept
+    rank.N.out, rank.N.err          what the program has printed
+    rank.N.stack                    where it was when it was ended, if it hung
+    rank.N.home                     the files of a worker with a folder of its own
+    rank.N.ran                      is there if the program ended well
+    mpirun.txt, outcome.json        what mpirun has printed, and how the scenario ended
 """
 
 import contextlib
@@ -581,7 +594,8 @@ def perform(folder: Path, jobs: list[Job], silence: float = SILENCE) -> None:
     Raises UserError if the lab itself fails. An interrupt ends all its processes.
     """
     prepare(folder, jobs, silence)
-    with _owned(command(folder), folder, START + LIMIT * len(jobs)) as process:
+    limit = START + LIMIT * sum(len(job.scenarios) for job in jobs)
+    with _owned(command(folder), folder, limit) as process:
         process.wait()
     if process.returncode:
         raise _failure(folder, process.returncode)

@@ -19,8 +19,8 @@ CURE = (
 
 
 def must_compile(*kinds: str) -> Callable[[Judge], Judge]:
-    """A decorator for the judge of a part that does nothing if these kinds of steps
-    can't be compiled: "training", "validation"."""
+    """A decorator for a judge: where that finds nothing wrong, steps of these kinds,
+    "training" or "validation", have to be compiled, too. Else it is a Problem."""
 
     def decorate(judge: Judge) -> Judge:
         @functools.wraps(judge)

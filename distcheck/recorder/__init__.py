@@ -1,5 +1,13 @@
 """What records, from inside a worker, what a program does.
 
 It runs in the process of that program and decides nothing: judges compare the workers.
-Most of it observes. What changes what a program sees is in `interventions`.
+Most of it observes. What a program is shown otherwise than it is:
+
+- by `interventions`: the weights at the start, the optimizer's state, metrics,
+  predictions, GPUs; and that most steps are not computed;
+- by `horovod`: the local rank and size, and files that other ranks have written;
+- by `patches.run_eagerly`: functions are not compiled;
+- by `first_import`: TensorFlow seems not to be imported yet;
+- by the lab: environment, working directory, data, and an end that never comes, so that
+  no worker leaves before the others are done.
 """

@@ -1,8 +1,8 @@
 """Record what a worker of a Horovod program does: which collectives it calls from which
 line, and how it trains.
 
-Nothing is decided here; the judges compare the workers. All but the `interventions`
-note what goes into a function and what comes out of it.
+Nothing is decided here; the judges compare the workers. What goes into a function and
+comes out of it is noted, but for what this package's docstring names.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""What changes what a program sees, where all else that a recorder does is to look.
+"""What changes what a program computes or sees; the package's docstring names the rest.
 
 Some interventions make workers differ, so that a program that forgets to bring them
 together is found out: they start from other weights, go on with another state of the

@@ -109,6 +109,8 @@ class KerasRecorder(DeviceRecorder):
         def observed(tape, target, sources, *args, **kwargs):
             result = original(tape, target, sources, *args, **kwargs)
             flat = tf.nest.flatten(result)
+            # Only the first gradient after an update is kept: so the arrays "local" and
+            # "applied" of one number belong to the same update.
             of_next = self._gradients == self._updates < UPDATES
             if self._forwards and of_next and len(flat) > 1:
                 name = numbered("local", self._gradients)

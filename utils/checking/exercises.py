@@ -159,7 +159,7 @@ class Exercise:
         verdicts = {}
         for part in parts:
             if done is None or number(part) <= done:
-                continue  # a TODO that is left says nothing: what the program does is
+                continue  # What it does is judged, whatever a TODO there says.
             # What the learner asked for comes first, then what it builds on.
             before = self.parts[: self.parts.index(part)]
             unfinished = [one for one in (part, *before) if one in todo]

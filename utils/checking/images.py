@@ -14,6 +14,7 @@ IMPORT_TENSORFLOW = ("utils.training.stopwatch", "utils.training.survival")
 
 def prepare() -> None:
     """Let `data.load` give the images of a check, in this process."""
+    # Workers are forked from this process, and programs import this.
     from utils import logs  # noqa: F401
 
     name = "a sample of Fashion-MNIST for a check"
@@ -39,7 +40,7 @@ def validation() -> tuple[np.ndarray, np.ndarray]:
 
 def _within_margins(images: np.ndarray) -> np.ndarray:
     """Images (n, 28, 28), made so small that no pixel is lost by a shift: so recorders
-    know them again (see `distcheck.recorder.horovod.moments`)."""
+    know them again (see `distcheck.recorder.keras.moments`)."""
     size, margin = images.shape[1], data.SHIFT
     places = np.linspace(0, size - 1, size - 2 * margin).round().astype(int)
     small = images[:, places][:, :, places]
