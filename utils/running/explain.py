@@ -204,6 +204,10 @@ _CHAINED = (
     "The above exception was the direct cause",
 )
 _IGNORED = "Exception ignored in"
+# The first line of a message that goes on below, and the last one: TensorFlow's ends
+# with the operation, and that of a layer of Keras with what the layer was given.
+_GOES_ON = re.compile(r":\s*$|Exception encountered when calling")
+_ENDS = re.compile(r"\[Op:|^Call arguments received by")
 _EXCEPTION = re.compile(r"[\w.]+(: |:?$)")
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)')
 _LIBRARY = re.compile(r"^<|(site|dist)-packages/|/lib/python3|__autograph_generated")
@@ -429,7 +433,7 @@ class _Worker:
         self.error: Found | None = None  # the exception that is being read
         self.in_frames = self.chained = self.ignored = False
         self.left = 0  # lines that may still belong to the exception's message
-        self.to_the_operation = False
+        self.to_its_end = False
         self.place = self.prefix = ""
 
     def take(self, number: int, text: str, table: Sequence[Message]) -> Found | None:
@@ -485,7 +489,7 @@ class _Worker:
         if self.ignored:
             return None
         self.left = _OF_A_MESSAGE
-        self.to_the_operation = text.rstrip().endswith(":")
+        self.to_its_end = bool(_GOES_ON.search(text))
         if self.error is None:
             self.error = Found(number, text, self.ranks, message, self.place, True)
             return self.error
@@ -498,10 +502,10 @@ class _Worker:
 
     def _belongs(self, text: str) -> bool:
         """Whether this is more of an exception's message: it is indented, or follows
-        on a colon, as in TensorFlow's, which end with the operation."""
+        on a line that says so, as TensorFlow's and those of layers do."""
         self.left -= 1
-        if self.to_the_operation:
-            self.to_the_operation = "[Op:" not in text
+        if self.to_its_end:
+            self.to_its_end = not _ENDS.search(text)
         elif text and not text[0].isspace():
             self.left = 0
             return False
