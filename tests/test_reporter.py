@@ -4,11 +4,13 @@ import json
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from distcheck import events
+from distcheck.recorder import audit
 from distcheck.recorder.recorder import Recorder
 from utils.checking.recorders.tasks import TaskRecorder
 
@@ -99,3 +101,70 @@ def test_several_threads_report_at_once(tmp_path):
     for when in ("first", "last"):
         kept = events.array(tmp_path / f"rank.0.weights.{when}.npy")
         assert np.array_equal(kept, weights)
+
+
+def in_a_child(what) -> int:
+    """Call `what` in a forked process; return the status with which that ends."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            what()
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_child_that_the_program_forks_reports_nothing(recorder):
+    recorder.event("started", pid=1)
+    recorder.keep("local", [np.ones(3)])
+
+    def report():
+        recorder.event("started", pid=2)
+        recorder.keep("local", [np.zeros(3)])
+
+    with recorder._keeping:  # which another thread may hold when the program forks
+        assert in_a_child(report) == 0
+    assert [event["pid"] for event in reports_of(recorder)] == [1]
+    assert np.load(recorder.folder / "rank.0.local.npy").tolist() == [1, 1, 1]
+
+
+@pytest.fixture
+def auditor(tmp_path, monkeypatch):
+    """An audit's, for a program in `tmp_path`, which is where the test is, too."""
+    (tmp_path / "reports").mkdir()
+    monkeypatch.chdir(tmp_path)
+    made = audit.Auditor(tmp_path / "reports", 0, str(tmp_path / "train.py"))
+    monkeypatch.setattr(made, "where", lambda: "train.py:1")
+    return made
+
+
+def files_of(auditor) -> list[str]:
+    lines = Path(auditor.folder, "rank.0.jsonl").read_text().splitlines()
+    return [json.loads(line)["path"] for line in lines]
+
+
+def test_an_audit_hears_nothing_of_a_child_either(auditor):
+    with auditor._lock:
+        assert in_a_child(lambda: auditor.file("child.txt", "written")) == 0
+    auditor.file("parent.txt", "written")
+    assert files_of(auditor) == [os.path.abspath("parent.txt")]
+
+
+def test_an_audit_knows_files_by_any_kind_of_path(auditor, tmp_path, monkeypatch):
+    paths = ["a", b"b", tmp_path / "c", "dev/d", "/dev/shm/e"]
+    for path in (*paths, "/dev/null", "/proc/self/comm"):
+        auditor.file(path, "written")
+    found = [os.path.realpath(os.fsdecode(path)) for path in paths]
+    assert files_of(auditor) == found
+
+
+def test_an_audit_stands_a_working_directory_that_is_gone(auditor, tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    os.chdir(gone)
+    gone.rmdir()
+    auditor.file("a", "written")
+    auditor.file(tmp_path / "b", "written")
+    assert files_of(auditor) == [str(tmp_path.resolve() / "b")]

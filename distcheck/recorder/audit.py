@@ -19,6 +19,7 @@ import importlib.machinery
 import json
 import os
 import random
+import re
 import runpy
 import signal
 import sys
@@ -39,6 +40,8 @@ LARGE_ROW = 65_536  # bytes of a sample, of which no more than some are looked a
 MOST_TOTALS = 20  # of the last sums and means before a gradient
 
 HOROVOD_MODULES = ("horovod.tensorflow", "horovod.tensorflow.keras", "horovod.keras")
+# What is written there is no file; but shared memory holds some.
+NO_FILES = re.compile("/(proc|sys|dev(?!/shm))/")
 BELOW = ("site-packages", "dist-packages", f"{os.sep}lib{os.sep}python", "<frozen")
 
 
@@ -53,6 +56,7 @@ class Reporter:
         self.home = str(Path(script).resolve().parent)
         flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND
         self._file = os.open(folder / f"rank.{rank}.jsonl", flags, 0o600)
+        self._process = os.getpid()
         self._written = 0
         self._lock = threading.Lock()
         self._beaten = 0.0
@@ -61,6 +65,8 @@ class Reporter:
         self.beat_path = folder / f"rank.{rank}.beat"
 
     def event(self, what: str, **facts) -> None:
+        if os.getpid() != self._process:
+            return  # A child that the program has forked is no worker.
         facts = {"what": what, "time": time.monotonic(), **facts}
         line = (json.dumps(facts, default=_plain) + "\n").encode()
         with self._lock:
@@ -535,12 +541,14 @@ class Auditor(Reporter):
 
     def file(self, path, how: str) -> None:
         """A file is written."""
-        path = os.path.realpath(os.path.join(os.getcwd(), os.fspath(path)))
-        if isinstance(path, bytes):
-            path = os.fsdecode(path)
-        skipped = ("__pycache__", "/dev/", "/proc/", "/sys/", "site-packages")
-        skipped += (self.folder,)
-        if any(part in path for part in skipped) or (path, how) in self._files:
+        try:
+            path = os.path.realpath(os.fsdecode(path))
+        except FileNotFoundError:
+            return  # The working directory is gone: the program will hear of it.
+        skipped = ("__pycache__", "site-packages", self.folder)
+        if NO_FILES.match(path) or any(part in path for part in skipped):
+            return
+        if (path, how) in self._files:
             return
         name = os.path.basename(path)
         if name.startswith(("tmp", "__autograph_generated")) or name.endswith(".lock"):

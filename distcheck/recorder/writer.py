@@ -29,10 +29,16 @@ class Writer:
         self._file = os.open(
             folder / f"rank.{rank}.jsonl", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600
         )
+        self._process = os.getpid()
         self._keeping = threading.Lock()
 
     def event(self, what: str, **facts) -> None:
-        """Report that something happened, with the line of the program, if any."""
+        """Report that something happened, with the line of the program, if any.
+
+        A child that the program has forked is no worker: it reports nothing.
+        """
+        if os.getpid() != self._process:
+            return
         facts = {"what": what, "time": _clock(), "line": self.line(), **facts}
         facts = {
             name: fact[:MOST_TEXT] if isinstance(fact, str) else fact
@@ -50,7 +56,9 @@ class Writer:
         return None
 
     def keep(self, name: str, arrays) -> None:
-        """Keep arrays, flattened and joined, as float32."""
+        """Keep arrays, flattened and joined, as float32; of a forked child, none."""
+        if os.getpid() != self._process:
+            return
         flat = [np.asarray(a, np.float32).ravel() for a in arrays]
         joined = np.concatenate(flat) if flat else np.zeros(0, np.float32)
         # If the process is killed here, the previous file survives.
