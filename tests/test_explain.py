@@ -220,6 +220,20 @@ def test_of_an_error_in_a_graph_the_inner_one_is_shown():
     assert found.place == "train.py:9"
 
 
+def test_what_the_course_refuses_is_in_the_line_of_the_program():
+    log = (
+        "Traceback (most recent call last):\n"
+        '  File "/home/ada/course/train.py", line 54, in <module>\n    tasks.enter()\n'
+        '  File "/home/ada/course/distcheck/tasks.py", line 181, in enter\n    f()\n'
+        "distcheck.errors.UserError: TF_CONFIG can't be used: it has no cluster.\n"
+    )
+    found = first(log)
+    assert (found.message.id, found.place) == ("python.refused", "train.py:54")
+    assert first(log.replace("has no cluster", "is not JSON")).message.id == (
+        "python.not-json"
+    )
+
+
 def test_the_first_of_two_errors_is_explained_and_the_same_one_on_all_ranks():
     two = of_rank(0, FULL) + of_rank(1, SLOTS)
     assert first(two).message.id == "setup.disk-full"

@@ -184,7 +184,10 @@ _EXCEPTION = re.compile(r"[\w.]+(: |:?$)")
 _IN_USER_CODE = ": in user code:"  # below it, indented, is what it really was
 _INNER = re.compile(r"\s+[\w.]+(?:Error|Exception): ")
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)')
-_LIBRARY = re.compile(r"^<|(site|dist)-packages/|/lib/python3|__autograph_generated")
+_LIBRARY = re.compile(
+    r"^<|(site|dist)-packages/|/lib/python3|__autograph_generated"
+    r"|/distcheck/\w+\.py$|/utils/(base|running|training)/\w+\.py$"  # the course's
+)
 # An error that isn't an exception of Python's: a compiler's, a launcher's, a library's.
 _SAYS_ERROR = re.compile(
     r"\w(?:Error|Exception): |\b[Ee]rror ?: |\bERROR\b|(?<!non-)\b(?i:fatal)\b"
