@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.console import Console
+from typer.core import TyperCommand
 
 from distcheck.errors import UserError
 
@@ -60,10 +61,23 @@ def run_app(app: typer.Typer) -> None:
         sys.exit(2)
 
 
+class RunsAProgram(TyperCommand):
+    """A command that has a program, and then the program's own options."""
+
+    def parse_args(self, ctx, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            # Its class is click's, or Typer's own copy, which is private.
+            if type(error).__name__ == "NoSuchOption":
+                error.message += ". The program's own options come after -- alone."
+            raise
+
+
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-@app.command()
+@app.command(cls=RunsAProgram)
 def audit(
     script: Annotated[Path, typer.Argument(help="The program.")],
     arguments: Annotated[

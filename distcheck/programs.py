@@ -3,6 +3,7 @@
 import ast
 import codecs
 import io
+import re
 import sys
 import threading
 import tokenize
@@ -56,7 +57,15 @@ def parse_program(script: Path) -> ast.Module:
     """
     try:
         return syntax_tree(script.read_bytes(), script.name)
-    except (FileNotFoundError, IsADirectoryError):
+    except IsADirectoryError:
+        raise errors.UserError(
+            f"{files.shown(script)} is a folder: name a program in it."
+        ) from None
+    except FileNotFoundError:
+        if re.fullmatch(r"python[\d.]*", f"{script}"):
+            raise errors.UserError(
+                f"leave out `{script}`: name the program, and Python is started for it."
+            ) from None
         raise errors.UserError(
             f"there is no program {files.shown(script)}. Programs are named relative "
             f"to the folder you are in, {Path.cwd().name}/."

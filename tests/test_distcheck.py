@@ -91,6 +91,13 @@ def test_the_exit_status_says_whether_something_is_wrong(invoke, options, status
     assert "::error" not in result.output
 
 
+def test_an_option_of_the_program_needs_two_dashes_before_it(invoke):
+    result = invoke("train.py", "--epochs", "3")
+    assert result.exit_code == 2
+    assert "own options come after -- alone" in " ".join(result.stderr.split())
+    assert "after --" not in invoke("-np", "two", "train.py").stderr
+
+
 def test_json_is_all_that_it_prints(invoke):
     result = invoke("--json", "--format", "github", "train.py", "--", "--bad")
     found = json.loads(result.stdout)

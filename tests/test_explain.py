@@ -192,6 +192,55 @@ def test_a_consequence_alone_is_said_to_be_one():
         assert str(explanation).startswith("The log has only what follows from an")
 
 
+def test_what_python_cannot_read_is_named_with_its_place():
+    log = """\
+  File "/home/ada/train.py", line 25
+    hvd.init(
+            ^
+SyntaxError: '(' was never closed
+"""
+    found = first(of_rank(1, log))
+    assert found.where == "Rank 1, line 4 of the log, train.py:25"
+    assert not first(of_rank(1, log.replace("\n    hvd", "\nready\n    hvd"))).place
+
+
+def test_what_course_run_says_of_a_failure_is_read_as_well():
+    log = """\
+rank 3 of 4 failed: UnknownError: Graph execution error:
+Detected at node Allreduce/HorovodAllreduce_grads_41_0 defined at:
+Horovod has been shut down. This was caused by an exception on one of the ranks
+\t [[{{node Allreduce/HorovodAllreduce_grads_41_0}}]] [Op:__inference_4944]
+"""
+    found = first(log)
+    assert (found.message.id, found.ranks) == ("horovod.shut-down", [3])
+    assert first("rank 1 of 2 failed: it was ended") is None
+
+
+def test_of_an_error_in_a_graph_the_inner_one_is_shown():
+    log = (
+        TRACEBACK + "ValueError: in user code:\n\n"
+        '    File "/home/ada/train.py", line 9, in step  *\n        f(x)\n\n'
+        "    KeyError: 'images'\n"
+    )
+    found = first(log)
+    assert (found.kind, found.said) == ("unknown", "KeyError: 'images'")
+    assert found.place == "train.py:9"
+
+
+def test_what_the_course_refuses_is_in_the_line_of_the_program():
+    log = (
+        "Traceback (most recent call last):\n"
+        '  File "/home/ada/course/train.py", line 54, in <module>\n    tasks.enter()\n'
+        '  File "/home/ada/course/distcheck/tasks.py", line 181, in enter\n    f()\n'
+        "distcheck.errors.UserError: TF_CONFIG can't be used: it has no cluster.\n"
+    )
+    found = first(log)
+    assert (found.message.id, found.place) == ("python.refused", "train.py:54")
+    assert first(log.replace("has no cluster", "is not JSON")).message.id == (
+        "python.not-json"
+    )
+
+
 def test_the_first_of_two_errors_is_explained_and_the_same_one_on_all_ranks():
     two = of_rank(0, FULL) + of_rank(1, SLOTS)
     assert first(two).message.id == "setup.disk-full"
@@ -263,7 +312,7 @@ def test_a_warning_matters_if_nothing_failed(monkeypatch):
         ("Fatal Python error: Aborted", ""),
         ("bash: line 1: 17 Aborted (core dumped) python train.py", ""),
         (
-            '  File "train.py", line 3\n    x = (\n        ^\nSyntaxError: bad',
+            '  File "train.py", line 3\n    x = (\n        ^\nCompileError: bad',
             "train.py:3",
         ),
         ("F0000 00:00:17.1 5 tensor.cc:9] Check failed: is aligned", ""),

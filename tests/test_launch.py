@@ -1,6 +1,7 @@
 """Runs under a real mpirun: how they end, what they say, and that nothing survives."""
 
 import contextlib
+import json
 import queue
 import signal
 import subprocess
@@ -202,6 +203,22 @@ def test_what_is_known_of_the_error_stands_below_it(folder):
     assert failed_run(folder, 1, "[1] ValueError: no such garment\n") == ""
 
 
+def test_a_rank_that_failed_because_another_left_says_so(folder):
+    (left,) = (m.line for m in explain.messages() if m.id == "horovod.shut-down")
+    known = failed_run(folder, 1, f"[0] {left}\n")
+    assert known.startswith("\nThe log has only what follows from an error. Rank 0")
+    end = "Primary job  terminated normally, but 1 process returned\n"
+    assert failed_run(folder, 1, "[1] bye\n", end) == ""
+
+
+def test_the_frames_of_a_graph_are_left_out_of_the_reason(folder):
+    report = folder / "0.json"
+    error = 'UnknownError: in a graph:\n\nDetected at\n  File "a.py", line 3\n\nIt is.'
+    report.write_text(json.dumps({"error": error, "line": 7}))
+    told = "UnknownError: in a graph:\nDetected at\nIt is, in line 7"
+    assert follow._error_of(report) == told
+
+
 def test_a_warning_is_explained_in_what_stood_still(folder):
     (stall,) = (m.line for m in explain.messages() if m.id == "horovod.stall")
     stall = f"[0] {stall}\n"
@@ -334,6 +351,10 @@ def test_a_number_of_workers_that_makes_no_sense_is_refused(folder, workers):
 def test_a_missing_or_unparsable_program_is_refused(folder):
     with pytest.raises(errors.UserError, match=r"there is no program missing\.py"):
         launch.run("missing.py")
+    with pytest.raises(errors.UserError, match="leave out `python3`"):
+        launch.run("python3", "program.py")
+    with pytest.raises(errors.UserError, match="is a folder"):
+        launch.run(folder)
     program(folder, "import a\nif True print()\n", "broken.py")
     with pytest.raises(errors.UserError, match=r"broken.py is not valid .* line 2"):
         launch.run("broken.py")

@@ -132,7 +132,7 @@ def margins(
     leave(report.ok)
 
 
-@app.command()
+@app.command(cls=distcheck_cli.RunsAProgram)
 def run(
     script: Annotated[Path, typer.Argument(help="The program.")],
     arguments: Annotated[
@@ -361,7 +361,7 @@ def _check_on_save(
     leave(on_save.watch(Console().print, part, exercise, script))
 
 
-@app.command()
+@app.command(cls=distcheck_cli.RunsAProgram)
 @functools.wraps(distcheck_cli.audit)
 def audit(**options) -> None:
     """As distcheck has it; below, what the course knows of an error."""

@@ -203,14 +203,20 @@ _CHAINED = (
     "During handling of the above exception",
     "The above exception was the direct cause",
 )
+_FAILED = re.compile(r"rank (?P<rank>\d+) of \d+ failed: (?=[\w.]+: )")  # course run
 _IGNORED = "Exception ignored in"
 # The first line of a message that goes on below, and the last one: TensorFlow's ends
 # with the operation, and that of a layer of Keras with what the layer was given.
 _GOES_ON = re.compile(r":\s*$|Exception encountered when calling")
 _ENDS = re.compile(r"\[Op:|^Call arguments received by")
 _EXCEPTION = re.compile(r"[\w.]+(: |:?$)")
+_IN_USER_CODE = ": in user code:"  # below it, indented, is what it really was
+_INNER = re.compile(r"\s+[\w.]+(?:Error|Exception): ")
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)')
-_LIBRARY = re.compile(r"^<|(site|dist)-packages/|/lib/python3|__autograph_generated")
+_LIBRARY = re.compile(
+    r"^<|(site|dist)-packages/|/lib/python3|__autograph_generated"
+    r"|/distcheck/\w+\.py$|/utils/(base|running|training)/\w+\.py$"  # the course's
+)
 # An error that isn't an exception of Python's: a compiler's, a launcher's, a library's.
 _SAYS_ERROR = re.compile(
     r"\w(?:Error|Exception)(?: \(see above for traceback\))?: |\b[Ee]rror ?: |\bERROR\b"
@@ -441,6 +447,9 @@ class _Worker:
         if _TRACEBACK in text:  # and what may be before it, and each of its lines
             self.prefix, text = text.split(_TRACEBACK)[0], _TRACEBACK
         text = text.removeprefix(self.prefix)
+        failed = _FAILED.match(text)
+        if failed:
+            text = text[failed.end() :]
         self.lines.append(text)
         if text == _TRACEBACK:
             self._begin_traceback()
@@ -452,6 +461,11 @@ class _Worker:
             self.chained = True
             return None
         message = _first(table, self.lines)
+        if failed:
+            self._begin_traceback()
+            if found := self._exception(number, text, message):
+                found.ranks = [int(failed["rank"])]
+            return found
         roots = _ROOTS.search(text)
         if roots and not self.in_frames and not self.left:
             self.error, self.ignored, self.place = None, False, ""
@@ -463,11 +477,15 @@ class _Worker:
             if message and not message.warning:
                 self.error.explained_by(message, number, text)
                 self.error.place = self.place
+            elif _IN_USER_CODE in self.error.text and _INNER.match(text):
+                self.error.number, self.error.text = number, text
+                self.error.place = self.place
             return None
         if message:
             match = message.regex.search(text)
             named = match and match.groupdict().get("rank")
-            return Found(number, text, [int(named)] if named else self.ranks, message)
+            ranks = [int(named)] if named else self.ranks
+            return Found(number, text, ranks, message, self._place_above())
         if _SAYS_ERROR.search(text) and not _HARMLESS.search(text):
             self.place = ""
             for line in self.lines:
@@ -510,6 +528,17 @@ class _Worker:
             self.left = 0
             return False
         return True
+
+    def _place_above(self) -> str:
+        """What is named right above the last line, as for what Python can't read."""
+        self.place = ""
+        indented = itertools.takewhile(
+            lambda line: line[:1].isspace(),
+            itertools.islice(reversed(self.lines), 1, None),
+        )
+        for line in indented:
+            self._note_place(line)
+        return self.place
 
     def _note_place(self, text: str) -> None:
         frame = _FRAME.match(text)

@@ -230,7 +230,10 @@ def _known(result: Run) -> str:
         return ""
     # What stands still prints warnings alone; else they may be about something else.
     kinds = ("error", "warning") if result.status == supervise.TIMED_OUT else ("error",)
-    first = explain.explain(explain.lines_of_run(result.folder)).first
+    explanation = explain.explain(explain.lines_of_run(result.folder))
+    first = explanation.first
+    if first and first.kind == "consequence" and first.ranks:
+        return f"\n{explanation}"  # of a rank that has ended without any error
     return f"\n{first.explained()}" if first and first.kind in kinds else ""
 
 
@@ -256,9 +259,12 @@ def _error_of(path: Path) -> str | None:
     report = json.loads(path.read_text()) if path.exists() else {}
     if "error" not in report:
         return None
-    return report["error"] + (
-        f", in line {report['line']}" if report.get("line") else ""
+    # TensorFlow says where each operation of a graph was made, in many frames.
+    lines = report["error"].removesuffix(".").splitlines()
+    error = "\n".join(
+        line for line in lines if line.strip() and not line.startswith('  File "')
     )
+    return error + (f", in line {report['line']}" if report.get("line") else "")
 
 
 # ------------------------------------------------------------------ the live line
