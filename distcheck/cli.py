@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -67,8 +67,9 @@ class RunsAProgram(TyperCommand):
     def parse_args(self, ctx, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
-        except Exception as error:
+        except Exception as raised:
             # Its class is click's, or Typer's own copy, which is private.
+            error: Any = raised
             if type(error).__name__ == "NoSuchOption":
                 error.message += ". The program's own options come after -- alone."
             raise
