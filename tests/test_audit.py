@@ -436,6 +436,25 @@ def test_steps_before_a_broadcast_may_be_anybody_s_own(weights, averaged, verdic
     assert answer("gradients", *reports)[0] == verdict
 
 
+@pytest.mark.parametrize(
+    ("apart", "begins", "ends"),
+    [
+        ([0.1], "can't tell", "can't tell"),  # a callback broadcasts after the first
+        ([0.1, 0.0], "right", "right"),
+        ([0.1, 0.1], "wrong", "wrong"),
+    ],
+)
+def test_a_run_that_was_cut_may_still_broadcast(apart, begins, ends):
+    """apart: how far the weights are apart before each update."""
+    gradients = [[1.0, 1.0]] * len(apart)
+    workers = [
+        updates(gradients, gradients, weights=[[1.0, by * rank] for by in apart])
+        for rank in range(2)
+    ]
+    assert answer("start", *workers)[0] == begins
+    assert answer("end", *workers)[0] == ends
+
+
 # ------------------------------------------------------------ and of data
 
 
@@ -759,7 +778,8 @@ def test_steps_are_not_blamed_where_nobody_has_ended():
 def test_a_broadcast_of_nothing_is_named(broadcasts, named):
     sent = [{"what": "empty broadcast", "where": "program.py:5"} for _ in broadcasts]
     ranks = [
-        [*sent, step(n, weights=[w]), rated(n, 0.1)] for n, w in ((1, 1.0), (1, 2))
+        [*sent, step(n, weights=[w]), rated(n, 0.1), the_end()]
+        for n, w in ((1, 1.0), (1, 2))
     ]
     verdict, said, where = judge.start(of_reports(*ranks), None)
     assert verdict == "wrong"
@@ -818,9 +838,27 @@ def test_a_learning_rate_is_compared_with_the_batch(at_fit, rate, rows, verdict)
         fit = {"what": "fit", "rate": at_fit, "where": PLACE, "own_step": False}
         return [fit, batch(rows), step(1), rated(1, rate)]
 
-    parallel = of_reports(*[trains(at_fit, rate, rows)] * 2)
     single = of_reports(trains(0.1, 0.1, "abcd"))
-    assert judge.rate(parallel, single)[0] == verdict
+    cut = trains(at_fit, rate, rows)
+    whole = [*cut, the_end()]
+    assert judge.rate(of_reports(whole, whole), single)[0] == verdict
+    # Until it was ended it may not have come to its full rate.
+    expected = verdict if verdict == "right" else "can't tell"
+    assert judge.rate(of_reports(cut, cut), single)[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("end", "verdict"), [([the_end()], "wrong"), ([], "can't tell")]
+)
+def test_a_validation_that_was_cut_may_have_gone_on(end, verdict):
+    def validates(samples: range) -> list[dict]:
+        rows = "".join(f"{sample:012}" for sample in samples)
+        facts = {"mode": "validate", "model": 0, "replica": 0, "where": PLACE}
+        return [step(1), {"what": "samples", "digests": rows, "count": 5, **facts}]
+
+    parallel = of_reports(*[[*validates(range(5)), *end]] * 2)
+    single = of_reports([*validates(range(40)), the_end()])
+    assert judge.validation(parallel, single)[0] == verdict
 
 
 @pytest.mark.parametrize(

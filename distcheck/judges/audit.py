@@ -377,6 +377,8 @@ def start(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
                 return UNKNOWN, (
                     "The weights differ, but not by more than rounding can explain."
                 )
+            if first == max(by_update) and not parallel.whole:
+                return UNKNOWN, f"The weights differ before update {first}. {_CUT}"
             text = (
                 f"The workers train from different weights: they differ by "
                 f"{_percent(spread)} before update {first}, and are never equal."
@@ -420,6 +422,8 @@ def end(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
             last |= _weights(parallel, group)
         if not last:
             return UNKNOWN, "Not all workers finished."
+        if len(last) == 1:
+            return UNKNOWN, _CUT
         spread, when = last[max(last)], f"before update {max(last)}, the last one seen"
     frozen = [e["frozen"] for e in ends if e.get("frozen")]
     if (
@@ -1033,6 +1037,8 @@ def validation(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     # Dealt out to all, and only one looks at its part.
     shared = len(who) == 1 and part <= 1.25 / len(parallel.each)
     same = len(who) == len(parallel.each) and all(s == sets[0] for s in sets)
+    if not parallel.whole:
+        return UNKNOWN, f"{text}. The program did not finish."
     if len(parallel.each) > 1 and (shared or same):
         return (
             WRONG,
@@ -1188,7 +1194,7 @@ def rate(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     )
     if ratio > 1.05:
         return RIGHT, f"{text}: {ratio:.3g} times as much."
-    if _begins_scaled(parallel, single):
+    if parallel.whole and _begins_scaled(parallel, single):
         return (
             WRONG,
             f"{text}, although the optimizer is made with a larger one. Something sets "
@@ -1495,6 +1501,8 @@ QUESTIONS: dict[
 }
 
 _ALONE = "Only a run on one worker would tell."
+# Horovod's callback for Keras acts at the end of the first batch.
+_CUT = "No later update was seen, and some programs broadcast after the first."
 
 
 def findings(
