@@ -1,6 +1,7 @@
 """The site: built as `make site` builds it, every link followed, looked at in a real
 browser where there is one."""
 
+import contextlib
 import json
 import re
 from collections import defaultdict
@@ -10,6 +11,7 @@ from urllib.parse import unquote, urldefrag, urlsplit
 
 import nbformat
 import pytest
+from playwright.sync_api import TimeoutError as TimedOut
 
 import browser
 import build
@@ -431,7 +433,9 @@ def test_words_stand_out_from_what_is_behind_them(tab, dark):
     tab.emulate_media(color_scheme="dark" if dark else "light")
     for name in OF_EACH_KIND:
         tab.goto(tab.home + name)
-        browser.wait_for(tab, STILL)  # its colors fade in
+        # Its colors fade in, once its script has chosen between dark and light.
+        with contextlib.suppress(TimedOut):
+            browser.wait_for(tab, f"{STILL} && {FAINT}.length === 0", seconds=10)
         assert tab.evaluate(FAINT) == [], name
 
 
