@@ -115,8 +115,9 @@ def audit(
     not changed. Exit status: 0 if nothing is wrong, 1 if something is, 2 if it could
     not be run.
     """
-    options = dict(locals())
-    leave(audited(**options).ok)
+    options = {"workers": workers, "quick": quick, "in_place": in_place}
+    options["time_limit"] = time_limit
+    leave(audited(script, arguments, form, as_json, **options).ok)
 
 
 def audited(

@@ -474,17 +474,7 @@ def _run_recorded(running: _Running, of: type[Recorder], rank: int) -> NoReturn:
         recorder.event("keras 3", module=module)
 
     importing = first_import.watched(got_keras_3, running.source.IMPORT_TENSORFLOW)
-    process = os.getpid()
-    with recorder.at_work(), importing:
-        failure = workers.run_program(running.script)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    if os.getpid() != process:  # a child that the program has forked
-        os._exit(failure["status"] & 0xFF if failure else 0)
-    if failure:
-        failure["status"] = failure["status"] & 0xFF or 1  # as the system has it
-        recorder.event("failed", **failure)
-        os._exit(failure["status"])
+    recorder.run(importing)
     (running.folder / f"rank.{rank}.{RAN}").touch()
     if graphs:
         graphs.build()

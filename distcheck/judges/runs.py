@@ -151,6 +151,11 @@ class Run:
     def size(self) -> int:
         return len(self.ranks)
 
+    @property
+    def fit_line(self) -> int | None:
+        """The line that trains. Raises Missing where none was reached."""
+        return self.ranks[0].first("fit")["line"]
+
     def arrays(self, name: str) -> np.ndarray:
         """(size, numbers). Raises Missing if a rank has none, Unreadable."""
         arrays = [rank.array(name) for rank in self.ranks]

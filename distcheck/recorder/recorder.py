@@ -3,12 +3,13 @@
 import os
 import pkgutil
 import signal
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import ClassVar, NoReturn
 
-from distcheck import events
+from distcheck import events, worker
 from distcheck.recorder import patches
 from distcheck.recorder.graphs import Graphs
 from distcheck.recorder.source import Source
@@ -62,6 +63,24 @@ class Recorder(Writer):
     def at_work(self) -> AbstractContextManager[None]:
         """Record what the program does that runs in this block."""
         raise NotImplementedError
+
+    def run(self, importing: AbstractContextManager) -> None:
+        """Run the program while it is recorded; a child that it forks, and what fails,
+        ends here.
+
+        importing: what of imports is watched meanwhile.
+        """
+        process = os.getpid()
+        with self.at_work(), importing:
+            failure = worker.run_program(self.script)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if os.getpid() != process:
+            os._exit(failure["status"] & 0xFF if failure else 0)
+        if failure:
+            failure["status"] = failure["status"] & 0xFF or 1  # as the system has it
+            self.event("failed", **failure)
+            os._exit(failure["status"])
 
     def replace(self, owner, name: str, make: Callable) -> None:
         """Replace a method by `make(original)`."""

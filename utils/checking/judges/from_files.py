@@ -45,11 +45,6 @@ def _all(steps: list[list[int]]) -> list[int]:
     return [image for images in steps for image in images]
 
 
-def _place(run: Run) -> int | None:
-    """The line that trains."""
-    return run.ranks[0].first("fit")["line"]
-
-
 @task(
     "A",
     scenarios=("files", "few files"),
@@ -61,7 +56,7 @@ def _place(run: Run) -> int | None:
 )
 def shares_the_files(runs: dict[str, Run]) -> None:
     """Every image is trained on by one worker, however many files there are."""
-    line = _place(runs[EQUAL])
+    line = runs[EQUAL].fit_line
     for name in (EQUAL, FEW):
         if name not in runs:  # the checks of later tasks don't need both
             continue
@@ -128,7 +123,7 @@ def _raise_shared(epoch: Epoch, where: str, line: int | None) -> None:
 )
 def works_by_the_batch(runs: dict[str, Run]) -> None:
     """No function is called image by image; each image is moved for itself, anew."""
-    run, line = runs[EQUAL], _place(runs[EQUAL])
+    run, line = runs[EQUAL], runs[EQUAL].fit_line
     for rank in run.ranks:
         batches = [event["images"] for event in rank.all("trained")]
         images = len(_all(batches))
@@ -190,7 +185,7 @@ def _raise_unmoved(number: int, batches: list[dict], line: int | None) -> None:
 )
 def takes_equal_steps(runs: dict[str, Run]) -> None:
     """All take as many steps, whatever the shards hold."""
-    run, line = runs[UNEVEN], _place(runs[UNEVEN])
+    run, line = runs[UNEVEN], runs[UNEVEN].fit_line
     epochs = _epochs(run)
     where = f"With shards of {', '.join(map(str, SIZES))} images"
     _raise_shared(epochs[0], where, line)
@@ -241,7 +236,7 @@ def takes_equal_steps(runs: dict[str, Run]) -> None:
 def goes_on_within(runs: dict[str, Run]) -> None:
     """Started in the middle of an epoch, it trains on the images that are left."""
     whole, rest = runs[EQUAL], runs[REST]
-    before, after, line = _epochs(whole), _epochs(rest), _place(rest)
+    before, after, line = _epochs(whole), _epochs(rest), rest.fit_line
     if rest.outcome != lab.ENDED:
         rest.raise_trouble()
     if len(before) <= EPOCHS_DONE:

@@ -51,7 +51,7 @@ def _all_epochs(run: Run) -> None:
             f"On {run.size} worker{'s' * (run.size > 1)}, training ended after "
             f"{done} of {EPOCHS} epochs. A callback stops training by a metric: is "
             "this metric right?",
-            _place(run),
+            run.fit_line,
         )
     if done < EPOCHS:
         raise Missing
@@ -78,7 +78,7 @@ def _near(a: float, b: float) -> bool:
 def scales_the_rate(runs: dict[str, Run]) -> None:
     for run in runs.values():
         _all_epochs(run)
-        full, line = run.size * BASE_LR, _place(run)
+        full, line = run.size * BASE_LR, run.fit_line
         last = [_rates(rank)[-1][-1] for rank in run.ranks]
         if all(_near(rate, full) for rate in last):
             continue
@@ -112,11 +112,6 @@ RATE_FAULTS = {
 }
 
 
-def _place(run: Run) -> int | None:
-    """The line that trains."""
-    return run.ranks[0].first("fit")["line"]
-
-
 @task(
     "B",
     scenarios=("machine", "two machines"),
@@ -130,7 +125,7 @@ def _place(run: Run) -> int | None:
 def warms_up(runs: dict[str, Run]) -> None:
     for run in runs.values():
         _all_epochs(run)
-        full, line = run.size * BASE_LR, _place(run)
+        full, line = run.size * BASE_LR, run.fit_line
         by_epoch = [_rates(rank) for rank in run.ranks]
         rates = [[r for epoch in epochs for r in epoch] for epochs in by_epoch]
         where = f"On {run.size} worker{'s' * (run.size > 1)}"
@@ -208,7 +203,7 @@ def _wrong_warm_up(rates: list[float], steps: int, full: float) -> tuple[str, st
 @must_compile("training", "validation")
 def validates_exactly(runs: dict[str, Run]) -> None:
     for run in runs.values():
-        line = _place(run)
+        line = run.fit_line
         _all_epochs(run)
         for epoch in range(EPOCHS):
             _shared(run, epoch, line)

@@ -30,11 +30,6 @@ WORDS = {"weights": "weights", "state": "optimizer's state"}
 STATISTICS = {"statistics": "running statistics of batch normalization"}
 
 
-def _place(run: Run) -> int | None:
-    """The line that trains."""
-    return run.ranks[0].first("fit")["line"]
-
-
 # ------------------------------------------------------------ the checkpoint
 
 
@@ -54,7 +49,7 @@ def keeps_checkpoints(runs: dict[str, Run]) -> None:
 def _kept(run: Run) -> None:
     """Does rank 0 alone keep what training has changed, and safely?"""
     records = [rank.first("kept") for rank in run.ranks]
-    line = _place(run)
+    line = run.fit_line
     others = [n for n, record in enumerate(records) if n and record["files"]]
     if others:
         files = records[others[0]]["files"]
@@ -120,7 +115,7 @@ def goes_on(runs: dict[str, Run]) -> None:
             f"Started again with --epochs {EPOCHS + 1} after {EPOCHS} epochs, rank 0 "
             "did not train.",
         )
-    first, line = after.first("begins"), _place(runs[SECOND])
+    first, line = after.first("begins"), runs[SECOND].fit_line
     same = {kind: first[kind] == last[-1][kind] for kind in WORDS}
     epoch = first["epoch"]
     where = "Started again, rank 0"
@@ -160,7 +155,7 @@ def _goes_back(run: Run, updates: list[dict]) -> None:
         )
     if not begun and run.outcome == lab.ENDED:
         raise Problem("not-whole", f"{where} took it for complete, and did not train.")
-    first, line = rank.first("begins"), _place(run)
+    first, line = rank.first("begins"), run.fit_line
     epoch = first["epoch"]
     if epoch == 0:
         raise Problem(
@@ -194,7 +189,7 @@ def agrees(runs: dict[str, Run]) -> None:
     for name in (FIRST, SECOND):
         run = runs[name]
         starts = [rank.first("begins") for rank in run.ranks]
-        line = _place(run)
+        line = run.fit_line
         where = "In the second run" if name == SECOND else "In the first run"
         epochs = [start["epoch"] for start in starts]
         if len(set(epochs)) > 1:
@@ -232,7 +227,7 @@ def survives(runs: dict[str, Run]) -> None:
     for number, rank in enumerate(run.ranks):
         if number == 0 and rank.all("reset"):
             continue  # it is dead
-        problem = _going_on(rank, number, _place(run))
+        problem = _going_on(rank, number, run.fit_line)
         if problem:
             raise problem
     _takes_over(run)
@@ -262,7 +257,7 @@ def _takes_over(run: Run) -> None:
             f"{where} trained to the end of epoch {max(ends, default=0) + 1}, but kept "
             "no checkpoint. A program that asks for the rank only once doesn't know "
             "that the rank has changed.",
-            _place(run),
+            run.fit_line,
         )
 
 

@@ -15,7 +15,7 @@ import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from distcheck import errors, supervise, worker
+from distcheck import errors, supervise
 from distcheck.events import OF_EVERY_PROGRAM, Event
 from distcheck.recorder.recorder import Recorder
 from distcheck.scenarios import Scenario, register
@@ -283,14 +283,7 @@ def main() -> None:
     sys.path[0] = str(Path(script).parent)
     recorder = DevicesRecorder(Path(folder), 0, script)
     recorder.event("started", pid=os.getpid())
-    with recorder.at_work():
-        failure = worker.run_program(script)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    if failure:
-        failure["status"] = failure["status"] & 0xFF or 1  # as the system has it
-        recorder.event("failed", **failure)
-        os._exit(failure["status"])
+    recorder.run(contextlib.nullcontext())
     recorder.wait_for_the_end()
 
 
