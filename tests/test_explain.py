@@ -7,6 +7,7 @@ import tracemalloc
 
 import failures
 import pytest
+from ci_sample import drawn
 
 from distcheck import errors
 from utils.base import course
@@ -408,7 +409,7 @@ def test_a_failure_is_explained_from_its_whole_log(failure):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "failure",
-    [one for one in failures.failures() if not one.needs][::9],
+    drawn([one for one in failures.failures() if not one.needs])[::9],
     ids=lambda failure: failure.name,
 )
 def test_a_failure_caused_now_is_explained_as_well(failure):
