@@ -249,6 +249,40 @@ def test_the_first_of_two_errors_is_explained_and_the_same_one_on_all_ranks():
     assert first(of_rank(1, TRACEBACK + FULL) + two).ranks == [0, 1]
 
 
+def test_a_quoted_line_of_a_program_is_no_message():
+    """Traces of several ranks get mixed, and reports begin in the middle of one."""
+    (cause,) = (one.line for one in MESSAGES if one.id == "nccl.cuda-error")
+    frames = TRACEBACK.split("\n", 1)[1].replace(
+        'ValueError("no such garment")', "HorovodInternalError(e)"
+    )
+    found = first(frames + cause + "\n    raise HorovodInternalError(e)\n")
+    assert found.message.id == "nccl.cuda-error"
+    assert first(frames) is None
+    assert (
+        first("  File \"a.py\", line 3\n    print('Horovod has been shut down')")
+        is None
+    )
+
+
+def test_a_traceback_that_is_cut_off_is_an_error():
+    found = first(of_rank(1, TRACEBACK))
+    assert (found.kind, found.place) == ("unknown", "train.py:12")
+    assert (found.ranks, found.number) == ([1], 5)
+    assert first(of_rank(1, TRACEBACK) + of_rank(0, FULL)).kind == "error"
+    waiting = TRACEBACK.replace("raise", "timeout.check_time_out_for(what) or")
+    assert first(waiting + '  File "/usr/l').message.id == "horovodrun.start-timeout"
+    assert first(f"Exception ignored in: <function f>\n{TRACEBACK}") is None
+    assert first(TRACEBACK + "it went on\nEpoch 1/3\n") is None
+
+
+def test_what_stands_before_an_unknown_error_does_not_follow_from_it():
+    crash = "terminate called after throwing an instance of 'shoe'\n"
+    follows = "This follows from it"
+    assert follows in str(explain.explain((crash + SHUT_DOWN).splitlines()))
+    assert follows not in str(explain.explain([SHUT_DOWN, crash]))
+    assert follows in str(explain.explain([SHUT_DOWN, SLOTS]))
+
+
 def test_what_was_interrupted_is_not_unknown():
     (stall,) = (one.line for one in MESSAGES if one.id == "horovod.stall")
     interrupted = f"{TRACEBACK}KeyboardInterrupt\n"

@@ -227,6 +227,8 @@ _SAYS_ERROR = re.compile(
     r"|^ *\(\d\) [A-Z_]{7,}: "
     r"|NCCL WARN (?!NET/\w+ ?: (?:No|Unable|Failed to find)\b)"
 )
+# A line of a program that a traceback quotes: no message, whatever is in it.
+_RAISES = re.compile(r"(?:^|\s\s)raise \w")
 # TensorFlow's "2 root error(s) found.", below which these are.
 _ROOTS = re.compile(r"\d root error\(s\) found\.$")
 _HARMLESS = re.compile(r"^(?:WARNING|INFO|DEBUG)\b|^[IW]\d{4} \d\d:|: [IW] \S+:\d+\] ")
@@ -363,12 +365,24 @@ class Explanation:
         elif self.first.kind == "consequence":
             texts[0] = f"The log has only what follows from an error. {texts[0]}"
         else:
-            follow = [one for one in self.found if one.kind == "consequence"]
+            follow = [
+                one
+                for one in self.found
+                if one.kind == "consequence" and not self._stands_before(one)
+            ]
             texts += [
                 f"This follows from it: {one.where}: {one.said[:_BRIEFLY]}"
                 for one in follow[:2]
             ]
         return "\n".join(texts)
+
+    def _stands_before(self, one: Found) -> bool:
+        """Whether this is before what is unknown on the same rank, which then may as
+        well follow from it."""
+        first = self.first
+        return first.kind == "unknown" and (
+            (one.ranks, one.number < first.number) == (first.ranks, True)
+        )
 
     def as_json(self) -> dict:
         return {
@@ -397,6 +411,7 @@ def explain(log: Iterable[str]) -> Explanation:
             one = worker.take(number, text, candidates)
             if one and len(found) < _MOST:
                 found.append(one)
+    found += [one for worker in workers.values() if (one := worker.end())]
     return Explanation(number, _grouped(found))
 
 
@@ -445,9 +460,11 @@ class _Worker:
         self.left = 0  # lines that may still belong to the exception's message
         self.to_its_end = False
         self.place = self.prefix = ""
+        self.number = 0  # of the last line
 
     def take(self, number: int, text: str, table: Sequence[Message]) -> Found | None:
         """What begins with this line, if anything does."""
+        self.number = number
         if _TRACEBACK in text:  # and what may be before it, and each of its lines
             self.prefix, text = text.split(_TRACEBACK)[0], _TRACEBACK
         text = text.removeprefix(self.prefix)
@@ -464,6 +481,8 @@ class _Worker:
         if text.startswith(_CHAINED):
             self.chained = True
             return None
+        if self._is_quoted(text):
+            return None
         message = _first(table, self.lines)
         if failed:
             self._begin_traceback()
@@ -474,7 +493,6 @@ class _Worker:
         if roots and not self.in_frames and not self.left:
             self.error, self.ignored, self.place = None, False, ""
         if roots or (self.in_frames and _EXCEPTION.match(text)):
-            self.in_frames = False
             return self._exception(number, text, message)
         if self.left and self._belongs(text):
             self._note_place(text)
@@ -497,6 +515,21 @@ class _Worker:
             return Found(number, text, self.ranks, place=self.place)
         return None
 
+    def end(self) -> Found | None:
+        """What a traceback says whose last lines, with the message, aren't there."""
+        if not self.in_frames or self.ignored or not self.lines[-1][:1].isspace():
+            return None
+        message = find(self.lines)
+        return Found(self.number, self.lines[-1], self.ranks, message, self.place)
+
+    def _is_quoted(self, text: str) -> bool:
+        """Whether this is a line of a program, as frames have even where the head of
+        their traceback is missing."""
+        above = self.lines[-2] if len(self.lines) > 1 else ""
+        return bool(
+            _RAISES.search(text) or (text[:1].isspace() and _FRAME.match(above))
+        )
+
     def _begin_traceback(self) -> None:
         self.in_frames, self.place, self.left = True, "", 0
         self.ignored = len(self.lines) > 1 and self.lines[-2].startswith(_IGNORED)
@@ -508,6 +541,7 @@ class _Worker:
         self, number: int, text: str, message: Message | None
     ) -> Found | None:
         """The line that names an exception, below its frames."""
+        self.in_frames = False
         if self.ignored:
             return None
         self.left = _OF_A_MESSAGE
