@@ -155,6 +155,7 @@ PREFIXES = {
     "course run": "[{}] ",
     "mpirun --tag-output": "[1,{}]<stderr>:",
     "mpirun with times": "Thu Nov 26 09:28:20 2026[1,{}]<stderr>:",
+    "after the time of a cluster": "2026-11-26 09:28:20 [1,{}]<stderr>:",
     "Open MPI 5": "[prterun-host-7@1,{}]<stderr>: ",
     "horovodrun": "[{}]<stderr>:",
     "srun --label": "{}: ",

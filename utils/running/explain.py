@@ -190,7 +190,7 @@ def _first(candidates: Iterable[Message], lines: Sequence[str]) -> Message | Non
 # What launchers put before a worker's line: mpirun --tag-output and horovodrun, maybe
 # after the time; `course run`; srun --label, which other lines may look like as well.
 _TAGGED = re.compile(
-    r"(?:\w{3} \w{3} [ \d]\d [\d:]{8} \d{4})?"
+    r"(?:\w{3} \w{3} [ \d]\d [\d:]{8} \d{4}|\d{4}-\d\d-\d\d[ T][\d:.,]+Z? )?"
     r"\[(?:[^],\s]+,)?(?P<rank>\d+)\]<std\w+>: ?"
 )
 _NUMBERED = re.compile(r"\[(?P<rank>\d+)\] ")
