@@ -259,10 +259,9 @@ def test_a_quoted_line_of_a_program_is_no_message():
     found = first(frames + cause + "\n    raise HorovodInternalError(e)\n")
     assert found.message.id == "nccl.cuda-error"
     assert first(frames) is None
-    assert (
-        first("  File \"a.py\", line 3\n    print('Horovod has been shut down')")
-        is None
-    )
+    frame = '  File "a.py", line 3\n    Horovod has been shut down'
+    assert first(frame) is None
+    assert first(frame.replace(".py", ".c")).message.id == "horovod.shut-down"
 
 
 def test_a_traceback_that_is_cut_off_is_an_error():
@@ -270,6 +269,7 @@ def test_a_traceback_that_is_cut_off_is_an_error():
     assert (found.kind, found.place) == ("unknown", "train.py:12")
     assert (found.ranks, found.number) == ([1], 5)
     assert first(of_rank(1, TRACEBACK) + of_rank(0, FULL)).kind == "error"
+    assert first(of_rank(1, TRACEBACK) + of_rank(0, SHUT_DOWN)).kind == "consequence"
     waiting = TRACEBACK.replace("raise", "timeout.check_time_out_for(what) or")
     assert first(waiting + '  File "/usr/l').message.id == "horovodrun.start-timeout"
     assert first(f"Exception ignored in: <function f>\n{TRACEBACK}") is None

@@ -411,7 +411,8 @@ def explain(log: Iterable[str]) -> Explanation:
             one = worker.take(number, text, candidates)
             if one and len(found) < _MOST:
                 found.append(one)
-    found += [one for worker in workers.values() if (one := worker.end())]
+    if all(one.kind == "warning" for one in found):
+        found += [one for worker in workers.values() if (one := worker.end())]
     return Explanation(number, _grouped(found))
 
 
@@ -525,10 +526,10 @@ class _Worker:
     def _is_quoted(self, text: str) -> bool:
         """Whether this is a line of a program, as frames have even where the head of
         their traceback is missing."""
-        above = self.lines[-2] if len(self.lines) > 1 else ""
-        return bool(
-            _RAISES.search(text) or (text[:1].isspace() and _FRAME.match(above))
-        )
+        above = _FRAME.match(self.lines[-2]) if len(self.lines) > 1 else None
+        # Below frames of C, as HDF5 has them, there are messages.
+        of_python = above and not above[1].endswith(".c")
+        return bool(_RAISES.search(text) or (of_python and text[:1].isspace()))
 
     def _begin_traceback(self) -> None:
         self.in_frames, self.place, self.left = True, "", 0
