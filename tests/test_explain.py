@@ -259,6 +259,7 @@ def test_a_quoted_line_of_a_program_is_no_message():
     found = first(frames + cause + "\n    raise HorovodInternalError(e)\n")
     assert found.message.id == "nccl.cuda-error"
     assert first(frames) is None
+    assert first("    raise HorovodInternalError(e)") is None
     frame = '  File "a.py", line 3\n    Horovod has been shut down'
     assert first(frame) is None
     assert first(frame.replace(".py", ".c")).message.id == "horovod.shut-down"
