@@ -481,7 +481,7 @@ class Outcome(TypedDict):
     seconds: Finite
     """That it took."""
     mpirun: int | None
-    """The exit status of mpirun."""
+    """The exit status of mpirun; None if the lab ended it."""
     statuses: dict[str, int | None]
     """Rank -> exit status; None for a worker that was ended."""
 

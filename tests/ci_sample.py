@@ -1,7 +1,8 @@
 """Which rows of the long tables CI runs: all would take it longer than it has.
 
 The tables are the wrong and the right programs, the attacks on the grader, the faults
-that `course audit` finds, and the clinic's cases.
+that `course audit` finds, the clinic's cases, and the failures that are caused to see
+whether `course explain` knows them.
 """
 
 import functools
