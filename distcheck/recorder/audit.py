@@ -217,7 +217,6 @@ def work(script: str, arguments: list[str]) -> None:
     stack = (folder / f"rank.{rank}.stack").open("w")
     faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
     auditor = Auditor(folder, rank, script)
-    auditor.event("started", pid=os.getpid())
     # Keras draws the first weights from this. So rank 0 begins as a worker does that is
     # alone, and their losses can be compared; unless the program chooses a seed itself.
     random.seed(rank)
