@@ -178,6 +178,16 @@ OF_EVERY_PROGRAM: Schema = {
     "ended": Ended,
 }
 
+
+class Strategy(Event):
+    """A strategy of tf.distribute was made."""
+
+    kind: str
+    """Its class."""
+    replicas: int
+    """How many it keeps in step."""
+
+
 # -------------------------------------------------------------- of Horovod programs
 
 
