@@ -211,13 +211,17 @@ class Auditor(Reporter):
         return number <= CLOSELY or number & (number - 1) == 0
 
     def totals(self, sources) -> list:
-        """What sums and means were made of since the last gradient. Not penalties on
-        weights, which have the shape of one; nor what another graph has, in which no
-        gradient can be asked for."""
+        """What the last sums and means were made of, on which a loss may depend. Not
+        penalties on weights, which have the shape of a matrix of them (a vector may be
+        as long as a batch); nor what another graph has, in which no gradient can be
+        asked for."""
         import tensorflow as tf
 
-        found, self._inside.totals = getattr(self._inside, "totals", []), []
-        shapes = [getattr(v, "shape", None) for v in tf.nest.flatten(sources)]
+        flat = [v for v in tf.nest.flatten(sources) if v is not None]
+        if not all(hasattr(v, "assign") for v in flat):
+            return []  # the gradient of a penalty, perhaps, but of no update
+        found = getattr(self._inside, "totals", [])
+        shapes = [v.shape for v in flat if len(v.shape) > 1]
         graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         return [
             tensor
@@ -308,9 +312,14 @@ class Auditor(Reporter):
                 where=where,
             )
 
+        for_all = not tf.distribute.has_strategy()
+
         def count(replica):
-            key = group, int(replica)
-            self._updates[key] = self._updates.get(key, 0) + 1
+            keys = {(group, int(replica))}
+            if for_all:  # replicas have computed gradients of it, and apply none
+                keys |= {key for key in self._calls if key[0] == group}
+            for key in keys:
+                self._updates[key] = self._updates.get(key, 0) + 1
             self._note_progress()
 
         gradients = lambda: [_dense(g) for g, _ in pairs]  # noqa: E731
@@ -553,9 +562,6 @@ class Auditor(Reporter):
         name = os.path.basename(path)
         if name.startswith(("tmp", "__autograph_generated")) or name.endswith(".lock"):
             return  # names that nobody else has, and what is there to be shared
-        # A file without a name is opened by its folder's.
-        if os.path.isdir(path) and how != "board":
-            return
         if len(self._files) < MOST_FILES and self.where():
             self._files.add((path, how))
             self.event("file", path=path, how=how, by=self.where())
@@ -581,7 +587,7 @@ class Auditor(Reporter):
                 writes = bool((flags or 0) & (os.O_WRONLY | os.O_RDWR))
             else:
                 writes = not set(mode).isdisjoint("wax+")
-            if writes:
+            if writes and not os.path.isdir(path):  # a file without a name has that
                 how = "appended" if mode and "a" in mode else "written"
                 self.file(path, how)
 
@@ -591,7 +597,7 @@ class Auditor(Reporter):
     # ------------------------------------------------------------ hooks on modules
 
     def on_tensorflow(self, tf) -> None:
-        from tensorflow.python.distribute import distribute_lib
+        from tensorflow.python.distribute import distribute_lib, mirrored_strategy
         from tensorflow.python.eager import record
         from tensorflow.python.eager.polymorphic_function import polymorphic_function
         from tensorflow.python.framework import config
@@ -712,6 +718,7 @@ class Auditor(Reporter):
                 _replace(module, name, devices)
         _replace(tf.train.Checkpoint, "save", self.saves("written"))
         _replace(tf.train.Checkpoint, "write", self.saves("written"))
+        _replace(tf.saved_model, "save", self.saves("written"))
         for name in ("set_visible_devices",):
             _replace(config, name, pin)
             _replace(tf.config, name, pin)
@@ -721,6 +728,20 @@ class Auditor(Reporter):
             (cpu,) = tf.config.list_physical_devices("CPU")
             parts = [tf.config.LogicalDeviceConfiguration()] * replicas
             tf.config.set_logical_device_configuration(cpu, parts)
+            _replace(mirrored_strategy.MirroredStrategy, "__init__", self.in_place)
+
+    def in_place(self, original):
+        """Of a strategy that is given several GPUs where there are none: it gets all
+        parts of the processor."""
+
+        def observed(strategy, devices=None, *args, **kwargs):
+            named = [d for d in devices or () if "GPU" in str(d).upper()]
+            if len(named) > 1:
+                self.event("in place of GPUs", named=len(named))
+                devices = None
+            return original(strategy, devices, *args, **kwargs)
+
+        return observed
 
     def on_tf_keras(self, keras) -> None:
         from tf_keras.src import callbacks
@@ -761,7 +782,7 @@ class Auditor(Reporter):
         _replace(model, "__call__", self.forward)
         for name in ("fit", "evaluate", "predict"):
             _replace(model, name, self.activity(name))
-        for name in ("save", "save_weights"):
+        for name in ("save", "save_weights", "export"):
             _replace(model, name, self.saves("written"))
         _replace(callback_list, "on_epoch_begin", self.epoch_begin)
         _replace(callback_list, "on_epoch_end", self.epoch_end)
