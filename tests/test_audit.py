@@ -63,6 +63,7 @@ SEEN = {
     "all_of_it": "start gradients end different pass files rate",
     "kept_best": "start gradients end different everything pass validation metrics "
     "rate files waiting",
+    "two_optimizers": "start gradients end different everything order pass files",
 }
 
 
@@ -399,6 +400,19 @@ def test_a_loss_that_is_divided_is_not_averaged_as_well(count, size, loss, verdi
     workers = [updates([own], mean, **options) for own in ([1.0, 0.0], [0.0, 1.0])]
     single = of_reports(updates(mean, mean, counts=1.0, size=32, loss=1.0))
     assert judge.gradients(of_reports(*workers), single)[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("reduced", "verdict"), [(1.0, "right"), (1.5, "right"), (2.02, "wrong")]
+)
+def test_numbers_that_are_averaged_beside_gradients_are_no_second_time(
+    reduced, verdict
+):
+    reports = [
+        [{**e, "reduced": reduced} for e in updates([[own]] * 2, [[2.0]] * 2)]
+        for own in (1.0, 3.0)
+    ]
+    assert answer("gradients", *reports)[0] == verdict
 
 
 @pytest.mark.parametrize("applied", [[0.25, 0.25], [1.0, 1.0]])

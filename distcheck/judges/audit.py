@@ -519,7 +519,8 @@ def _gradients_of(
     if len(kinds) > 1:
         return UNKNOWN, "The gradients are not combined in the same way in all updates."
     (kind,) = kinds
-    times = round(float(np.median(reduced))) if reduced else 0
+    # A loss that is averaged as well is a number more.
+    times = int(np.median(reduced) + 0.1) if reduced else 0
     if kind != Combined.MEAN and single is not None and _is_scaled(single, group):
         return UNKNOWN, (
             "The gradients are scaled on one worker as well, so how they are combined "
@@ -1030,7 +1031,11 @@ def validation(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     part = len(union & alone) / len(alone)
     if part >= MIN_COVERAGE:
         return RIGHT, f"{text}, which are all that one worker has."
-    text = f"{text}, of {len(alone)} that one worker has"
+    if union <= alone:
+        text = f"{text}, of {len(alone)} that one worker has"
+    else:
+        found = len(union & alone)
+        text += f", among them {found} of the {len(alone)} that one worker has"
     batches = [e["count"] for e in parallel.all("samples") if e["mode"] == "validate"]
     if part > 0.8 and len(alone - union) < len(who) * max(batches, default=0):
         return RIGHT, f"{text}: fewer are left out than fit in a batch of each."
@@ -1251,7 +1256,7 @@ def written(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     who = sorted({rank for ranks in writers.values() for rank in ranks})
     return RIGHT, (
         f"{len(writers)} file{'s were' if len(writers) > 1 else ' was'} written by "
-        f"rank {_listed(map(str, who))}, and none by two ranks."
+        f"rank{'s' * (len(who) > 1)} {_listed(map(str, who))}, and none by two ranks."
     )
 
 

@@ -17,6 +17,7 @@ import hashlib
 import importlib.abc
 import importlib.machinery
 import json
+import math
 import os
 import random
 import re
@@ -138,7 +139,10 @@ class Auditor(Reporter):
         self._inside = threading.local()
         self._models: list = []
         self._losses: list = []
-        self._reduced = 0  # numbers given to all-reduce since the last local gradient
+        # How many numbers local gradients have, and how many were given to all-reduce,
+        # since the last update. Several tapes may come before several optimizers.
+        self._asked = self._reduced = 0
+        self._updated = False
         self._files: set[tuple] = set()
         self._collectives = 0  # how many were called from Python, or built into a graph
         self._made: dict[int, str | None] = {}  # id of a callback -> line
@@ -234,12 +238,15 @@ class Auditor(Reporter):
         group = self._group(flat)
         if group is None or len(flat) != len(grads):
             return
-        self._reduced = 0
         if self._asked_size is None:  # it may be shut down before the end
             self._note_horovod()
         pairs = [(g, v) for g, v in zip(grads, flat, strict=True) if g is not None]
         if not pairs:
             return
+        if self._updated:
+            self._asked = self._reduced = 0
+            self._updated = False
+        self._asked += sum(_elements(v) for _, v in pairs)
         losses = [t for t in tf.nest.flatten(target) if t is not None]
         loss = tf.add_n([tf.reduce_sum(tf.cast(t, tf.float32)) for t in losses])
         # How much all of a batch's losses count together: 1 in a mean, and less by a
@@ -290,8 +297,8 @@ class Auditor(Reporter):
         pairs.sort(key=lambda pair: order.get(_identity(pair[1]), len(order)))
         if optimizer not in self._optimizers:
             self._optimizers.append(optimizer)
-        where, numbers = self.where(), sum(_elements(v) for _, v in pairs)
-        reduced = self._reduced / numbers if numbers else 0.0
+        where, self._updated = self.where(), True
+        reduced = self._reduced / self._asked if self._asked else 0.0
         rate = _rate(optimizer)
         rate = tf.constant(float("nan")) if rate is None else rate
 
@@ -443,7 +450,7 @@ class Auditor(Reporter):
     def _look_at_labels(self, tf, y_true) -> None:
         def look(replica, array):
             if self._samples <= MOST_SAMPLES and array.ndim:
-                digests = _digests([array.reshape(len(array), -1)], len(array))
+                digests = _digests([array], len(array))
                 self.event("labels", replica=int(replica), digests=digests)
 
         replica = _replica(tf)
@@ -553,9 +560,6 @@ class Auditor(Reporter):
         name = os.path.basename(path)
         if name.startswith(("tmp", "__autograph_generated")) or name.endswith(".lock"):
             return  # names that nobody else has, and what is there to be shared
-        # A file without a name is opened by its folder's.
-        if os.path.isdir(path) and how != "board":
-            return
         if len(self._files) < MOST_FILES and self.where():
             self._files.add((path, how))
             self.event("file", path=path, how=how, by=self.where())
@@ -581,7 +585,8 @@ class Auditor(Reporter):
                 writes = bool((flags or 0) & (os.O_WRONLY | os.O_RDWR))
             else:
                 writes = not set(mode).isdisjoint("wax+")
-            if writes:
+            # A file without a name is opened by its folder's.
+            if writes and not os.path.isdir(path):
                 how = "appended" if mode and "a" in mode else "written"
                 self.file(path, how)
 
@@ -598,6 +603,7 @@ class Auditor(Reporter):
         from tensorflow.python.lib.io import file_io
         from tensorflow.python.ops import gen_math_ops, gen_summary_ops
         from tensorflow.python.profiler import profiler_v2
+        from tensorflow.python.saved_model import save as saved_model
 
         def gradient(original):
             def observed(tape, target, sources, *args, **kwargs):
@@ -710,6 +716,7 @@ class Auditor(Reporter):
         for module in (tf.config, tf.config.experimental):
             for name in ("list_physical_devices", "list_logical_devices"):
                 _replace(module, name, devices)
+        _replace(saved_model, "save_and_return_nodes", self.saves("written"))
         _replace(tf.train.Checkpoint, "save", self.saves("written"))
         _replace(tf.train.Checkpoint, "write", self.saves("written"))
         for name in ("set_visible_devices",):
@@ -789,6 +796,17 @@ class Auditor(Reporter):
             return observed
 
         return wrap
+
+    def on_h5py(self, h5py) -> None:
+        def write(original):
+            def observed(file, name, mode="r", *args, **kwargs):
+                if mode != "r" and isinstance(name, str | bytes | os.PathLike):
+                    self.file(name, "written")
+                return original(file, name, mode, *args, **kwargs)
+
+            return observed
+
+        _replace(h5py.File, "__init__", write)
 
     def on_mpi_ops(self, module) -> None:
         library = module.MPI_LIB
@@ -1056,20 +1074,28 @@ def _numbers(logs: TrackedLogs) -> dict[str, float]:
 
 
 def _digests(arrays, rows: int) -> str:
-    """A digest of each row, 12 characters each, joined."""
+    """A digest of each row, 12 characters each, joined. An array with another number
+    of rows belongs to each of them as a whole."""
     import numpy as np
 
-    digests = []
-    flat = [np.ascontiguousarray(a).reshape(rows, -1) for a in arrays if a.ndim]
-    flat = [a[:, :: max(1, a[:1].nbytes // LARGE_ROW)] for a in flat]
+    digests, flat = [], []
+    common = hashlib.blake2b(digest_size=6)
+    for array in map(np.ascontiguousarray, (a for a in arrays if a.ndim)):
+        if len(array) != rows:
+            common.update(_raw(array))
+            continue
+        array = array.reshape(rows, math.prod(array.shape[1:]))
+        flat.append(array[:, :: max(1, array[:1].nbytes // LARGE_ROW)])
     for row in range(rows):
-        digest = hashlib.blake2b(digest_size=6)
+        digest = common.copy()
         for array in flat:
-            part = array[row]
-            raw = repr(part.tolist()).encode() if part.dtype == object else None
-            digest.update(raw if raw is not None else part.tobytes())
+            digest.update(_raw(array[row]))
         digests.append(digest.hexdigest())
     return "".join(digests)
+
+
+def _raw(array) -> bytes:
+    return repr(array.tolist()).encode() if array.dtype == object else array.tobytes()
 
 
 KNOWN_TO_DECIDE = {"EarlyStopping", "ReduceLROnPlateau"}
@@ -1129,6 +1155,7 @@ def watch(auditor: Auditor) -> None:
         "tensorflow": auditor.on_tensorflow,
         "tf_keras": auditor.on_tf_keras,
         "keras": auditor.on_keras,
+        "h5py": auditor.on_h5py,
         "horovod.tensorflow.mpi_ops": auditor.on_mpi_ops,
         "horovod.tensorflow.functions": auditor.on_functions,
     }
