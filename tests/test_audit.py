@@ -838,6 +838,14 @@ def test_callbacks_that_only_tell_decide_nothing(only_tells, verdict):
     assert answer("metrics", [read, step(1)], [other, step(1)])[0] == verdict
 
 
+def test_what_a_callback_would_have_decided_is_left_open():
+    shows = keeps_the_best(0.5) | {"decides": False, "chooses": False}
+    parallel = of_reports([shows, step(1)], [step(1)])
+    assert judge.metrics(parallel, None)[0] == "right"
+    parallel.outcome = judge.STALLED
+    assert judge.metrics(parallel, None)[0] == "can't tell"
+
+
 @pytest.mark.parametrize(
     ("at_fit", "rate", "rows", "verdict"),
     [

@@ -1112,6 +1112,8 @@ def metrics(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     if deciding:
         reads = f"read{'s' * (len(deciding) == 1)}"
         return RIGHT, f"{_listed(deciding)} {reads} the same metrics on all ranks."
+    if parallel.outcome != ENDED:
+        return UNKNOWN, "The program did not finish, and no callback has decided yet."
     return RIGHT, "No callback decides by a metric."
 
 
@@ -1301,7 +1303,8 @@ def waiting(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
         warning = re.search(r"(?s)Stalled ranks:(.*?)(\n\n|\Z)", parallel.output)
         said = f" Horovod says: stalled ranks: {_short(warning[1])}" if warning else ""
         text = f"The workers wait forever: {'; '.join(states)}.{said}"
-        return WRONG, f"{text}{_unequal_steps(parallel)}", where
+        cause = _unequal_steps(parallel) or _unequal_metrics(parallel)
+        return WRONG, f"{text}{cause}", where
     failure = parallel.failure
     if failure and _alone(failure):
         return (
@@ -1347,6 +1350,19 @@ def _unequal_steps(parallel: RecordedRun) -> str:
         return ""
     first, *others = (f"rank {rank} made {count}" for rank, count in made.items())
     return f" Training steps: {', '.join([first, *others])}."
+
+
+def _unequal_metrics(parallel: RecordedRun) -> str:
+    """Words for who averages metrics of a validation that others don't have."""
+    who = [w.name for w in parallel.each if w.samples("validate")]
+    if not 0 < len(who) < len(parallel.each):
+        return ""
+    if not any("_average_metrics_in_place" in stack for stack in parallel.stacks):
+        return ""
+    return (
+        f" Only {_listed(who)} validate{'s' * (len(who) == 1)}, so the others have no "
+        "such metrics, and MetricAverageCallback waits for them."
+    )
 
 
 def why(parallel: RecordedRun, failure: dict) -> str:
