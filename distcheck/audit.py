@@ -24,7 +24,7 @@ from pathlib import Path
 
 import psutil
 
-from distcheck import errors, files, machine, mpi, programs, supervise
+from distcheck import errors, events, files, machine, mpi, programs, supervise
 from distcheck import tasks as clusters
 from distcheck.judges import audit as judge
 from distcheck.judges.audit import UNKNOWN, WRONG, Finding
@@ -39,6 +39,8 @@ MOST_COPIED = 1_000_000_000  # bytes of the folder that is copied
 MOST_OUTPUT = 200_000  # characters that are kept of either end of what is printed
 RECORDER = "distcheck.recorder.audit"
 NOT_COPIED = (".git", ".venv", "venv", "__pycache__", "node_modules", ".nox", ".tox")
+
+OUTPUTS = ("stdout", "stderr")  # of a task, see distcheck.tasks
 
 HOROVOD, REPLICAS, TASKS = "Horovod", "tf.distribute", "TF_CONFIG"
 NOT_WATCHED = (
@@ -296,9 +298,22 @@ def run(
     if outcome == judge.ENDED and process.returncode:
         timed_out = process.returncode == supervise.TIMED_OUT
         outcome = judge.TIME_UP if timed_out else judge.FAILED
-    return judge.read(
-        folder, kind, workers, outcome, output.text, time.monotonic() - started
+    text = output.text
+    if kind == TASKS:
+        text = f"{text}\n{_of_tasks(folder, text)}"
+    return judge.read(folder, kind, workers, outcome, text, time.monotonic() - started)
+
+
+def _of_tasks(folder: Path, said: str) -> str:
+    """What the tasks of a cluster printed, each to files of its own; the one that
+    failed, as its launcher said, comes last."""
+    failed = re.search(r"^rank \d+(?=, .* failed: )", said, re.MULTILINE)
+    name = failed[0].replace(" ", ".") if failed else ""
+    places = sorted(
+        folder.resolve().glob("ranks/1/rank.*"), key=lambda place: place.name == name
     )
+    texts = (events.text(place / kind) for place in places for kind in OUTPUTS)
+    return "\n".join(text[-MOST_OUTPUT:] for text in texts)
 
 
 def _quiet(folder: Path, warned: float) -> float:

@@ -1,13 +1,14 @@
 """The command `distcheck`; and how a command shows its result and leaves.
 
-Exit status: 0 yes, 1 no; 2 for a UserError, which is shown as one message, and for
-wrong usage.
+Exit status: 0 yes, 1 no; 2 where there is no answer: for a UserError, which is shown as
+one message, for any other error, which is a fault of ours, and for wrong usage.
 """
 
 import enum
 import json
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -58,6 +59,9 @@ def run_app(app: typer.Typer) -> None:
         app()
     except UserError as error:
         complain(error)
+        sys.exit(2)
+    except Exception:
+        traceback.print_exc()
         sys.exit(2)
 
 

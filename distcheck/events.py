@@ -178,6 +178,16 @@ OF_EVERY_PROGRAM: Schema = {
     "ended": Ended,
 }
 
+
+class Strategy(Event):
+    """A strategy of tf.distribute was made."""
+
+    kind: str
+    """Its class."""
+    replicas: int
+    """How many it keeps in step."""
+
+
 # -------------------------------------------------------------- of Horovod programs
 
 
@@ -471,7 +481,7 @@ class Outcome(TypedDict):
     seconds: Finite
     """That it took."""
     mpirun: int | None
-    """The exit status of mpirun."""
+    """The exit status of mpirun; None if the lab ended it."""
     statuses: dict[str, int | None]
     """Rank -> exit status; None for a worker that was ended."""
 

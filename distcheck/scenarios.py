@@ -41,8 +41,8 @@ class Scenario:
     """Is it the job's reference that runs, with which its program is compared?"""
 
     after: str = ""
-    """The scenario whose files are there when the program begins: each worker finds
-    its own, or with `own_folders` those of rank 0."""
+    """The scenario, if any, whose files are there when the program begins: each worker
+    finds its own, or with `own_folders` those of rank 0."""
 
     own_folders: bool = False
     """Does each worker have a folder of its own, so that it is seen who writes what?
@@ -112,7 +112,8 @@ _AT_THE_TARGET = ("--target-accuracy", "0.25", "--patience", "1", "--epochs", "3
 
 register(
     {
-        # Two workers of a machine with four GPUs, on which others work, too.
+        # Two workers of a machine with four GPUs, on which two others work, too. What
+        # they do is recorded in most detail; other scenarios add to it.
         "two": Scenario(
             size=2,
             local_ranks=(3, 1),
@@ -121,7 +122,8 @@ register(
             build_graphs=True,
             options=_LOGS,
         ),
-        # There, no machine has a GPU, and the disk that all share has what rank 0 left.
+        # Two workers without a GPU, with the files that rank 0 of "two" has left on the
+        # disk that they seem to share.
         "other options": Scenario(
             2, own_folders=True, after="two", options=_OTHER_OPTIONS
         ),

@@ -2,12 +2,12 @@
 
     python -m distcheck.supervise --time-limit 60 -- mpirun -np 2 python program.py
 
-Whoever starts this keeps its standard input open. When the command ends, the time
-limit passes, standard input closes (because its owner stopped or died) or a signal
+The command may be an mpirun, as here, or what starts several, such as the lab of the
+checks. Whoever starts this keeps its standard input open. When the command ends, the
+time limit passes, standard input closes (because its owner stopped or died) or a signal
 asks it to stop, every process that the command left behind is ended before this
 process ends. `mpirun` gives each worker a process group of its own, so killing a
-group is not enough: on Linux this process is a "child subreaper" (prctl(2)), to
-which orphans of any depth return.
+group is not enough: on Linux, orphans of any depth return to this process.
 
 Exit status: the command's own (128 + n when it died from signal n), else
 TIMED_OUT or STOPPED.
@@ -64,6 +64,12 @@ def die_with_parent(number: int = signal.SIGTERM) -> None:
     _prctl(_PR_SET_PDEATHSIG, number)
 
 
+def adopt_orphans() -> None:
+    """From now on, processes below this one whose parents end become its children:
+    let it be a "child subreaper" (prctl(2)), where the system has that."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
 class Supervisor:
     """Runs `command` and ends all of its descendants. Use `run()` once."""
 
@@ -77,7 +83,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Run the command to its end and return this process's exit status."""
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        adopt_orphans()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._request_stop)
         # Killed processes can't tidy up: Open MPI's session files and the memory that

@@ -24,9 +24,8 @@ class Verdict:
     """What was found out about one part of an exercise.
 
     id: stable name of the finding, such as "step-3.not-averaged" or "task-A.sum";
-        "step-3.right" when all is well. Ids end in ".crashed" when the program raised
-        an error, in ".deadlock" when workers wait for each other forever, in ".hung"
-        when it did not end in time for another reason.
+        "step-3.right" when all is well. What any part may be found to be is named in
+        `judges/runs.py`, as far as that is seen in a run.
     state: one of RIGHT, WRONG, NOT_CHECKED, UNDECIDED.
     expected, seen: one sentence each; `seen` names the ranks that it is about.
     line: of the learner's program, from 1, if the finding has one.

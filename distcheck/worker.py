@@ -5,7 +5,8 @@ import os
 import runpy
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 
 def rank(environment: Mapping[str, str] = os.environ) -> int:
@@ -25,11 +26,16 @@ def rank(environment: Mapping[str, str] = os.environ) -> int:
     return 0
 
 
-def run_program(script: str) -> dict | None:
+def run_program(
+    script: str, line_of: Callable[[list[tuple]], Any] = lambda places: None
+) -> dict | None:
     """Run `script` as Python runs a program; return None once it has ended well.
 
     Else what went wrong: status, error, and the program's line, if it has one. The
     error has been shown by then.
+
+    line_of: gives the line, by where the error came from: pairs of a file and a line,
+    the innermost first.
     """
     try:
         runpy.run_path(script, run_name="__main__")
@@ -43,16 +49,16 @@ def run_program(script: str) -> dict | None:
     except BaseException as error:
         # The frames of this module and of runpy are not the learner's.
         frames = traceback.extract_tb(error.__traceback__)
-        program_frames = [i for i, f in enumerate(frames) if f.filename == script]
-        first = program_frames[0] if program_frames else 0
+        first = next((i for i, f in enumerate(frames) if f.filename == script), 0)
         tb = error.__traceback__
         for _ in range(first):
             tb = tb and tb.tb_next
         traceback.print_exception(type(error), error, tb)
-        line = frames[program_frames[-1]].lineno if program_frames else None
-        if isinstance(error, SyntaxError) and error.filename == script:
-            line = error.lineno
-        return {"status": 1, "error": f"{type(error).__name__}: {error}", "line": line}
+        places = [(f.filename, f.lineno) for f in reversed(frames)]
+        if isinstance(error, SyntaxError) and error.filename:
+            places.insert(0, (error.filename, error.lineno))
+        text, line = f"{type(error).__name__}: {error}", line_of(places)
+        return {"status": 1, "error": text, "line": line}
     return None
 
 

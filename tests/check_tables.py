@@ -76,7 +76,7 @@ class Program:
         ]
 
     @property
-    def graphs(self) -> bool:
+    def build_graphs(self) -> bool:
         """Have graphs to be built? A judge looks at them last: where it has found
         anything else, they would not be looked at."""
         return not self.caught or self.caught.endswith(".eager-only")
@@ -302,7 +302,7 @@ def observe(
         path = folder / f"program_{number}.py"
         path.write_text(program.text)
         job = program.its.job(path, program.scenarios, folder)
-        jobs.append(replace(job, graphs=program.graphs))
+        jobs.append(replace(job, build_graphs=program.build_graphs))
     places = kept_evidence.of_jobs(jobs + ([alone] if alone else []), silence)
     shared = read(places.pop()) if alone else {}
     return {

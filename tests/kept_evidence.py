@@ -26,7 +26,6 @@ from utils.training import samples
 
 FOLDER = course.PACKAGE_ROOT / "build" / "evidence"
 UNUSED = 3 * 24 * 3600.0  # seconds without use, after which evidence goes
-LAB = ("distcheck.lab", "distcheck.messenger")  # the latter is run by its path
 LOCKS = tuple(course.PACKAGE_ROOT / f"requirements{n}.lock" for n in ("", "-jax"))
 
 
@@ -52,7 +51,7 @@ def _place_of(job: lab.Job, silence: float) -> Path:
         for name in job.scenarios
         if (recorder := recorder_of(SCENARIOS[name]))
     }
-    modules = sorted({*LAB, job.source, *recorders, *imported})
+    modules = sorted({"distcheck.lab", job.source, *recorders, *imported})
     return place(*programs, how, modules=modules)
 
 

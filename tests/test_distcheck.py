@@ -91,6 +91,44 @@ def test_the_exit_status_says_whether_something_is_wrong(invoke, options, status
     assert "::error" not in result.output
 
 
+@pytest.mark.parametrize("error", [errors.UserError("No."), ValueError("Oh.")])
+def test_what_gives_no_answer_ends_with_status_2(monkeypatch, capsys, error):
+    def fails(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr(audit, "audit", fails)
+    monkeypatch.setattr(sys, "argv", ["distcheck", "train.py"])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert left.value.code == 2
+    said = capsys.readouterr().err
+    assert str(error) in said
+    assert ("Traceback" in said) == isinstance(error, ValueError)
+
+
+# Names a strategy, so that it is started as the tasks of a cluster.
+TASK = """
+import json, os, time
+me = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+print(f"this is task {me}", flush=True)
+if me == 0:
+    print("there is no room for me", flush=True)
+    os._exit(3)
+time.sleep(100)
+MultiWorkerMirroredStrategy
+"""
+
+
+def test_what_a_task_of_a_cluster_printed_is_shown_where_it_failed(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "train.py").write_text(TASK)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(errors.UserError, match="could not be run") as raised:
+        audit.audit("train.py", quick=True)
+    assert str(raised.value).endswith("this is task 0\nthere is no room for me")
+
+
 def test_an_option_of_the_program_needs_two_dashes_before_it(invoke):
     result = invoke("train.py", "--epochs", "3")
     assert result.exit_code == 2

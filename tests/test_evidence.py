@@ -13,6 +13,7 @@ from distcheck.events import Unreadable
 from distcheck.judges.steps import step_2
 from distcheck.recorder.recorder import schema_of
 from distcheck.scenarios import SCENARIOS
+from utils.checking import recorders  # noqa: F401 (it registers their scenarios)
 
 PLACE = {"weights": "0a", "state": "1b"}
 OF_ALL = {

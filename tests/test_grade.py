@@ -242,7 +242,7 @@ def test_the_version_is_that_of_all_that_decides(tmp_path, monkeypatch):
         package / "checking" / "judges" / "scaled.py",
         package / "checking" / "recorders" / "survive.py",
         tmp_path / "distcheck" / "recorder" / "horovod.py",
-        tmp_path / "distcheck" / "messenger.py",
+        tmp_path / "distcheck" / "lab" / "messenger.py",
         package / "training" / "survival.py",  # which a program may import
     ):
         path.open("a").write("# another line\n")

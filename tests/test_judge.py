@@ -2,13 +2,16 @@
 
 import json
 import os
+import shutil
 
 import numpy as np
 import pytest
 
 from distcheck import events, lab
 from distcheck.judges import compare
-from distcheck.judges.runs import _own_frames, read, short
+from distcheck.judges.runs import Missing, _own_frames, read, short
+from distcheck.judges.steps.common import OTHER, whatever_the_options
+from distcheck.judges.verdicts import Check
 from distcheck.verdict import UNDECIDED, WRONG
 from utils.checking import exercises
 
@@ -93,10 +96,43 @@ def test_a_signal_that_ended_a_worker_is_named(job):
     assert "(by signal 11, Segmentation fault)" in judged.seen
 
 
-def test_that_nobody_was_started_is_not_the_program_s_fault(job):
-    judged = failed(job, {})
-    assert judged.state == UNDECIDED
+@pytest.mark.parametrize("statuses", [{}, {"0": None}, {"0": None, "1": None}])
+def test_that_mpirun_ends_before_any_worker_is_not_the_program_s_fault(job, statuses):
+    judged = failed(job, statuses)
+    assert (judged.id, judged.state) == ("step-3.no-mpirun", UNDECIDED)
     assert "no room for me" in judged.seen
+
+
+def test_who_is_killed_from_outside_is_not_judged(job):
+    """Whatever the other one says of it then."""
+    left = {"what": "failed", "line": 3, "time": 1.0, "status": 1}
+    left["error"] = "Horovod has been shut down."
+    (job / "two" / "rank.0.jsonl").write_text(json.dumps(left) + "\n")
+    judged = failed(job, {"0": 1, "1": -9})
+    assert (judged.id, judged.state) == ("step-3.killed", UNDECIDED)
+    assert "Rank 1 was killed" in judged.seen
+
+
+def test_who_gets_on_until_the_time_is_up_is_not_judged(job):
+    outcome = OUTCOME | {"outcome": lab.TIME_UP}
+    (job / "two" / "outcome.json").write_text(json.dumps(outcome))
+    judged = verdict(job, 3)
+    assert (judged.id, judged.state) == ("step-3.time-up", UNDECIDED)
+
+
+def test_who_ends_before_it_trains_with_other_options_alone_is_told_with_which(job):
+    """Of the run without them, all is known that the judge asks for."""
+    shutil.copytree(job / "two", job / OTHER)
+    (job / OTHER / "outcome.json").write_text(json.dumps(OUTCOME | {"outcome": "hung"}))
+
+    def judge(run):
+        if run.name == OTHER:
+            raise Missing
+
+    check = Check(3, "All is well.", ("two", OTHER), whatever_the_options(judge))
+    judged = check.verdict(read(job))
+    assert judged.id == "step-3.hung"
+    assert "This was seen with --log-dir logs --seed 1" in judged.seen
 
 
 def test_an_outcome_that_can_not_be_read_is_a_failure(job):

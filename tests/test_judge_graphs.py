@@ -8,6 +8,7 @@ from test_evidence import OUTCOME
 from distcheck import lab
 from distcheck.judges.compiled import must_compile
 from distcheck.judges.runs import Problem, Unreadable, read
+from distcheck.judges.verdicts import Check
 
 TIME = {"time": 1.5}
 TRAINING = must_compile("training")
@@ -76,5 +77,27 @@ def test_graphs_that_were_not_all_built_prove_nothing(job):
             TRAINING(passes)(runs)
 
 
-def test_a_program_that_does_not_end_has_built_none(job):
-    TRAINING(passes)(read(ends(job, lab.FAILED)))
+def said_of(runs):
+    """The verdict of a check whose judge found all right, but for what is compiled."""
+    return Check(3, "All is well.", ("two",), TRAINING(passes)).verdict(runs)
+
+
+@pytest.mark.parametrize("outcome", [lab.FAILED, lab.DEADLOCK, lab.HUNG])
+def test_what_was_not_compiled_before_the_end_is_said(job, outcome):
+    judged = said_of(read(ends(job, outcome)))
+    assert (judged.id, judged.ok) == ("step-3.right", True)
+    assert "Whether it can be compiled was not tried" in judged.seen
+    assert said_of(built(job, (True, None), count=1)).seen == "All is well."
+
+
+def test_who_hangs_while_it_is_compiled_is_not_right(job):
+    runs = built(ends(job, lab.HUNG), (True, None), count=2)
+    assert said_of(runs).id == "step-3.hung"
+
+
+def test_a_fault_in_a_later_run_comes_before_what_was_not_tried(job):
+    """Here both are the same run: what matters is that all of them are looked at."""
+    runs = built(job, (True, "TypeError: no value"), count=1)
+    cut = read(ends(job, lab.FAILED))["two"]
+    cut.ranks[0].events = []
+    assert said_of({"cut": cut, **runs}).id == "step-3.eager-only"

@@ -59,7 +59,7 @@ def test_all_that_decides_what_is_seen_makes_it_new(performed, job, monkeypatch)
     reports(job("a"))
     reports(job("a", "two", "one"))
     reports(job("a", options=("--epochs", "3")))
-    reports(job("a", graphs=False))
+    reports(job("a", build_graphs=False))
     reports(job("a", reference=job("b").script))
     reports(job("a"), silence=1.0)
     assert len(performed) == 6

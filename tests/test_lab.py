@@ -14,6 +14,7 @@ import pytest
 from processes import descendants_of_runs_in, wait_for, wait_until_none_is_left
 
 from distcheck import lab
+from distcheck.lab import server
 from distcheck.recorder import keras
 from distcheck.scenarios import STEPS, TRAIN_IMAGES, VAL_STEPS
 from utils.checking import images
@@ -76,7 +77,7 @@ def test_only_who_says_nothing_for_long_is_hung(tmp_path):
     }
     ends = outcomes(tmp_path, "one", programs)
     assert [end["outcome"] for end in ends] == [lab.ENDED, lab.HUNG, lab.HUNG]
-    assert ends[1]["seconds"] > lab.SLEEPING_FACTOR * SILENCE
+    assert ends[1]["seconds"] > server.SLEEPING_FACTOR * SILENCE
     assert ends[2]["seconds"] > SILENCE
 
 
@@ -90,6 +91,57 @@ def test_a_world_without_reports_ends_as_its_mpirun_does(tmp_path):
     assert [end["outcome"] for end in ends] == [lab.ENDED, lab.FAILED, lab.HUNG]
     assert set(ends[0]["statuses"].values()) == {0}
     assert 3 in ends[1]["statuses"].values()
+
+
+LEAVES = """
+import os, subprocess, time
+from pathlib import Path
+nap = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+orphan = os.fork()
+if orphan == 0:
+    os.setsid()
+    if os.fork() == 0:
+        Path({place!r}, f"orphan {{os.getpid()}}").touch()
+        time.sleep(1000)
+    os._exit(0)
+os.waitpid(orphan, 0)
+Path({place!r}, f"nap {{nap.pid}}").touch()
+while len(list(Path({place!r}).glob("* *"))) < 2: time.sleep(0.05)
+{ends}
+"""
+# Looks for them when the scenario has ended in which they were left.
+LOOKS = """
+import time
+from pathlib import Path
+left, deadline = Path({place!r}), time.monotonic() + 60
+while not Path({outcome!r}).exists() and time.monotonic() < deadline: time.sleep(0.05)
+found = [path.name.split()[1] for path in left.glob("* *")]
+assert len(found) == 2, found
+alive = [pid for pid in found if Path(f"/proc/{{pid}}").exists()]
+assert not alive, alive
+"""
+
+
+@pytest.mark.parametrize("ends", ["", "os._exit(3)"], ids=["well", "dies"])
+def test_what_a_worker_leaves_behind_ends_with_its_scenario(tmp_path, ends):
+    """In sessions of their own, with and without a parent."""
+    (left := tmp_path / "left").mkdir()
+    outcome = tmp_path / "0" / "one" / "outcome.json"
+    programs = {
+        "leaves": LEAVES.format(place=str(left), ends=ends),
+        "looks": LOOKS.format(place=str(left), outcome=str(outcome)),
+    }
+    first, second = outcomes(tmp_path, "one", programs)
+    assert first["outcome"] == (lab.FAILED if ends else lab.ENDED)
+    err = (tmp_path / "1" / "one" / "rank.0.err").read_text()
+    assert second["outcome"] == lab.ENDED, err
+
+
+def test_who_was_killed_is_told_from_who_was_ended(tmp_path):
+    code = "import os, signal, time\nif os.environ['OMPI_COMM_WORLD_RANK'] == '1':\n"
+    code += "    os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(1000)"
+    (end,) = outcomes(tmp_path, "pair", {"killed": code})
+    assert (end["outcome"], end["statuses"]) == (lab.FAILED, {"0": None, "1": -9})
 
 
 @pytest.fixture

@@ -18,10 +18,10 @@ MODULES = [
     path
     for folder in ("distcheck/recorder", "utils/checking/recorders")
     for path in sorted((ROOT / folder).glob("*.py"))
-    if path.name not in ("patches.py", "audit.py")
+    if path.name != "patches.py"
 ]
 PRIVATE = (
-    *("tensorflow.python", "tf_keras.src", "horovod._keras"),
+    *("tensorflow.python", "tf_keras.src", "keras.src", "horovod._keras"),
     *("horovod.common.basics", "horovod.tensorflow.mpi_ops"),
 )
 

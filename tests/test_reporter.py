@@ -136,7 +136,7 @@ def auditor(tmp_path, monkeypatch):
     (tmp_path / "reports").mkdir()
     monkeypatch.chdir(tmp_path)
     made = audit.Auditor(tmp_path / "reports", 0, str(tmp_path / "train.py"))
-    monkeypatch.setattr(made, "where", lambda: "train.py:1")
+    monkeypatch.setattr(made, "line", lambda: "train.py:1")
     return made
 
 
@@ -146,16 +146,15 @@ def files_of(auditor) -> list[str]:
 
 
 def test_an_audit_hears_nothing_of_a_child_either(auditor):
-    with auditor._lock:
-        assert in_a_child(lambda: auditor.file("child.txt", "written")) == 0
-    auditor.file("parent.txt", "written")
+    assert in_a_child(lambda: auditor.files.written("child.txt", "written")) == 0
+    auditor.files.written("parent.txt", "written")
     assert files_of(auditor) == [os.path.abspath("parent.txt")]
 
 
 def test_an_audit_knows_files_by_any_kind_of_path(auditor, tmp_path, monkeypatch):
     paths = ["a", b"b", tmp_path / "c", "dev/d", "/dev/shm/e"]
     for path in (*paths, "/dev/null", "/proc/self/comm"):
-        auditor.file(path, "written")
+        auditor.files.written(path, "written")
     found = [os.path.realpath(os.fsdecode(path)) for path in paths]
     assert files_of(auditor) == found
 
@@ -165,6 +164,6 @@ def test_an_audit_stands_a_working_directory_that_is_gone(auditor, tmp_path):
     gone.mkdir()
     os.chdir(gone)
     gone.rmdir()
-    auditor.file("a", "written")
-    auditor.file(tmp_path / "b", "written")
+    auditor.files.written("a", "written")
+    auditor.files.written(tmp_path / "b", "written")
     assert files_of(auditor) == [str(tmp_path.resolve() / "b")]

@@ -10,7 +10,7 @@ import numpy as np
 # Relative tolerances.
 RTOL_FP32 = 1e-6  # rounding in 32 bits; losses of two ranks can be as near as 1e-5
 RTOL_FP16 = 1e-3  # weights that were sent in 16 bits; those of two ranks differ by more
-RTOL_COMPRESSED = 0.01  # gradients that were compressed to 16 bits, and averaged
+RTOL_GRADIENTS = 0.01  # gradients may be compressed to 16 bits, and then averaged
 
 Value = TypeVar("Value")
 Fault = TypeVar("Fault", bound=Hashable)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from distcheck import lab
 from distcheck.judges.runs import Judge, Problem, Run, Unreadable, in_line, short
 from distcheck.scenarios import SCENARIOS
+from distcheck.verdict import RIGHT
 
 CURE = (
     "In compiled code, tensors have no values yet: call the functions of "
@@ -19,37 +20,46 @@ CURE = (
 
 
 def must_compile(*kinds: str) -> Callable[[Judge], Judge]:
-    """A decorator for a judge: where that finds nothing wrong, steps of these kinds,
-    "training" or "validation", have to be compiled, too. Else it is a Problem."""
+    """A decorator for a judge. Once that has found nothing wrong, steps of these kinds,
+    "training" or "validation", have to be compiled, too: else it is a Problem. Where
+    the program ended before that was tried, the verdict says so."""
 
     def decorate(judge: Judge) -> Judge:
         @functools.wraps(judge)
         def judged(runs: dict[str, Run]) -> None:
             judge(runs)
-            for run in runs.values():
-                if SCENARIOS[run.name].build_graphs:
-                    _raise_what_fails(run, kinds)
+            compiled = [r for r in runs.values() if SCENARIOS[r.name].build_graphs]
+            if not all([_was_tried(run, kinds) for run in compiled]):
+                raise Problem(
+                    "right",
+                    "As far as the program came, this is right. Whether it can be "
+                    "compiled was not tried, because it did not come to its end.",
+                    state=RIGHT,
+                )
 
         return judged
 
     return decorate
 
 
-def _raise_what_fails(run: Run, kinds: tuple[str, ...]) -> None:
-    first, graphs = run.ranks[0], run.ranks[0].all("graph")
-    if run.outcome == lab.ENDED:
-        counts = [event["count"] for event in first.all("graphs")]
-        if counts != [len(graphs)]:
-            raise Unreadable("the graphs of rank 0")
+def _was_tried(run: Run, kinds: tuple[str, ...]) -> bool:
+    """Have all functions been compiled? Raises the Problem of one that can't be."""
+    first = run.ranks[0]
+    graphs, wanted = first.all("graph"), [e["count"] for e in first.all("graphs")]
+    complete = wanted == [len(graphs)]
+    if run.outcome == lab.ENDED and not complete:
+        raise Unreadable("the graphs of rank 0")
     for graph in graphs:
-        if graph["error"] is None or _kind(graph) not in kinds:
-            continue
-        raise Problem(
-            "eager-only",
-            f"{_compiler(graph)}, and the compiled code failed on rank 0"
-            f"{in_line(graph['line'])}: {short(graph['error'])} {CURE}",
-            graph["line"],
-        )
+        if graph["error"] is not None and _kind(graph) in kinds:
+            raise Problem(
+                "eager-only",
+                f"{_compiler(graph)}, and the compiled code failed on rank 0"
+                f"{in_line(graph['line'])}: {short(graph['error'])} {CURE}",
+                graph["line"],
+            )
+    if run.outcome == lab.HUNG and wanted and not complete:
+        run.raise_trouble()  # by what is compiled
+    return complete
 
 
 def _compiler(graph: dict) -> str:

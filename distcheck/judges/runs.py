@@ -1,8 +1,7 @@
-"""What the workers of a check reported, for judges to look at.
+"""What the workers of a check left behind (see distcheck.lab), for judges to look at.
 
-Programs only report (distcheck.recorder). A judge is a function that compares
-what the workers did in some runs, and raises a Problem unless a part of the program is
-right.
+A judge is a function that compares what the workers did in some runs, and raises a
+Problem unless a part of the program is right.
 """
 
 import itertools
@@ -11,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from signal import strsignal
+from signal import SIGKILL, strsignal
 
 import numpy as np
 
@@ -23,9 +22,12 @@ from distcheck.verdict import UNDECIDED, WRONG
 
 EVIDENCE_LINES = 6
 
-TAMPERED, CRASHED, DEADLOCK, HUNG, FLOOD, NO_MPIRUN = (
-    *("tampered", "crashed", "deadlock", "hung", "flood", "no-mpirun"),
-)
+# Names of Problems that any part may have. By the program's fault: it failed; workers
+# wait for each other forever; it doesn't end, for another reason; it prints too much.
+CRASHED, DEADLOCK, HUNG, FLOOD = "crashed", "deadlock", "hung", "flood"
+# So nothing is known: it has replaced what it is watched with, or left what can't be
+# read; mpirun failed; something else killed a worker; the time was up.
+TAMPERED, NO_MPIRUN, KILLED, TIME_UP = "tampered", "no-mpirun", "killed", "time-up"
 
 
 class Missing(Exception):
@@ -33,7 +35,7 @@ class Missing(Exception):
 
 
 class Problem(Exception):
-    """What is wrong with a part.
+    """What is wrong with a part, or to be said of it instead of what was expected.
 
     name: the end of the verdict's id; the others are as in Verdict.
     """
@@ -137,8 +139,8 @@ class Rank:
 class Run:
     """What was recorded of a program in one scenario.
 
-    name: the scenario's. statuses: rank -> exit status of each that was started, None
-    if it was ended; None where that can't be read.
+    name: the scenario's. outcome: a word of the lab's. statuses: rank -> exit status of
+    each that was started, None if the lab ended it; None where that can't be read.
     """
 
     folder: Path
@@ -168,8 +170,44 @@ class Run:
         # A rank that another one left alone complains, too, but later.
         return sorted(pairs, key=lambda pair: _left_alone(pair[1]))
 
+    def raise_interruption(self) -> None:
+        """Raise the Problem of a run that was cut for no fault of the program's that is
+        known: what it would have done, nobody has seen."""
+        statuses = self.statuses or {}
+        killed = [rank for rank, status in statuses.items() if status == -SIGKILL]
+        if killed:
+            raise Problem(
+                KILLED,
+                f"Rank {killed[0]} was killed from outside of the program, as systems "
+                "do that have no memory left. Close other programs, and check again.",
+                state=UNDECIDED,
+            )
+        if self.outcome == lab.TIME_UP:
+            raise Problem(
+                TIME_UP,
+                f"The program was ended after {lab.TIME_LIMIT:.0f} s, but was not seen "
+                f"to hang: {'; '.join(rank.state for rank in self.ranks)}. This "
+                "machine may be too slow for a check at present.",
+                state=UNDECIDED,
+            )
+        by_itself = [status for status in statuses.values() if status is not None]
+        known = self.statuses is not None
+        if (
+            self.outcome == lab.FAILED
+            and known
+            and not by_itself
+            and not self.failures()
+        ):
+            output = events.text(self.folder / "mpirun.txt")
+            raise Problem(
+                NO_MPIRUN,
+                "mpirun ended before any worker had, or did not start all of them. It "
+                f"printed: {short(output)}",
+                state=UNDECIDED,
+            )
+
     def raise_trouble(self) -> None:
-        """Raise the Problem of a program that did not end well."""
+        """Raise the Problem of a program that did not end well by its own fault."""
         states = [rank.state for rank in self.ranks]
         waiting = [r for r in self.ranks if r.last["what"] == "collective_start"]
         if self.outcome == lab.DEADLOCK:
@@ -206,16 +244,8 @@ class Run:
             line = busy[0].last.get("line") if busy else None
             raise Problem(
                 HUNG,
-                f"The program made no progress: {'; '.join(states)}.",
+                f"The program did not come to its end: {'; '.join(states)}.",
                 line,
-            )
-        if self.outcome == lab.FAILED and self.statuses == {}:
-            output = events.text(self.folder / "mpirun.txt")
-            raise Problem(
-                NO_MPIRUN,
-                "mpirun ended before it had started a worker. It printed: "
-                f"{short(output)}",
-                state=UNDECIDED,
             )
         if self.outcome == lab.FAILED:
             vanished = [

@@ -43,6 +43,7 @@ class Check:
                 _raise_tampering(run)
                 _raise_keras_3(run)
                 _raise_other_options(run)
+                run.raise_interruption()
             try:
                 self.judge(runs)
             except Missing:

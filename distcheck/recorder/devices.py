@@ -17,9 +17,9 @@ class DeviceRecorder(Recorder):
     def hook_devices(self) -> None:
         """Record from now on."""
         context = patches.eager_context().Context
-        self.replace(context, "set_visible_devices", self._pin)
+        self.before(context, "set_visible_devices", self._pins)
         self.replace(context, "_initialize_physical_devices", self._initialize)
-        self.replace(context, "ensure_initialized", self._ensure)
+        self.before(context, "ensure_initialized", self._takes_hold)
 
     def _initialize(self, original):
         def observed(context, *args, **kwargs):
@@ -40,24 +40,16 @@ class DeviceRecorder(Recorder):
 
         return observed
 
-    def _ensure(self, original):
-        def observed(context):
-            if not context._initialized:
-                context._initialize_physical_devices()
-                self.event("devices", **self._devices(context))
-                if self.scenario.devices_only:
-                    self.report_replaced()
-                    self.wait_for_the_end()
-            return original(context)
+    def _takes_hold(self, context) -> None:
+        if not context._initialized:
+            context._initialize_physical_devices()
+            self.event("devices", **self._devices(context))
+            if self.scenario.devices_only:
+                self.report_replaced()
+                self.wait_for_the_end()
 
-        return observed
-
-    def _pin(self, original):
-        def observed(context, *args, **kwargs):
-            self.event("pinned")
-            return original(context, *args, **kwargs)
-
-        return observed
+    def _pins(self, *args, **kwargs) -> None:
+        self.event("pinned")
 
     def _devices(self, context) -> dict:
         """Numbers of the pretended GPUs that are visible, and that may grow."""

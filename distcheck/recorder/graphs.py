@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distcheck.recorder import patches
+from distcheck.recorder.writer import Place
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Graphs:
             maker = functools.partial(self._keras, kind == "train")
             replace(tf.keras.Model, f"make_{kind}_function", maker)
         replace(patches.compiled_function(), "__call__", self._call)
-        replace(patches.compiled_function(), "__get__", self._method)
+        self._recorder.before(patches.compiled_function(), "__get__", self._bind)
 
     def _keras(self, training: bool, original):
         import tensorflow as tf
@@ -103,12 +104,8 @@ class Graphs:
 
         return observed
 
-    def _method(self, original):
-        def observed(compiled, instance, owner):
-            self._instances.append(instance)
-            return original(compiled, instance, owner)
-
-        return observed
+    def _bind(self, compiled, instance, owner) -> None:
+        self._instances.append(instance)
 
     def build(self) -> None:
         """Build all of them, if they are wanted, and report how that went."""
@@ -123,7 +120,8 @@ class Graphs:
             try:
                 call.build()
             except Exception as raised:
-                error, line = _in_words(raised, self._recorder.script)
+                error, places = _in_words(raised)
+                line = self._recorder.line_of(places)
             facts = {"function": call.function, "training": call.training}
             self._recorder.event("graph", error=error, line=line, **facts)
 
@@ -141,18 +139,15 @@ class _Noting:
         return result
 
 
-def _in_words(error: Exception, script: str) -> tuple[str, int | None]:
-    """The error in words, and the innermost line of `script` that led to it."""
-    frames = [
-        (frame.filename, frame.lineno)
-        for frame in traceback.extract_tb(error.__traceback__)
-    ]
+def _in_words(error: Exception) -> tuple[str, list[Place]]:
+    """The error in words, and the lines that led to it, the innermost first."""
+    frames = traceback.extract_tb(error.__traceback__)
+    places: list[Place] = [(f.filename, f.lineno) for f in reversed(frames)]
     message = f"{type(error).__name__}: {error}"
     # AutoGraph runs a translation of the program; it knows what that stands for.
-    translated = getattr(error, "ag_error_metadata", None)
+    translated: Any = getattr(error, "ag_error_metadata", None)
     if translated is not None:
         message = translated.cause_message
-        stack = reversed(translated.translated_stack)
-        frames += [(frame.filename, frame.lineno) for frame in stack]
-    lines = [line for filename, line in frames if filename == script]
-    return message, lines[-1] if lines else None
+        stack = translated.translated_stack
+        places = [(f.filename, f.lineno) for f in stack] + places
+    return message, places

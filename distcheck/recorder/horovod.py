@@ -8,13 +8,18 @@ comes out of it is noted, but for what this package's docstring names.
 import contextlib
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from distcheck import events
 from distcheck.events import MOST_ITEMS
 from distcheck.recorder import patches
+from distcheck.recorder.files import files_in
 from distcheck.recorder.keras import KerasRecorder, elements_of, small_values
+from distcheck.recorder.recorder import Recorder
+
+MODULES = ("horovod.tensorflow", "horovod.tensorflow.keras", "horovod.keras")
 
 _current: "HorovodRecorder | None" = None
 
@@ -63,7 +68,6 @@ class HorovodRecorder(KerasRecorder):
             with tf.variable_creator_scope(self.create_variable):
                 yield
         finally:
-            self.report_replaced()
             self.report_end()
 
     def asked(self, name: str, function):
@@ -166,7 +170,7 @@ class HorovodRecorder(KerasRecorder):
         for home in self.folder.glob("rank.*.home"):
             if home == self._home:
                 continue
-            for name, changed in _files_in(home).items():
+            for name, changed in _changes(home).items():
                 touched = mine.get(name) != self._before.get(name)
                 if touched or changed == mine.get(name):
                     continue
@@ -183,7 +187,7 @@ class HorovodRecorder(KerasRecorder):
 
     def _there(self) -> dict[str, int]:
         """The files of its home, with the times of their last change, in ns."""
-        return _files_in(self._home)
+        return _changes(self._home)
 
     def work_done(self) -> int:
         """Grows whenever the program trains."""
@@ -195,11 +199,60 @@ class HorovodRecorder(KerasRecorder):
         self.restore()
 
 
-def _files_in(home: Path) -> dict[str, int]:
-    """The files in a folder, with the times of their last change, in ns."""
-    times = {}
-    for path in home.rglob("*"):
-        with contextlib.suppress(FileNotFoundError):  # another rank has deleted it
-            if path.is_file():
-                times[str(path.relative_to(home))] = path.stat().st_mtime_ns
-    return times
+def _changes(folder: Path) -> dict[str, int]:
+    return {name: facts.st_mtime_ns for name, facts in files_in(folder).items()}
+
+
+class HorovodCalls:
+    """What an audited program asks of Horovod.
+
+    collectives: how many it called from Python, or built into a graph. reduced: numbers
+    that it gave to all-reduce since somebody set this to 0. size: as last noted.
+    """
+
+    def __init__(self, recorder: Recorder):
+        self._recorder = recorder
+        self.collectives = self.reduced = 0
+        self.size: int | None = None
+
+    def note_size(self) -> None:
+        """Ask how many workers there are: it may be shut down before the end."""
+        module = sys.modules.get("horovod.tensorflow")
+        if module is not None and module.is_initialized():
+            self.size = module.size()
+
+    def hook_mpi_ops(self, module) -> None:
+        """Count collectives from now on. module: `horovod.tensorflow.mpi_ops`."""
+        for name, op in patches.collectives(module.MPI_LIB).items():
+            if op in ("allreduce", "grouped_allreduce"):
+                self._recorder.before(module.MPI_LIB, name, self._reduces)
+            self._recorder.before(module.MPI_LIB, name, self._meets)
+
+    def _meets(self, *args, **kwargs) -> None:
+        self.collectives += 1
+        self._recorder.beat()
+
+    def _reduces(self, tensors, *args, **kwargs) -> None:
+        flat = tensors if isinstance(tensors, list | tuple) else [tensors]
+        self.reduced += sum(map(elements_of, flat))
+
+    def hook_functions(self, module) -> None:
+        """Report broadcasts of no variables: a model without any is no model yet.
+        module: `horovod.tensorflow.functions`."""
+        original = module.broadcast_variables
+
+        def broadcast(original):
+            def observed(variables, *args, **kwargs):
+                variables = list(variables)  # of which there may be one pass only
+                if not variables:
+                    where = self._recorder.line()
+                    self._recorder.event("empty broadcast", where=where)
+                return original(variables, *args, **kwargs)
+
+            return observed
+
+        self._recorder.replace(module, "broadcast_variables", broadcast)
+        for name in MODULES:  # where it was imported from there already
+            other = sys.modules.get(name)
+            if other and vars(other).get("broadcast_variables") is original:
+                vars(other)["broadcast_variables"] = module.broadcast_variables

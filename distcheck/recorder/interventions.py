@@ -52,6 +52,23 @@ def pretend_gpus(context, count: int, chosen: str | None) -> dict[Any, int]:
     return pretended
 
 
+def split_processor(tf, count: int) -> None:
+    """Let the processor be so many devices, one for each replica of a strategy."""
+    (processor,) = tf.config.list_physical_devices("CPU")
+    parts = [tf.config.LogicalDeviceConfiguration()] * count
+    tf.config.set_logical_device_configuration(processor, parts)
+
+
+def without_xla(original: Callable) -> Callable:
+    """Let functions be compiled without XLA, which can't compile what observes them.
+    The numbers are the same. original: the `__init__` of what tf.function makes."""
+
+    def made(function, *args, **kwargs):
+        original(function, *args, **kwargs | {"jit_compile": None})
+
+    return made
+
+
 def narrow(original: Callable) -> Callable:
     """Give convolutions few channels, so that the program's own network computes in no
     time, and its weights can be kept whole. original: `Conv2D.__init__`."""

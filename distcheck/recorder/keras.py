@@ -6,11 +6,9 @@ is not waited for on every worker. Whether they can be built, one worker tries i
 end (see `graphs`).
 """
 
-import contextlib
 import functools
 import inspect
 import os
-import sys
 import types
 from typing import Any
 
@@ -18,8 +16,10 @@ import numpy as np
 
 from distcheck.events import MOST_ITEMS
 from distcheck.recorder import interventions, patches
+from distcheck.recorder.callbacks import TrackedLogs, numbers_in
 from distcheck.recorder.devices import DeviceRecorder
 from distcheck.recorder.interventions import METRIC_SHIFT, UPDATES
+from distcheck.recorder.writer import frames
 
 SMALL = 8  # numbers in a tensor whose values are reported
 UNKNOWN = -1  # instead of an image's number
@@ -33,7 +33,6 @@ class KerasRecorder(DeviceRecorder):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self._lines: dict[int, int | None] = {}  # id of a callback -> where it was made
         self._forwards = self._gradients = self._updates = 0
         self._begun = False  # has it begun to train?
         self._model: Any = None
@@ -48,25 +47,13 @@ class KerasRecorder(DeviceRecorder):
         self._predictions: Any = None  # last in training: a model, images, its answer
         self._evaluations = 0
         self._computed: dict = {}  # the metrics of the last one that was computed
-        self._inside: list[str] = []
-
-    @contextlib.contextmanager
-    def inside(self, activity: str):
-        """Note that the program is in a "forward", an "update" or a "fit" now."""
-        self._inside.append(activity)
-        try:
-            yield
-        finally:
-            self._inside.remove(activity)
 
     def hook_training(self, tf) -> None:
         """Record batches, gradients and updates from now on."""
         self.replace(tf.keras.Model, "__call__", self._forward)
         self.replace(tf.keras.Model, "fit", self._fit)
         self.replace(tf.GradientTape, "gradient", self._gradient)
-        self.replace(patches.optimizer(), "apply_gradients", self._update)
-        distributed = functools.partial(self._update, position=1)
-        self.replace(patches.legacy_optimizer(), "_distributed_apply", distributed)
+        patches.hook_updates(self.replace, self._update)
 
     def intervene(self, tf) -> None:
         """Let a training take seconds."""
@@ -85,10 +72,10 @@ class KerasRecorder(DeviceRecorder):
 
     def _forward(self, original):
         def observed(model, *args, **kwargs):
-            inputs = kwargs.get("inputs", args[0] if args else None)
-            if "forward" in self._inside or not is_batch(inputs):
+            inputs = patches.argument("inputs", 0, args, kwargs)
+            if "forward" in self.activities or not is_batch(inputs):
                 return original(model, *args, **kwargs)
-            training = bool(kwargs.get("training", len(args) > 1 and args[1]))
+            training = bool(patches.argument("training", 1, args, kwargs))
             with self.inside("forward"):
                 result = original(model, *args, **kwargs)
             images = self.after_forward(model, training, inputs)
@@ -157,25 +144,15 @@ class KerasRecorder(DeviceRecorder):
         _, labels = source.training() if training else source.validation()
         return labels[images]
 
-    def _update(self, original, position: int = 0):
-        """position: of the pairs of gradients and variables among the arguments."""
-
-        def observed(optimizer, *args, **kwargs):
-            if "update" in self._inside:
-                return original(optimizer, *args, **kwargs)
-            args = list(args)
-            pairs = kwargs.pop("grads_and_vars", None)
-            if pairs is None:
-                pairs = args.pop(position)
-            pairs = list(pairs)
-            args.insert(position, pairs)
-            with self.inside("update"):
-                self._before_update(optimizer, pairs)
-                result = original(optimizer, *args, **kwargs)
-            self._after_update(optimizer)
-            return result
-
-        return observed
+    def _update(self, update, optimizer, pairs: list):
+        """Make an update. pairs: of gradients and variables."""
+        if "update" in self.activities:
+            return update()
+        with self.inside("update"):
+            self._before_update(optimizer, pairs)
+            result = update()
+        self._after_update(optimizer)
+        return result
 
     def _fit(self, original):
         signature = inspect.signature(original)
@@ -253,7 +230,7 @@ class KerasRecorder(DeviceRecorder):
         self.event(
             "forward",
             training=training,
-            fit="fit" in self._inside,
+            fit="fit" in self.activities,
             images=images,
             rate=self._rate() if training else None,
         )
@@ -311,14 +288,10 @@ class KerasRecorder(DeviceRecorder):
     def hook_callbacks(self, tf) -> None:
         """Record from now on what each callback reads and changes."""
         base = tf.keras.callbacks.Callback
-
-        def new(cls, *args, **kwargs):
-            callback = object.__new__(cls)
-            self._lines[id(callback)] = self.line()
-            return callback
+        self.note_makers(base)
 
         def report(callback, before: dict, after: dict, read) -> None:
-            made = self._lines.get(id(callback))
+            made = self.made.get(id(callback))
             facts = {"before": before, "after": after, "read": sorted(read)}
             facts["stops"] = bool(getattr(self._model, "stop_training", False))
             name = type(callback).__name__
@@ -349,34 +322,25 @@ class KerasRecorder(DeviceRecorder):
                     # Keras' own show what they read: to the end of an epoch it comes
                     # again.
                     own = type(callback).__module__.startswith("tf_keras.")
-                    if "fit" in self._inside and tracked.read and not own:
+                    if "fit" in self.activities and tracked.read and not own:
                         report(callback, before, tracked.plain(), tracked.read)
 
             return observed
 
-        base.__new__ = staticmethod(new)
         self.replace(patches.callback_list(), "on_epoch_end", epoch_end)
         if self.metric_shift:
             self.replace(patches.callback_list(), "on_test_end", test_end)
-            self.replace(tf.keras.Model, "evaluate", self._evaluate)
+            evaluate = functools.partial(self.within, "evaluate")
+            self.replace(tf.keras.Model, "evaluate", evaluate)
             name = "_validate_and_get_metrics_result"
             self.replace(tf.keras.Model, name, self._shift_metrics)
-
-    def _evaluate(self, original):
-        def observed(*args, **kwargs):
-            if "evaluate" in self._inside:
-                return original(*args, **kwargs)
-            with self.inside("evaluate"):
-                return original(*args, **kwargs)
-
-        return observed
 
     def _shift_metrics(self, original):
         """Report what an evaluation computes, a little apart on each rank."""
 
         def observed(model, logs):
             metrics = original(model, logs)
-            if "evaluate" not in self._inside:
+            if "evaluate" not in self.activities:
                 return metrics
             means = [m for m in model.metrics if hasattr(m, "total")]
             if any(float(m.count) for m in means):
@@ -390,8 +354,8 @@ class KerasRecorder(DeviceRecorder):
                 if metric.name in metrics:
                     metric.total.assign(metrics[metric.name])
                     metric.count.assign(1)
-            known = _numbers_in({f"val_{k}": v for k, v in metrics.items()})
-            fit, own = "fit" in self._inside, "epoch end" in self._inside
+            known = numbers_in({f"val_{k}": v for k, v in metrics.items()})
+            fit, own = "fit" in self.activities, "epoch end" in self.activities
             self.event("evaluated", fit=fit, own=own, metrics=known)
             return metrics
 
@@ -399,23 +363,22 @@ class KerasRecorder(DeviceRecorder):
 
     def line_of_callback(self) -> int | None:
         """Where the program made the callback that is at work, if one is."""
-        frame = sys._getframe(1)
-        while frame is not None and frame.f_code.co_filename != self.script:
-            line = self._lines.get(id(frame.f_locals.get("self")))
+        for frame in frames():
+            if frame.f_code.co_filename == self.script:
+                break
+            line = self.made.get(id(frame.f_locals.get("self")))
             if line is not None:
                 return line
-            frame = frame.f_back
         return None
 
     def _modules_of(self, package: str) -> list[str]:
         """The modules of a package that the program has names for."""
-        found, frame = set(), sys._getframe(1)
-        while frame is not None:
+        found = set()
+        for frame in frames():
             if frame.f_code.co_filename == self.script:
                 for value in (*frame.f_globals.values(), *frame.f_locals.values()):
                     if isinstance(value, types.ModuleType):
                         found.add(value.__name__)
-            frame = frame.f_back
         return sorted(name for name in found if name.startswith(package))
 
     def after_epoch(self) -> None:
@@ -443,115 +406,6 @@ def moments(images):
     return np.stack([(pixels**n).mean(axis=1) for n in (3, 4, 5)], axis=1)
 
 
-class TrackedLogs(dict):
-    """The metrics of an epoch, for one callback of a list after the other.
-
-    outer: the one whose turn it is; read: the names that were looked at since then.
-    What another one does with them, that the outer one has called, is reported when it
-    has done.
-    """
-
-    # TensorFlow makes others of the kind from pairs alone.
-    _base: type | tuple = ()
-    _report: Any = None
-    _prefix = ""
-    outer: Any = None
-    _inner: Any = None
-    _facts: Any = None
-
-    def __init__(self, *args):
-        super().__init__(*args)
-        self.read: set[str] = set()
-
-    @classmethod
-    def of(cls, metrics: dict, base: type, report, prefix: str = "") -> "TrackedLogs":
-        """base: the class of all callbacks; report: is called with one of them, the
-        metrics before it and after, and the names that it has read. prefix: of the
-        names in that."""
-        tracked = cls(metrics)
-        tracked._base, tracked._report, tracked._prefix = base, report, prefix
-        return tracked
-
-    def begin(self, callback) -> dict[str, float]:
-        """Its turn begins: return the metrics as they are now."""
-        self.outer, self.read = callback, set()
-        return self.plain()
-
-    def plain(self) -> dict[str, float]:
-        return _numbers_in({self._prefix + k: v for k, v in dict.items(self)})
-
-    def done(self) -> None:
-        """The inner callback at work, if there is one, has done."""
-        if self._inner is not None:
-            callback, self._inner = self._inner, None
-            self._report(callback, *self._facts)
-
-    def _at_work(self) -> bool:
-        """Is it an inner callback that reads or writes now? Then note it as such."""
-        frame = sys._getframe(2)
-        while frame is not None:
-            callback = frame.f_locals.get("self")
-            if isinstance(callback, self._base):
-                break
-            frame = frame.f_back
-        inner = callback if frame is not None and callback is not self.outer else None
-        if inner is not self._inner:
-            self.done()
-            self._inner, self._facts = inner, (self.plain(), self.plain(), set())
-        return inner is not None
-
-    def _note_read(self, *names) -> None:
-        names = {self._prefix + name for name in names}
-        self.read |= names
-        if self._at_work():
-            self._facts[2].update(names)
-
-    def __setitem__(self, key, value):
-        inner = self._at_work()
-        super().__setitem__(key, value)
-        if inner:
-            before, _, read = self._facts
-            self._facts = before, self.plain(), read
-
-    def update(self, *args, **kwargs):
-        for key, value in dict(*args, **kwargs).items():
-            self[key] = value
-
-    def __getitem__(self, key):
-        self._note_read(key)
-        return super().__getitem__(key)
-
-    def get(self, key, default=None):
-        self._note_read(key)
-        return super().get(key, default)
-
-    # Who copies it, or writes it to a file, goes through all of it by one of these.
-    def __iter__(self):
-        return iter(list(super().keys()))
-
-    def items(self):
-        self._note_read(*super().keys())
-        return super().items()
-
-    def values(self):
-        self._note_read(*super().keys())
-        return super().values()
-
-    def copy(self):
-        self._note_read(*super().keys())
-        return super().copy()
-
-    def __reduce_ex__(self, protocol):
-        """Who copies or sends it gets the metrics, and nothing of the recorder's."""
-        self._note_read(*super().keys())
-        return dict, (dict(super().items()),)
-
-
-def _numbers_in(metrics: dict) -> dict[str, float]:
-    """Those of the metrics that are single numbers."""
-    return {k: float(v) for k, v in metrics.items() if np.ndim(v) == 0}
-
-
 def is_batch(inputs) -> bool:
     """Real images, not the placeholder from which a network is put together."""
     first = inputs[0] if isinstance(inputs, list | tuple) and inputs else inputs
@@ -561,10 +415,11 @@ def is_batch(inputs) -> bool:
 
 
 def elements_of(tensor) -> int:
-    shape = getattr(tensor, "shape", None)
+    """How many numbers are in a tensor of TensorFlow's; 0 if that isn't known."""
+    shape: Any = getattr(tensor, "shape", None)
     try:
-        return int(shape.num_elements()) if shape is not None else 0
-    except (AttributeError, TypeError):
+        return int(shape.num_elements() or 0)
+    except (AttributeError, TypeError, ValueError):
         return 0
 
 

@@ -1,12 +1,17 @@
-"""All that reaches into private parts of TensorFlow, Keras and Horovod.
+"""Where hooks are put: all that reaches into private parts of TensorFlow, Keras and
+Horovod.
 
-Each function imports what it gives when it is called, as that takes seconds. What
-breaks here with a release of these packages is to be mended here.
+Each function imports what it gives when it is called: that takes seconds, and an
+audited program chooses for itself which Keras it gets. What breaks here with a release
+of these packages is to be mended here.
 """
 
 import functools
+import importlib.abc
+import importlib.machinery
 import json
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +22,50 @@ relied_on: dict[tuple[Any, str], Callable] = {
 }
 
 OBSERVED = 1  # true like the True of a program that wants to run eagerly, but not it
+
+
+def untranslated(hook: Any) -> Callable:
+    """Keep AutoGraph from rewriting a hook, and all that it calls, where it is called
+    in a graph."""
+    hook.autograph_info__ = None
+    return hook
+
+
+def argument(name: str, position: int, args: tuple, kwargs: dict) -> Any:
+    """What a call gives for a parameter; None for nothing."""
+    return kwargs.get(name, args[position] if len(args) > position else None)
+
+
+class AfterImport(importlib.abc.MetaPathFinder):
+    """Calls a hook once the module that it is for has been imported.
+
+    hooks: by the names of the modules; of one that is imported already, it is called
+    now.
+    """
+
+    def __init__(self, hooks: dict[str, Callable]):
+        self.hooks = hooks
+        for name in list(hooks):
+            if name in sys.modules:
+                hooks.pop(name)(sys.modules[name])
+        sys.meta_path.insert(0, self)
+
+    def find_spec(self, name, path=None, target=None):
+        if name not in self.hooks:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def exec_module(module):
+            execute(module)
+            hook = self.hooks.pop(name, None)  # who only asks for it, imports nothing
+            if hook:
+                hook(module)
+
+        spec.loader.exec_module = exec_module
+        return spec
 
 
 # ------------------------------------------------------------ Horovod
@@ -42,9 +91,7 @@ def hook_horovod(
             return handle(kind, called or name, original)(*args, **kwargs)
 
         observed.__name__ = name
-        # Where a pipeline asks for the rank, AutoGraph would translate it.
-        observed.autograph_info__ = None
-        setattr(owner, name, observed)
+        setattr(owner, name, untranslated(observed))  # a pipeline may ask for the rank
         relied_on[owner, name] = observed
 
     for name in ("init", "shutdown"):
@@ -60,13 +107,21 @@ def hook_horovod(
     hook(horovod._keras, "wraps", "create_distributed_optimizer")
     from horovod.tensorflow import mpi_ops
 
-    library = mpi_ops.MPI_LIB
-    for name in ("allreduce", "grouped_allreduce", "allgather", "grouped_allgather"):
-        hook(library, "collective", f"horovod_{name}", name)
-    for name in ("broadcast", "broadcast_inplace", "broadcast_inplace_resource"):
-        hook(library, "collective", f"horovod_{name}", "broadcast")
-    for name in ("alltoall", "reducescatter", "grouped_reducescatter", "join"):
-        hook(library, "collective", f"horovod_{name}", name)
+    for name, op in collectives(mpi_ops.MPI_LIB).items():
+        hook(mpi_ops.MPI_LIB, "collective", name, op)
+
+
+def collectives(library) -> dict[str, str]:
+    """What Horovod's library has for all workers to call together: the names of its
+    functions, with what each does."""
+    ops = {
+        f"broadcast{how}": "broadcast" for how in ("", "_inplace", "_inplace_resource")
+    }
+    for op in ("allreduce", "allgather", "reducescatter"):
+        ops |= {op: op, f"grouped_{op}": f"grouped_{op}"}
+    ops |= {op: op for op in ("alltoall", "join")}
+    names = {f"horovod_{name}": op for name, op in ops.items()}
+    return {name: op for name, op in names.items() if hasattr(library, name)}
 
 
 def replace_elastic_reset(reset: Callable[[], None]) -> None:
@@ -93,6 +148,30 @@ def legacy_optimizer() -> type:
     return optimizer_v2.OptimizerV2
 
 
+def hook_updates(
+    replace: Callable, update: Callable[[Callable[[], Any], Any, list], Any]
+) -> None:
+    """Let `update` make each update of Keras' optimizers, in the place of what it is
+    called with: what makes it, the optimizer, and its gradients and variables in pairs.
+
+    replace: replaces a method, as a recorder does.
+    """
+
+    def at(position: int, original):
+        def observed(optimizer, *args, **kwargs):
+            given = list(args)
+            pairs = kwargs.pop("grads_and_vars", None)
+            pairs = list(given.pop(position) if pairs is None else pairs)
+            given.insert(position, pairs)
+            make = functools.partial(original, optimizer, *given, **kwargs)
+            return update(make, optimizer, pairs)
+
+        return observed
+
+    replace(optimizer(), "apply_gradients", functools.partial(at, 0))
+    replace(legacy_optimizer(), "_distributed_apply", functools.partial(at, 1))
+
+
 def callback_list() -> type:
     """The class of the list that calls all callbacks; it has no public name."""
     from tf_keras.src import callbacks
@@ -100,9 +179,19 @@ def callback_list() -> type:
     return callbacks.CallbackList
 
 
+def keras_3() -> tuple[type, type]:
+    """The classes of Keras 3's list of callbacks, and of its optimizers with
+    TensorFlow."""
+    from keras.src.backend.tensorflow import optimizer
+    from keras.src.callbacks import callback_list
+
+    return callback_list.CallbackList, optimizer.TFOptimizer
+
+
 def logs_of(callback_list, logs: dict | None) -> dict:
     """The metrics that the list would give to its callbacks."""
-    return callback_list._process_logs(logs)
+    process = getattr(callback_list, "_process_logs", None)  # of Keras 2
+    return process(logs) if process else logs or {}
 
 
 # ------------------------------------------------------------ TensorFlow
@@ -152,6 +241,56 @@ def records_gradients() -> bool:
     from tensorflow.python.eager import record
 
     return record.could_possibly_record()
+
+
+def translated_places() -> list[tuple[str, int]]:
+    """The lines that are being executed, the innermost first: those of the program
+    where AutoGraph's translation of it runs. None before TensorFlow is imported."""
+    tf_stack = sys.modules.get("tensorflow.python.util.tf_stack")
+    extract: Any = getattr(tf_stack, "extract_stack", list)
+    return [(frame.filename, frame.lineno) for frame in reversed(list(extract()))]
+
+
+def reductions():
+    """The module of the functions that compute all sums and means, `_sum` and
+    `mean`."""
+    from tensorflow.python.ops import gen_math_ops
+
+    return gen_math_ops
+
+
+def file_makers() -> tuple:
+    """The class of the files that TensorFlow opens itself; and two modules: one whose
+    `create_summary_file_writer` opens files for TensorBoard, one that profiles from its
+    `start` on."""
+    from tensorflow.python.lib.io import file_io
+    from tensorflow.python.ops import gen_summary_ops
+    from tensorflow.python.profiler import profiler_v2
+
+    return file_io.FileIO, gen_summary_ops, profiler_v2
+
+
+def saved_models():
+    """The module in which all SavedModels are written, by `save_and_return_nodes`."""
+    from tensorflow.python.saved_model import save
+
+    return save
+
+
+def hook_strategies(replace: Callable, tell: Callable[[str, Any], None]) -> None:
+    """Call `tell` with the kind of each strategy that the program makes, and with the
+    strategy. replace: as of `hook_updates`."""
+
+    def made(original):
+        def observed(strategy, *args, **kwargs):
+            original(strategy, *args, **kwargs)
+            kind = type(strategy).__name__
+            if not kind.startswith("_"):  # TensorFlow makes the default one by itself
+                tell(kind, strategy)
+
+        return observed
+
+    replace(strategy(), "__init__", made)
 
 
 def strategy() -> type:

@@ -1,5 +1,6 @@
 """What all recorders have in common: they hook into libraries, and write."""
 
+import contextlib
 import os
 import pkgutil
 import signal
@@ -7,7 +8,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from distcheck import events, worker
 from distcheck.recorder import patches
@@ -39,6 +40,8 @@ class Recorder(Writer):
     ):
         super().__init__(folder, rank, script)
         self.scenario, self.source = scenario or Scenario(1), source
+        self.made: dict[int, Any] = {}  # id of a callback -> the line that made it
+        self.activities: list[str] = []  # what the program is doing, see `inside`
         self._replaced: list[tuple] = []  # methods as they were before
         self._relied_on = dict(patches.relied_on)
 
@@ -64,29 +67,87 @@ class Recorder(Writer):
         """Record what the program does that runs in this block."""
         raise NotImplementedError
 
-    def run(self, importing: AbstractContextManager) -> None:
+    def run(self, importing: AbstractContextManager | None = None) -> None:
         """Run the program while it is recorded; a child that it forks, and what fails,
         ends here.
 
         importing: what of imports is watched meanwhile.
         """
-        process = os.getpid()
-        with self.at_work(), importing:
-            failure = worker.run_program(self.script)
+        with self.at_work(), importing or contextlib.nullcontext():
+            failure = worker.run_program(self.script, self.line_of)
+        self.report_replaced()
         sys.stdout.flush()
         sys.stderr.flush()
-        if os.getpid() != process:
-            os._exit(failure["status"] & 0xFF if failure else 0)
         if failure:
             failure["status"] = failure["status"] & 0xFF or 1  # as the system has it
-            self.event("failed", **failure)
-            os._exit(failure["status"])
+            self.report_failure(failure)
+        if failure or self.in_child:
+            # Without the goodbyes in which it would wait for the others.
+            os._exit(failure["status"] if failure else 0)
+
+    def report_failure(self, failure: dict) -> None:
+        """Report that the program has failed."""
+        self.event("failed", **failure)
+
+    @contextlib.contextmanager
+    def inside(self, activity: str):
+        """Note that the program is in a "forward", an "update" or a "fit" now."""
+        self.activities.append(activity)
+        try:
+            yield
+        finally:
+            self.activities.remove(activity)
+
+    def before(self, owner, name: str, tell: Callable) -> None:
+        """Call `tell` before a method, with what the method is called with."""
+
+        def make(original):
+            def observed(*args, **kwargs):
+                tell(*args, **kwargs)
+                return original(*args, **kwargs)
+
+            return observed
+
+        self.replace(owner, name, make)
+
+    def after(self, owner, name: str, tell: Callable) -> None:
+        """Call `tell` after a method, with what the method has returned, and was called
+        with."""
+
+        def make(original):
+            def observed(*args, **kwargs):
+                result = original(*args, **kwargs)
+                tell(result, *args, **kwargs)
+                return result
+
+            return observed
+
+        self.replace(owner, name, make)
+
+    def within(self, activity: str, original: Callable) -> Callable:
+        """What has a function note that the program is inside of it."""
+
+        def observed(*args, **kwargs):
+            with self.inside(activity):
+                return original(*args, **kwargs)
+
+        return observed
+
+    def note_makers(self, kind: type) -> None:
+        """Note from now on from which line each object of a class is made."""
+
+        def new(cls, *args, **kwargs):
+            made = object.__new__(cls)
+            self.made[id(made)] = self.line()
+            return made
+
+        kind.__new__ = staticmethod(new)
 
     def replace(self, owner, name: str, make: Callable) -> None:
         """Replace a method by `make(original)`."""
         original = getattr(owner, name)
         self._replaced.append((owner, name, original))
-        hook = self._relied_on[owner, name] = make(original)
+        hook = self._relied_on[owner, name] = patches.untranslated(make(original))
         setattr(owner, name, hook)
 
     def restore(self) -> None:

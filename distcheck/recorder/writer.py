@@ -8,7 +8,10 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +19,21 @@ from distcheck.events import MOST_TEXT
 
 # As they are now: what a program replaces later is neither silenced nor misled by that.
 _dumps, _write, _clock = json.dumps, os.write, time.monotonic
+
+Place = tuple[str, int | None]  # a file, and a line of it
+
+
+def frames() -> Iterator[FrameType]:
+    """What is being executed, the innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def places() -> Iterator[Place]:
+    """The lines that are being executed, the innermost first."""
+    return ((frame.f_code.co_filename, frame.f_lineno) for frame in frames())
 
 
 class Writer:
@@ -31,33 +49,46 @@ class Writer:
         )
         self._process = os.getpid()
         self._keeping = threading.Lock()
+        self._beaten = 0.0
+
+    @property
+    def in_child(self) -> bool:
+        """Is this a child that the program has forked? It is no worker: nothing is
+        written of it."""
+        return os.getpid() != self._process
 
     def event(self, what: str, **facts) -> None:
-        """Report that something happened, with the line of the program, if any.
+        """Report that something happened, with the line of the program, if any."""
+        facts = {"line": self.line(), **facts}
+        for name, fact in facts.items():
+            facts[name] = fact[:MOST_TEXT] if isinstance(fact, str) else fact
+        self.write(what, facts)
 
-        A child that the program has forked is no worker: it reports nothing.
-        """
-        if os.getpid() != self._process:
+    def write(self, what: str, facts: dict) -> None:
+        """Write an event with these facts and the time."""
+        if self.in_child:
             return
-        facts = {"what": what, "time": _clock(), "line": self.line(), **facts}
-        facts = {
-            name: fact[:MOST_TEXT] if isinstance(fact, str) else fact
-            for name, fact in facts.items()
-        }
+        facts = {"what": what, "time": _clock(), **facts}
         _write(self._file, (_dumps(facts, default=_as_json) + "\n").encode())
 
-    def line(self) -> int | None:
+    def line(self) -> Any:
         """The innermost line of the program that is being executed."""
-        frame = sys._getframe(1)
-        while frame is not None:
-            if frame.f_code.co_filename == self.script:
-                return frame.f_lineno
-            frame = frame.f_back
-        return None
+        return self.line_of(places())
+
+    def line_of(self, places: Iterable[Place]) -> Any:
+        """The first of these places that is in the program: its line there."""
+        return next((line for file, line in places if file == self.script), None)
+
+    def beat(self) -> None:
+        """Show that the program gets on."""
+        now = _clock()
+        if now - self._beaten > 0.5:
+            self._beaten = now
+            (self.folder / f"rank.{self.rank}.beat").touch()
 
     def keep(self, name: str, arrays) -> None:
-        """Keep arrays, flattened and joined, as float32; of a forked child, none."""
-        if os.getpid() != self._process:
+        """Keep arrays, flattened and joined, as float32."""
+        if self.in_child:
             return
         flat = [np.asarray(a, np.float32).ravel() for a in arrays]
         joined = np.concatenate(flat) if flat else np.zeros(0, np.float32)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from distcheck import files, lab, programs
 from distcheck.judges import steps  # noqa: F401 (it registers their judges)
-from distcheck.judges.register import checks_of
+from distcheck.judges.registry import checks_of
 from distcheck.judges.runs import Run, in_line, read
 from distcheck.judges.verdicts import Check, comes_to_its_end
 from distcheck.parts import Part, finding, number, title
@@ -29,14 +29,16 @@ from utils.lessons.markup import render
 
 SOURCE = images.__name__  # of the images that programs are given
 
-# Runs a program in these scenarios and gives, while it is entered, what was recorded.
+# Runs a program in these scenarios and gives, while it is entered, what was recorded:
+# `Exercise.in_lab` for a learner's own check.
 ScenarioRunner = Callable[
     [tuple[str, ...]], contextlib.AbstractContextManager[dict[str, Run]]
 ]
 
 
 class Stopped(Exception):
-    """A program was ended, or is not to be judged, for what it did."""
+    """A program was ended, or is not to be judged, for what it did. Raised by runners
+    that protect the machine from it, see `utils.grading.examine`."""
 
     def __init__(self, status: str, reason: str):
         super().__init__(reason)
@@ -81,7 +83,7 @@ class Exercise:
         needed = {
             scenario for part in parts for scenario in self.checks[part].scenarios
         }
-        if "two" in needed:  # it counts as well
+        if "two" in needed:  # in which steps are counted, as in "pair"
             needed.discard("pair")
         return tuple(name for name in SCENARIOS if name in needed)
 

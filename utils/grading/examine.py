@@ -42,7 +42,7 @@ SHOWN = (
     *("utils/running", "utils/checking/__init__.py", "utils/checking/images.py"),
     "utils/checking/recorders",
 )
-LIMITS = sandbox.Limits(seconds=lab.START + lab.LIMIT)
+LIMITS = sandbox.Limits(seconds=lab.START + lab.TIME_LIMIT)
 LOG = 8_000  # bytes of what each worker printed
 
 # What a program was ended for, as status and in words.

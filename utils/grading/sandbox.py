@@ -1,6 +1,6 @@
 """Run a command that nobody has read: confined, watched, and ended for certain.
 
-    ended = sandbox.run(["python", "-m", "distcheck.lab"], folder, readable=[...])
+    ended = sandbox.run(lab.command(folder), folder, readable=[...])
 
 bubblewrap (the command `bwrap`, of Linux) confines it: it has a root of its own that
 holds only the system, this Python and what it is shown, all read-only; a network of

@@ -297,7 +297,10 @@ class Found:
         return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ..."
 
     def explained(self, where: bool = True) -> str:
-        """What it is and what to do, in at most five lines. where: with its place."""
+        """What it is and what to do, in at most five lines. where: with its place.
+
+        Two reports are enough to read on; Troubleshooting has all.
+        """
         head = f"{self.where}: {self.said}" if where else self.said
         if (m := self.message) is None:
             return (
@@ -306,7 +309,7 @@ class Found:
             )
         about = " ".join(filter(None, (m.meaning, m.cause, m.apart)))
         lesson = f"lesson {m.lesson}" if m.lesson.isdigit() else m.lesson
-        more = ", ".join(filter(None, (lesson, *m.reports)))
+        more = ", ".join(filter(None, (lesson, *m.reports[:2])))
         lines = [head, about, *(f"-> {line}" for line in m.cure)]
         return "\n  ".join([*lines, f"More: {more}"] if more else lines)
 

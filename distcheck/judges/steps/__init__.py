@@ -1,7 +1,7 @@
-"""The judges of the six Horovod steps, a module for each.
+"""The judges of the six Horovod steps, in a module for each, `step_1` to `step_6`, and
+what they share, in `common`.
 
-Each module registers its judge when it is imported; importing this package imports them
-all.
+Importing this package imports them all, and so registers the judges.
 """
 
 import importlib

@@ -1,10 +1,12 @@
-"""What several of the six steps' judges share."""
+"""What several of the six steps' judges share: the exercise that they check, and that
+a step has to be right with other options, too."""
 
 import functools
 import shlex
+from collections.abc import Callable
 
-from distcheck.judges.register import checks
-from distcheck.judges.runs import Judge, Problem, Run
+from distcheck.judges.registry import checks
+from distcheck.judges.runs import Judge, Missing, Problem, Run
 from distcheck.scenarios import BATCH_SIZE, SCENARIOS, TRAIN_IMAGES, VAL_BATCH_SIZE
 
 step = checks(
@@ -18,16 +20,21 @@ step = checks(
 OTHER, OPPOSITE = "other options", "opposite"
 
 
-def whatever_the_options(judge: Judge) -> Judge:
-    """The same, for a step that has to be right with other options, too."""
+def whatever_the_options(judge: Callable[[Run], None]) -> Judge:
+    """A decorator for the judge of a single run: it judges the run without other
+    options, and then the one with them."""
 
     @functools.wraps(judge)
     def judged(runs: dict[str, Run]) -> None:
-        judge(runs)
-        if OTHER not in runs:
+        judge(runs["two"])
+        if OTHER not in runs:  # tests run most wrong programs without
             return
         try:
-            judge({**runs, "two": runs[OTHER]})
+            try:
+                judge(runs[OTHER])
+            except Missing:
+                runs[OTHER].raise_trouble()
+                raise
         except Problem as problem:
             options = shlex.join(SCENARIOS[OTHER].options)
             problem.seen += f" This was seen with {options}; without, it was right."

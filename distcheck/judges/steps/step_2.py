@@ -25,8 +25,7 @@ _PROGRESS = re.compile(
     ),
 )
 @whatever_the_options
-def speaks_with_one_voice(runs: dict[str, Run]) -> None:
-    run = runs["two"]
+def speaks_with_one_voice(run: Run) -> None:
     fits = [rank.all("fit") for rank in run.ranks]
     if run.outcome != lab.ENDED and not all(fits):
         raise Missing

@@ -2,11 +2,12 @@
 
 import numpy as np
 
-from distcheck.judges.compare import RTOL_COMPRESSED, classify, distance
+from distcheck.judges.compare import RTOL_GRADIENTS, classify, distance
 from distcheck.judges.compiled import must_compile
 from distcheck.judges.runs import Missing, Problem, Rank, Run, Unreadable, in_line
 from distcheck.judges.steps.common import step, whatever_the_options
-from distcheck.recorder.keras import UPDATES, numbered
+from distcheck.recorder.interventions import UPDATES
+from distcheck.recorder.keras import numbered
 from distcheck.verdict import UNDECIDED
 
 
@@ -20,10 +21,9 @@ from distcheck.verdict import UNDECIDED
 )
 @must_compile("training")
 @whatever_the_options
-def averages_gradients(runs: dict[str, Run]) -> None:
-    two = runs["two"]
-    _raise_endless_wrapping(two)
-    local, applied = two.arrays("local"), two.arrays("applied")
+def averages_gradients(run: Run) -> None:
+    _raise_endless_wrapping(run)
+    local, applied = run.arrays("local"), run.arrays("applied")  # of the first update
     if local.shape != applied.shape:
         raise Unreadable("the gradients")
     if _same(local[0], local[1]):
@@ -33,27 +33,27 @@ def averages_gradients(runs: dict[str, Run]) -> None:
             "was averaged.",
             state=UNDECIDED,
         )
-    updates = [rank.first("update") for rank in two.ranks]
+    updates = [rank.first("update") for rank in run.ranks]
     mean = np.broadcast_to(local.mean(axis=0), local.shape)
     used = classify(applied, {"mean": mean, "own": local}, _all_same)
     if used == "mean":
-        _raise_averaged_again(two, updates, local[0].size)
-        _raise_not_always(two, updates)
-        _raise_divided_too(two)
+        _raise_averaged_again(run, updates, local[0].size)
+        _raise_not_always(run, updates)
+        _raise_divided_too(run)
     elif used == "own":
-        _raise_own(two, updates)
+        _raise_own(run, updates)
     else:
-        _raise_another_combination(two, updates, applied, mean[0])
+        _raise_another_combination(run, updates, applied, mean[0])
 
 
 def _raise_endless_wrapping(run: Run) -> None:
-    wrapped = _lines_that_wrap(run)
-    if len(wrapped) > 1 and any("Recursion" in e["error"] for _, e in run.failures()):
+    lines = _lines_that_wrap(run)
+    if len(lines) > 1 and any("Recursion" in e["error"] for _, e in run.failures()):
         raise Problem(
             "wrapped-twice",
             "The wrapped optimizer was wrapped again, and the two wrappers call each "
             "other forever.",
-            wrapped[1],
+            lines[1],
         )
 
 
@@ -62,23 +62,23 @@ def _lines_that_wrap(run: Run) -> list[int | None]:
     return [event["line"] for event in run.ranks[0].all("wrapped")]
 
 
-def _raise_averaged_again(run: Run, updates: list[dict], size: int) -> None:
+def _raise_averaged_again(run: Run, updates: list[dict], numbers: int) -> None:
     """Raise the Problem of gradients, of so many numbers, that are averaged twice."""
-    wrapped, reduced = _lines_that_wrap(run), _reduced_elements(run.ranks[0])
-    if reduced > 1.5 * size:
+    lines, reduced = _lines_that_wrap(run), _reduced_numbers(run.ranks[0])
+    if reduced > 1.5 * numbers:
         raise Problem(
             "wrapped-twice",
-            f"Every gradient was averaged {reduced / size:.0f} times over: the result "
-            "is the same, but every time costs messages.",
-            wrapped[-1] if wrapped else updates[0]["line"],
+            f"Every gradient was averaged {reduced / numbers:.0f} times over: the "
+            "result is the same, but every time costs messages.",
+            lines[-1] if lines else updates[0]["line"],
         )
 
 
 def _raise_own(run: Run, updates: list[dict]) -> None:
     """Raise the Problem of ranks that use their own gradients each: why?"""
-    line, wrapped = updates[0]["line"], _lines_that_wrap(run)
+    line, lines = updates[0]["line"], _lines_that_wrap(run)
     by_wrapped = [update["wrapped"] for update in updates]
-    if all(by_wrapped) and not _reduced_elements(run.ranks[0]):
+    if all(by_wrapped) and not _reduced_numbers(run.ranks[0]):
         raise Problem(
             "applied-directly",
             f"The wrapped optimizer applied each rank's own gradient{in_line(line)}, "
@@ -87,12 +87,12 @@ def _raise_own(run: Run, updates: list[dict]) -> None:
             "horovod.tensorflow.DistributedGradientTape.",
             line,
         )
-    if wrapped and not any(by_wrapped):
+    if lines and not any(by_wrapped):
         raise Problem(
             "not-used",
-            f"The optimizer that was wrapped in line {wrapped[0]} didn't train the "
+            f"The optimizer that was wrapped in line {lines[0]} didn't train the "
             "model: each rank used its own gradient.",
-            wrapped[0],
+            lines[0],
         )
     raise Problem("not-averaged", "Each rank used its own gradient.", line)
 
@@ -102,16 +102,16 @@ def _raise_another_combination(
 ) -> None:
     """Raise the Problem of gradients that are neither the mean nor the ranks' own;
     unless they are the sum, of losses that were divided before."""
-    wrapped = _lines_that_wrap(run)
-    by_wrapped = wrapped and all(update["wrapped"] for update in updates)
-    line = wrapped[-1] if by_wrapped else updates[0]["line"]
+    lines = _lines_that_wrap(run)
+    by_wrapped = lines and all(update["wrapped"] for update in updates)
+    line = lines[-1] if by_wrapped else updates[0]["line"]
     factors = [float(gradient @ mean / (mean @ mean)) for gradient in applied]
     if not _all_same(applied, np.outer(factors, mean)):
         if _same(applied[0], applied[1]):
             seen = "All ranks used the same gradient, but not the mean."
             raise Problem("not-the-mean", seen, line)
         raise Problem("differs", "The ranks used different gradients.", line)
-    if not np.allclose(factors, run.size, rtol=RTOL_COMPRESSED):
+    if not np.allclose(factors, run.size, rtol=RTOL_GRADIENTS):
         multiples = " and ".join(f"{factor:.2f}" for factor in factors)
         raise Problem("scaled", f"The ranks used {multiples} times the mean.", line)
     if not all(_divided_loss(rank, run.size) for rank in run.ranks):
@@ -147,9 +147,11 @@ def _divided_loss(rank: Rank, size: int) -> dict | None:
 
 
 def _raise_not_always(run: Run, updates: list[dict], factor: int = 1) -> None:
-    """Raise the Problem of gradients that are averaged in the first batch alone.
+    """Raise the Problem of gradients that are averaged for the first update, but not
+    for a later one, as far as there were more.
 
     factor: so many times the mean is what the ranks should use."""
+    word = "mean" if factor == 1 else "sum"
     for update in range(1, UPDATES):
         try:
             local = run.arrays(numbered("local", update))
@@ -160,14 +162,15 @@ def _raise_not_always(run: Run, updates: list[dict], factor: int = 1) -> None:
         if not _all_same(applied, mean):
             raise Problem(
                 "not-always",
-                "In the first batch all ranks used the mean of their gradients, but in "
-                f"batch {update + 1} they did not.",
+                f"In the first batch all ranks used the {word} of their gradients, but "
+                f"in batch {update + 1} they did not.",
                 updates[0]["line"],
             )
 
 
-def _reduced_elements(rank: Rank) -> int:
-    """How many numbers went through allreduce before the first update."""
+def _reduced_numbers(rank: Rank) -> int:
+    """How many numbers went through allreduce between the first update and the batch
+    before it."""
     total = 0
     for event in rank.events:
         if event["what"] == "forward":
@@ -180,7 +183,7 @@ def _reduced_elements(rank: Rank) -> int:
 
 
 def _same(a: np.ndarray, b: np.ndarray) -> bool:
-    return distance(a, b) < RTOL_COMPRESSED
+    return distance(a, b) < RTOL_GRADIENTS
 
 
 def _all_same(gradients: np.ndarray, expected: np.ndarray) -> bool:

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 
 from distcheck import lab
-from distcheck.judges.compare import RTOL_COMPRESSED, RTOL_FP16, classify, distance
+from distcheck.judges.compare import RTOL_FP16, RTOL_GRADIENTS, classify, distance
 from distcheck.judges.compiled import must_compile
 from distcheck.judges.runs import Problem, Rank, Run, in_line
 from distcheck.judges.steps.common import step, whatever_the_options
@@ -22,8 +22,7 @@ from distcheck.recorder.keras import SMALL
 )
 @must_compile("training")
 @whatever_the_options
-def broadcasts(runs: dict[str, Run]) -> None:
-    run = runs["two"]
+def broadcasts(run: Run) -> None:
     start, updated = run.arrays("start"), run.arrays("updated")
     second, state = run.arrays("second"), [r.array("state") for r in run.ranks]
     sent = run.ranks[0].collectives("broadcast")
@@ -58,7 +57,7 @@ def broadcasts(runs: dict[str, Run]) -> None:
         )
     if run.outcome == lab.ENDED:
         apart = distance(*run.arrays("end"))
-        if apart > RTOL_COMPRESSED:
+        if apart > RTOL_GRADIENTS:
             raise Problem(
                 "apart-again",
                 "After the first batch all ranks had the same weights, but in the end "

@@ -1,6 +1,6 @@
 """Judge the tasks of exercises/way_on.py: by what the devices of one process did."""
 
-from distcheck.judges.register import checks
+from distcheck.judges.registry import checks
 from distcheck.judges.runs import Missing, Problem, Run, in_line
 from utils.checking.recorders.devices import DEVICES
 

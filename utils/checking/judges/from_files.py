@@ -5,7 +5,7 @@ different sizes; and in yet another run they are started in the middle of an epo
 """
 
 from distcheck import lab
-from distcheck.judges.register import checks
+from distcheck.judges.registry import checks
 from distcheck.judges.runs import Missing, Problem, Run
 from distcheck.scenarios import SCENARIOS
 from utils.checking.recorders.from_files import EPOCHS_DONE, EPOCHS_OF_REST, STEPS_DONE

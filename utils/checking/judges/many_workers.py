@@ -3,7 +3,7 @@
 import numpy as np
 
 from distcheck import lab
-from distcheck.judges.register import checks
+from distcheck.judges.registry import checks
 from distcheck.judges.runs import Missing, Problem, Run
 from distcheck.scenarios import SCENARIOS
 

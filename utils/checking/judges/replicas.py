@@ -7,7 +7,7 @@ from collections import defaultdict
 import numpy as np
 
 from distcheck import events
-from distcheck.judges.register import checks
+from distcheck.judges.registry import checks
 from distcheck.judges.runs import CRASHED, Judge, Missing, Problem, Run, in_line, short
 from utils.checking.recorders.replicas import REPLICAS
 

@@ -12,7 +12,7 @@ import numpy as np
 from distcheck import lab
 from distcheck.judges.compare import classify
 from distcheck.judges.compiled import must_compile
-from distcheck.judges.register import checks
+from distcheck.judges.registry import checks
 from distcheck.judges.runs import Missing, Problem, Rank, Run
 
 BASE_LR, WARMUP_EPOCHS, EPOCHS, VAL_BATCH = 0.01, 2, 3, 3

@@ -2,7 +2,7 @@
 did."""
 
 from distcheck import tasks
-from distcheck.judges.register import checks
+from distcheck.judges.registry import checks
 from distcheck.judges.runs import Problem, Rank, Run
 from distcheck.lab import ENDED
 from distcheck.scenarios import SCENARIOS

@@ -7,7 +7,7 @@ off before it is started again; and in yet another one, rank 0 dies in the middl
 
 from distcheck import lab
 from distcheck.judges.compiled import must_compile
-from distcheck.judges.register import checks
+from distcheck.judges.registry import checks
 from distcheck.judges.runs import Missing, Problem, Rank, Run, in_line, short
 
 EPOCHS, BATCH, COMMIT_EVERY, WORKERS = 3, 5, 2, 2

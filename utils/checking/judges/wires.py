@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from distcheck import lab
 from distcheck.judges.compare import classify
-from distcheck.judges.register import checks
+from distcheck.judges.registry import checks
 from distcheck.judges.runs import Problem, Rank, Run
 from distcheck.scenarios import SCENARIOS
 from utils.checking.recorders.wires import (

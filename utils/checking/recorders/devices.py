@@ -115,7 +115,6 @@ class DevicesRecorder(Recorder):
         try:
             yield
         finally:
-            self.report_replaced()
             self._report_end()
 
     def _begins(self, module) -> None:
@@ -124,19 +123,15 @@ class DevicesRecorder(Recorder):
 
     def _hook(self, module) -> None:
         if module is not None:
-            self.replace(module.JAXTrainer, "fit", self._fit)
+            self.before(module.JAXTrainer, "fit", self._fit)
             self.replace(module.JAXTrainer, "make_train_function", self._prepare)
 
-    def _fit(self, original):
+    def _fit(self, *args, **kwargs) -> None:
         import jax
 
-        def observed(model, *args, **kwargs):
-            flag = re.search(COUNT_FLAG, os.environ.get("XLA_FLAGS", ""))
-            asked = int(flag[1]) if flag else 0
-            self.event("fit", devices=jax.device_count(), asked=asked)
-            return original(model, *args, **kwargs)
-
-        return observed
+        flag = re.search(COUNT_FLAG, os.environ.get("XLA_FLAGS", ""))
+        asked = int(flag[1]) if flag else 0
+        self.event("fit", devices=jax.device_count(), asked=asked)
 
     def _prepare(self, original):
         def observed(model, *args, **kwargs):
@@ -283,7 +278,7 @@ def main() -> None:
     sys.path[0] = str(Path(script).parent)
     recorder = DevicesRecorder(Path(folder), 0, script)
     recorder.event("started", pid=os.getpid())
-    recorder.run(contextlib.nullcontext())
+    recorder.run()
     recorder.wait_for_the_end()
 
 

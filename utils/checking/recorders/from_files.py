@@ -93,14 +93,10 @@ class FilesRecorder(ScaledRecorder):
         return observed
 
     def hook_callbacks(self, tf) -> None:
-        self.replace(patches.callback_list(), "on_epoch_begin", self._epoch_begin)
+        self.before(patches.callback_list(), "on_epoch_begin", self._epoch_begins)
 
-    def _epoch_begin(self, original):
-        def observed(*args, **kwargs):
-            self._passes += 1
-            return original(*args, **kwargs)
-
-        return observed
+    def _epoch_begins(self, *args, **kwargs) -> None:
+        self._passes += 1
 
     def _trained(self, images) -> None:
         import numpy as np

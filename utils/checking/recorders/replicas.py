@@ -10,25 +10,17 @@ import ast
 import contextlib
 import hashlib
 import re
-import sys
 import threading
 from collections import Counter
 from pathlib import Path
 
-from distcheck.events import OF_EVERY_PROGRAM, Event
+from distcheck.events import OF_EVERY_PROGRAM, Event, Strategy
 from distcheck.recorder import patches
 from distcheck.recorder.keras import variables_of
 from distcheck.recorder.recorder import Recorder
+from distcheck.recorder.strategies import copies, max_copy_difference
+from distcheck.recorder.writer import frames
 from distcheck.scenarios import Scenario, register
-
-
-class Strategy(Event):
-    """A strategy was made."""
-
-    kind: str
-    """Its class."""
-    replicas: int
-    """How many it keeps in step."""
 
 
 class Fit(Strategy):
@@ -104,7 +96,6 @@ class ReplicaRecorder(Recorder):
         self._steps: Counter[int] = Counter()  # replica -> training steps so far
         self._looks: Counter[int] = Counter()  # likewise of batches without training
         self._model = self._optimizer = None
-        self._inside = False
         self._home = ""  # the function of the program that makes the strategy
         self._made: set[tuple] = set()  # where variables were made, as reported
 
@@ -122,15 +113,14 @@ class ReplicaRecorder(Recorder):
 
         networks.use_instead(lambda: networks.small_cnn((28, 28, 1)))
         self.event("places", lines=places(self.script))
-        self.replace(patches.strategy(), "__init__", self._strategy)
+        patches.hook_strategies(self.replace, self._strategy)
         self.replace(tf.keras.Model, "__call__", self._forward)
-        self.replace(tf.keras.Model, "fit", self._fit)
-        self.replace(patches.optimizer(), "apply_gradients", self._update)
+        self.before(tf.keras.Model, "fit", self._fit)
+        self.before(patches.optimizer(), "apply_gradients", self._update)
         try:
             with tf.variable_creator_scope(self._makes):
                 yield
         finally:
-            self.report_replaced()
             self._report_end()
 
     def _makes(self, next_creator, **kwargs):
@@ -147,12 +137,7 @@ class ReplicaRecorder(Recorder):
 
     def _frames(self) -> list:
         """The frames of the program that are being executed, innermost first."""
-        frame, found = sys._getframe(1), []
-        while frame is not None:
-            if frame.f_code.co_filename == self.script:
-                found.append(frame)
-            frame = frame.f_back
-        return found
+        return [f for f in frames() if f.f_code.co_filename == self.script]
 
     def _line_at_home(self) -> int | None:
         """The line where the function that made the strategy is now; without one, the
@@ -161,26 +146,18 @@ class ReplicaRecorder(Recorder):
         home = [f for f in frames if f.f_code.co_name == self._home] or frames
         return home[0].f_lineno if home else None
 
-    def _strategy(self, original):
-        def made(strategy, *args, **kwargs):
-            original(strategy, *args, **kwargs)
-            kind = type(strategy).__name__
-            # TensorFlow makes the default one by itself.
-            if not kind.startswith("_"):
-                for frame in self._frames()[:1]:
-                    self._home = frame.f_code.co_name
-                count = strategy.num_replicas_in_sync
-                self.event("strategy", kind=kind, replicas=count)
-
-        return made
+    def _strategy(self, kind: str, strategy) -> None:
+        for frame in self._frames()[:1]:
+            self._home = frame.f_code.co_name
+        self.event("strategy", kind=kind, replicas=strategy.num_replicas_in_sync)
 
     def _forward(self, original):
         import tensorflow as tf
 
         def observed(model, *args, **kwargs):
-            inputs = kwargs.get("inputs", args[0] if args else None)
+            inputs = patches.argument("inputs", 0, args, kwargs)
             real = tf.is_tensor(inputs) and not tf.keras.backend.is_keras_tensor(inputs)
-            if self._inside or not real:
+            if self.activities or not real:
                 return original(model, *args, **kwargs)
             context = tf.distribute.get_replica_context()
             replica = context.replica_id_in_sync_group if context else -1
@@ -191,11 +168,8 @@ class ReplicaRecorder(Recorder):
                 tf.numpy_function(self._trains, [replica, inputs, *weights], [])
             else:
                 tf.numpy_function(self._validates, [replica, inputs], [])
-            self._inside = True
-            try:
+            with self.inside("forward"):
                 return original(model, *args, **kwargs)
-            finally:
-                self._inside = False
 
         return observed
 
@@ -221,25 +195,14 @@ class ReplicaRecorder(Recorder):
             self.event(what, replica=replica, step=step, **facts)
         return step
 
-    def _fit(self, original):
-        def observed(model, *args, **kwargs):
-            self._optimizer = getattr(model, "optimizer", None)
-            strategy = model.distribute_strategy
-            self.event(
-                "fit",
-                kind=type(strategy).__name__,
-                replicas=strategy.num_replicas_in_sync,
-            )
-            return original(model, *args, **kwargs)
+    def _fit(self, model, *args, **kwargs) -> None:
+        self._optimizer = getattr(model, "optimizer", None)
+        strategy = model.distribute_strategy
+        count = strategy.num_replicas_in_sync
+        self.event("fit", kind=type(strategy).__name__, replicas=count)
 
-        return observed
-
-    def _update(self, original):
-        def observed(optimizer, *args, **kwargs):
-            self._optimizer = optimizer
-            return original(optimizer, *args, **kwargs)
-
-        return observed
+    def _update(self, optimizer, *args, **kwargs) -> None:
+        self._optimizer = optimizer
 
     def _report_end(self) -> None:
         if self._model is None:
@@ -262,8 +225,8 @@ class ReplicaRecorder(Recorder):
 
         dataset = data.load("auto")
         images = data.standardise(tf.constant(dataset.x_test), dataset)
-        self._inside = True  # what the recorder looks at is not reported
-        predictions = self._model(images, training=False).numpy()
+        with self.inside("report"):  # what the recorder looks at is not reported
+            predictions = self._model(images, training=False).numpy()
         if abs(predictions.sum(axis=-1) - 1).max() > 1e-3:  # logits
             predictions = tf.nn.softmax(predictions).numpy()
         chances = predictions[np.arange(len(predictions)), dataset.y_test]
@@ -309,26 +272,10 @@ def places(script: str) -> dict[str, int]:
     return lines
 
 
-def _values(variable) -> list:
-    """The copies of a variable, one for each replica."""
-    return list(getattr(variable, "values", [variable]))
-
-
 def _copies(variables) -> int:
     """On how many devices each of these variables has a copy; the fewest counts."""
     return min(
-        (len({value.device for value in _values(v)}) for v in variables), default=0
-    )
-
-
-def max_copy_difference(variables) -> float:
-    """The largest difference between copies of the same variable."""
-    import numpy as np
-
-    return max(
-        float(np.abs(value.numpy() - _values(v)[0].numpy()).max())
-        for v in variables
-        for value in _values(v)
+        (len({value.device for value in copies(v)}) for v in variables), default=0
     )
 
 

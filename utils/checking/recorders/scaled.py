@@ -12,6 +12,7 @@ from pathlib import Path
 
 from distcheck.events import HOROVOD, Event, Finite, Inode
 from distcheck.recorder import patches
+from distcheck.recorder.files import files_in
 from distcheck.recorder.horovod import HorovodRecorder
 from distcheck.recorder.keras import is_batch
 from distcheck.scenarios import Scenario, register
@@ -89,8 +90,7 @@ class ScaledRecorder(HorovodRecorder):
     def hook_training(self, tf) -> None:
         self.replace(tf.keras.Model, "__call__", self._forward)
         self.replace(tf.keras.Model, "fit", self._fit)
-        self.replace(patches.optimizer(), "apply_gradients", self._update)
-        self.replace(patches.legacy_optimizer(), "_distributed_apply", self._update)
+        patches.hook_updates(self.replace, self._update)
 
     def intervene(self, tf) -> None:
         """Compute all steps: there are few, of a tiny network."""
@@ -101,8 +101,8 @@ class ScaledRecorder(HorovodRecorder):
     def hook_callbacks(self, tf) -> None:
         super().hook_callbacks(tf)
         callback_list = patches.callback_list()
-        self.replace(callback_list, "on_epoch_begin", self._epoch_begin)
-        self.replace(callback_list, "on_epoch_end", self._epoch_end)
+        self.before(callback_list, "on_epoch_begin", self._epoch_begins)
+        self.after(callback_list, "on_epoch_end", self._epoch_ends)
 
     def _fit(self, original):
         def observed(model, *args, **kwargs):
@@ -116,24 +116,21 @@ class ScaledRecorder(HorovodRecorder):
 
         return observed
 
-    def _update(self, original):
-        def observed(optimizer, *args, **kwargs):
-            if "update" in self._inside:
-                return original(optimizer, *args, **kwargs)
-            with self.inside("update"):
-                result = original(optimizer, *args, **kwargs)
-            self._optimizer = optimizer
-            self._updates += 1
-            self.event("update", epoch=self._epoch, rate=_rate(optimizer))
-            return result
-
-        return observed
+    def _update(self, update, optimizer, pairs: list):
+        if "update" in self.activities:
+            return update()
+        with self.inside("update"):
+            result = update()
+        self._optimizer = optimizer
+        self._updates += 1
+        self.event("update", epoch=self._epoch, rate=_rate(optimizer))
+        return result
 
     def _forward(self, original):
         def observed(model, *args, **kwargs):
-            inputs = kwargs.get("inputs", args[0] if args else None)
-            training = bool(kwargs.get("training", len(args) > 1 and args[1]))
-            inner = "forward" in self._inside or "fit" not in self._inside
+            inputs = patches.argument("inputs", 0, args, kwargs)
+            training = bool(patches.argument("training", 1, args, kwargs))
+            inner = "forward" in self.activities or "fit" not in self.activities
             if inner or training or not is_batch(inputs):
                 return original(model, *args, **kwargs)
             with self.inside("forward"):
@@ -169,24 +166,19 @@ class ScaledRecorder(HorovodRecorder):
             ],
         )
 
-    def _epoch_begin(self, original):
-        def observed(callback_list, epoch, logs=None):
-            self._epoch = int(epoch)
-            return original(callback_list, epoch, logs)
+    def _epoch_begins(self, callback_list, epoch, logs=None) -> None:
+        self._epoch = int(epoch)
 
-        return observed
-
-    def _epoch_end(self, original):
-        def observed(callback_list, epoch, logs=None):
-            original(callback_list, epoch, logs)
-            if self._model is not None:
-                weights = [v.numpy() for v in self._model.weights]
-                self._kept.append((weights, self._state()))
-            files = files_in(Path.cwd())
-            self._held += [open(name, "rb") for name in files]
-            self.event("epoch", epoch=int(epoch), files=files)
-
-        return observed
+    def _epoch_ends(self, result, callback_list, epoch, logs=None) -> None:
+        if self._model is not None:
+            weights = [v.numpy() for v in self._model.weights]
+            self._kept.append((weights, self._state()))
+        files = {
+            name: [facts.st_ino, facts.st_mtime_ns]
+            for name, facts in files_in(Path.cwd()).items()
+        }
+        self._held += [open(name, "rb") for name in files]
+        self.event("epoch", epoch=int(epoch), files=files)
 
     def report_end(self) -> None:
         """Report what files the worker left, and what of the training is in them."""
@@ -209,17 +201,6 @@ def _rate(optimizer) -> float:
     if callable(rate):  # a schedule of a legacy optimizer
         rate = rate(optimizer.iterations - 1)
     return float(getattr(rate, "numpy", lambda: rate)())
-
-
-def files_in(folder: Path) -> dict[str, list[int]]:
-    """Name -> number of the file (its inode), and when it was last written, in ns."""
-    files = {}
-    for path in folder.rglob("*"):
-        if path.is_file():
-            facts = path.stat()
-            name = str(path.relative_to(folder))
-            files[name] = [facts.st_ino, facts.st_mtime_ns]
-    return files
 
 
 def arrays_in(folder: Path) -> list:

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from distcheck.events import Argument, Event
 from distcheck.recorder import patches
+from distcheck.recorder.files import files_in
 from distcheck.scenarios import Scenario, register
-from utils.checking.recorders.scaled import ScaledRecorder, files_in
+from utils.checking.recorders.scaled import ScaledRecorder
 
 
 def cut_newest(folder: Path) -> None:
@@ -107,7 +108,7 @@ class SurviveRecorder(ScaledRecorder):
         from utils.training import data
 
         super().hook_training(tf)
-        self.replace(data, "rest_of_epoch", self._rest)
+        self.before(data, "rest_of_epoch", self._rest)
 
     def intervene(self, tf) -> None:
         super().intervene(tf)
@@ -129,20 +130,16 @@ class SurviveRecorder(ScaledRecorder):
         hvd.shutdown()  # one worker's is the end of all
         hvd.init(comm=others)
 
-    def _rest(self, original):
-        def observed(dataset, batch_size, seed, epoch, done=0, rank=0, size=1):
-            places = {"epoch": int(epoch), "done": int(done), "size": int(size)}
-            self.event("rest", seed=seed, rank=int(rank), **places)
-            return original(dataset, batch_size, seed, epoch, done, rank, size)
-
-        return observed
+    def _rest(self, dataset, batch_size, seed, epoch, done=0, rank=0, size=1) -> None:
+        places = {"epoch": int(epoch), "done": int(done), "size": int(size)}
+        self.event("rest", seed=seed, rank=int(rank), **places)
 
     def _forward(self, original):
         forward = super()._forward(original)
 
         def observed(model, *args, **kwargs):
-            training = bool(kwargs.get("training", len(args) > 1 and args[1]))
-            if training and "fit" in self._inside and not self._begun:
+            training = bool(patches.argument("training", 1, args, kwargs))
+            if training and "fit" in self.activities and not self._begun:
                 self._begun = True
                 self._optimizer = model.optimizer
                 statistics = [v.numpy() for v in model.non_trainable_weights]
@@ -152,25 +149,20 @@ class SurviveRecorder(ScaledRecorder):
 
         return observed
 
-    def _update(self, original):
-        update = super()._update(original)
+    def _update(self, update, optimizer, pairs: list):
+        if "update" in self.activities:
+            return update()
+        self._optimizer = optimizer
+        self.event("before", epoch=self._epoch, **self._digests())
+        self._count += 1
+        if self._count - 1 == self._failing:
+            from horovod.common.exceptions import HorovodInternalError
 
-        def observed(optimizer, *args, **kwargs):
-            if "update" in self._inside:
-                return original(optimizer, *args, **kwargs)
-            self._optimizer = optimizer
-            self.event("before", epoch=self._epoch, **self._digests())
-            self._count += 1
-            if self._count - 1 == self._failing:
-                from horovod.common.exceptions import HorovodInternalError
-
-                self.event("lost")
-                raise HorovodInternalError("a worker has died")
-            result = update(optimizer, *args, **kwargs)
-            self.event("after", **self._digests())  # the statistics are averaged later
-            return result
-
-        return observed
+            self.event("lost")
+            raise HorovodInternalError("a worker has died")
+        result = super()._update(update, optimizer, pairs)
+        self.event("after", **self._digests())  # the statistics are averaged later
+        return result
 
     def _digests(self) -> dict[str, str]:
         """What tells whether weights, or states of the optimizer, are the same."""

@@ -10,11 +10,19 @@ import functools
 import re
 from pathlib import Path
 
-from distcheck.events import HOROVOD, OF_EVERY_PROGRAM, Event, FilesWritten, Finite
+from distcheck.events import (
+    HOROVOD,
+    OF_EVERY_PROGRAM,
+    Event,
+    FilesWritten,
+    Finite,
+    Strategy,
+)
 from distcheck.recorder import patches
+from distcheck.recorder.files import files_in
 from distcheck.recorder.recorder import Recorder
 from distcheck.scenarios import Scenario, register
-from utils.checking.recorders.replicas import Strategy, digests
+from utils.checking.recorders.replicas import digests
 from utils.checking.recorders.scaled import arrays_in, share
 
 
@@ -78,14 +86,13 @@ class TaskRecorder(Recorder):
         super().__init__(*args, **kwargs)
         self._steps = 0
         self._model = self._optimizer = None
-        self._inside = False
 
     @contextlib.contextmanager
     def at_work(self):
         """Record what the program does that runs in this block."""
         import tensorflow as tf
 
-        self.replace(patches.strategy(), "__init__", self._strategy)
+        patches.hook_strategies(self.replace, self._strategy)
         start = "the start of the cluster"
         for owner, name, what in (
             (patches.multi_worker_start(), "_initialize_multi_worker", start),
@@ -98,13 +105,12 @@ class TaskRecorder(Recorder):
         try:
             yield
         finally:
-            self.report_replaced()
             self._report_end()
 
     def _watch_servers(self) -> None:
         """Look at what there is beside parameter servers only."""
         server, strategy = patches.server(), patches.parameter_server_strategy()
-        self.replace(server, "__init__", self._server)
+        self.before(server, "__init__", self._server)
         for owner, name, what in (
             (server, "join", "join() of its server"),
             (strategy, "__init__", "the start of the cluster"),
@@ -117,42 +123,23 @@ class TaskRecorder(Recorder):
             (coordinator, "join"),
             (remote_value, "fetch"),
         ):
-            self.replace(owner, name, functools.partial(self._ordered, name))
-        self.replace(patches.optimizer(), "apply_gradients", self._update)
+            self.before(owner, name, functools.partial(self._ordered, name))
+        self.before(patches.optimizer(), "apply_gradients", self._update)
 
-    def _server(self, original):
-        def made(server, cluster, job_name=None, task_index=None, *args, **kwargs):
-            self.event("serves", job=str(job_name), index=int(task_index or 0))
-            original(server, cluster, job_name, task_index, *args, **kwargs)
+    def _server(
+        self, server, cluster, job_name=None, task_index=None, *_, **__
+    ) -> None:
+        self.event("serves", job=str(job_name), index=int(task_index or 0))
 
-        return made
+    def _ordered(self, order: str, *args, **kwargs) -> None:
+        """A chief tells the workers something: reported each time."""
+        self.event("orders", name=order)
 
-    def _ordered(self, name: str, original):
-        """What a chief tells the workers: reported each time."""
+    def _update(self, optimizer, *args, **kwargs) -> None:
+        self._optimizer = optimizer
 
-        def observed(*args, **kwargs):
-            self.event("orders", name=name)
-            return original(*args, **kwargs)
-
-        return observed
-
-    def _update(self, original):
-        def observed(optimizer, *args, **kwargs):
-            self._optimizer = optimizer
-            return original(optimizer, *args, **kwargs)
-
-        return observed
-
-    def _strategy(self, original):
-        def made(strategy, *args, **kwargs):
-            original(strategy, *args, **kwargs)
-            kind = type(strategy).__name__
-            # TensorFlow makes the default one by itself.
-            if not kind.startswith("_"):
-                count = strategy.num_replicas_in_sync
-                self.event("strategy", kind=kind, replicas=count)
-
-        return made
+    def _strategy(self, kind: str, strategy) -> None:
+        self.event("strategy", kind=kind, replicas=strategy.num_replicas_in_sync)
 
     def _together(self, what: str, original):
         """What all tasks have to call: report before and after, outside of graphs."""
@@ -179,10 +166,10 @@ class TaskRecorder(Recorder):
         import tensorflow as tf
 
         def observed(model, *args, **kwargs):
-            inputs = kwargs.get("inputs", args[0] if args else None)
+            inputs = patches.argument("inputs", 0, args, kwargs)
             real = tf.is_tensor(inputs) and not tf.keras.backend.is_keras_tensor(inputs)
             # Whoever trains records gradients, whatever he says of `training`.
-            if self._inside or not real or not patches.records_gradients():
+            if self.activities or not real or not patches.records_gradients():
                 return original(model, *args, **kwargs)
             self._model = model
             context = tf.distribute.get_replica_context()
@@ -191,11 +178,8 @@ class TaskRecorder(Recorder):
                 return original(model, *args, **kwargs)  # it will run elsewhere
             weights = [tf.convert_to_tensor(v) for v in model.trainable_variables]
             tf.numpy_function(self._trains, [workers, inputs, *weights], [])
-            self._inside = True
-            try:
+            with self.inside("forward"):
                 return original(model, *args, **kwargs)
-            finally:
-                self._inside = False
 
         return observed
 
@@ -223,8 +207,7 @@ class TaskRecorder(Recorder):
             # Mirrored ones: to read another would take all workers.
             weights = [v.numpy() for v in self._model.trainable_variables]
             found = share(weights, arrays_in(folder))
-        files = (p.relative_to(folder) for p in folder.rglob("*") if p.is_file())
-        self.event("files_written", files=sorted(map(str, files)), weights=found)
+        self.event("files_written", files=sorted(files_in(folder)), weights=found)
 
 
 def _server_of(device: str) -> int:

@@ -49,7 +49,7 @@ class ZeroRecorder(HorovodRecorder):
         self._applied = 0
 
     def hook_training(self, tf) -> None:
-        self.replace(tf.GradientTape, "gradient", self._gradient)
+        self.after(tf.GradientTape, "gradient", self._gradient)
         self.replace(patches.optimizer(), "apply_gradients", self._update)
 
     def hook_callbacks(self, tf) -> None:
@@ -79,25 +79,20 @@ class ZeroRecorder(HorovodRecorder):
 
         return counted
 
-    def _gradient(self, original):
+    def _gradient(self, result, tape, target, sources, *args, **kwargs) -> None:
         import tensorflow as tf
 
-        def observed(tape, target, sources, *args, **kwargs):
-            result = original(tape, target, sources, *args, **kwargs)
-            if self._gradients < MOST_STEPS:
-                self._sources = tf.nest.flatten(sources)
-                self.keep(f"local.{self._gradients}", tf.nest.flatten(result))
-                self.keep(f"weights.{self._gradients}", self._sources)
-            self._gradients += 1
-            self.event("gradient", elements=sum(map(elements_of, self._sources)))
-            return result
-
-        return observed
+        if self._gradients < MOST_STEPS:
+            self._sources = tf.nest.flatten(sources)
+            self.keep(f"local.{self._gradients}", tf.nest.flatten(result))
+            self.keep(f"weights.{self._gradients}", self._sources)
+        self._gradients += 1
+        self.event("gradient", elements=sum(map(elements_of, self._sources)))
 
     def _update(self, original, position: int = 0):
         def observed(optimizer, grads_and_vars, *args, **kwargs):
             pairs = list(grads_and_vars)
-            if "update" in self._inside:
+            if "update" in self.activities:
                 return original(optimizer, pairs, *args, **kwargs)
             number, self._applied = self._applied, self._applied + 1
             if number < MOST_STEPS:

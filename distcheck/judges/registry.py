@@ -1,11 +1,12 @@
-"""Register a judge as what checks a part of an exercise, beside its function:
+"""Which judge checks which part of an exercise: said beside its function,
 
     task = checks("scaled", options="--epochs 3").part
 
     @task("A", scenarios=("machine",), expected="The learning rate is ...")
     def scales_the_rate(runs): ...
 
-Then `checks_of("scaled").of["A"]` is how task A is checked.
+and known once its module is imported. Then `checks_of("scaled").of["A"]` is how task A
+is checked; `utils.checking.exercises` looks there.
 """
 
 import shlex
@@ -29,11 +30,11 @@ class Checks:
     ) -> Callable[[Judge], Judge]:
         """Register the decorated function as what judges this step or task."""
 
-        def register(judge: Judge) -> Judge:
+        def decorate(judge: Judge) -> Judge:
             self.of[part] = Check(part, expected, scenarios, judge)
             return judge
 
-        return register
+        return decorate
 
 
 _EXERCISES: dict[str, Checks] = {}

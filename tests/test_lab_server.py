@@ -1,0 +1,134 @@
+"""When the lab takes a scenario for hung, and when not: with workers that are none."""
+
+import json
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from distcheck import lab
+from distcheck.lab import forked, server
+from distcheck.scenarios import SCENARIOS
+
+SILENCE = 25.0
+
+
+class Workers:
+    """Those of "two", by what is seen of them; time goes as it is told to.
+
+    waits: for what each does. awake: the ranks that compute, or want to. computed:
+    seconds of processor of each.
+    """
+
+    def __init__(self, folder):
+        self.now, self.waits = 1000.0, [None, None]
+        self.awake, self.computed = {0, 1}, [0.0, 0.0]
+        self.lab = server.Server.__new__(server.Server)  # without a socket
+        self.lab.may_compute = SILENCE
+        recorder = server.recorder_of(SCENARIOS["two"])
+        assigned = forked.Assignment(
+            *(SCENARIOS["two"], recorder, None, folder, folder, "x.py", [], True)
+        )
+        mpirun = SimpleNamespace(poll=lambda: None)
+        self.running = server._Running(assigned, mpirun, [])
+        for rank in (0, 1):
+            self.report(rank)
+            self.running.workers[rank] = server._Worker(rank, None)
+
+    def report(self, rank: int) -> None:
+        """Let a rank say what it waits for, if for anything."""
+        event = {"what": "wrapped", "time": self.now, "line": 3}
+        if self.waits[rank] is not None:
+            facts = {"op": "allreduce", "root": None, "elements": 1, "given": None}
+            event |= {"what": "collective_start", "name": self.waits[rank], **facts}
+        path = self.running.assigned.folder / f"rank.{rank}.jsonl"
+        with path.open("a") as file:
+            file.write(json.dumps(event) + "\n")
+
+    def outcome(self, seconds: float, at_work=(0.0, 0.0), reports=()) -> str | None:
+        """How it ends within so many seconds, of which each rank computes a part."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now += server.LOOK_SECONDS
+            for rank, share in enumerate(at_work):
+                self.computed[rank] += share * server.LOOK_SECONDS
+            for rank in reports:
+                self.report(rank)
+            if found := self.lab._outcome(self.running):
+                return found
+        return None
+
+
+@pytest.fixture
+def workers(tmp_path, monkeypatch):
+    made = Workers(tmp_path)
+    monkeypatch.setattr(server.time, "monotonic", lambda: made.now)
+    monkeypatch.setattr(server, "_family", lambda pid: [pid])
+    monkeypatch.setattr(server, "_computed", lambda pid: made.computed[pid])
+    monkeypatch.setattr(server, "_awake", lambda pid: pid in made.awake)
+    made.running.started = made.running.silence.looked = made.now
+    return made
+
+
+def test_who_gets_nothing_of_the_machine_is_not_hung_but_its_time_is_up(workers):
+    assert workers.outcome(lab.TIME_LIMIT - 10, at_work=(0.02, 0.02)) is None
+    assert workers.outcome(20) == lab.TIME_UP
+
+
+def test_who_computes_without_a_report_hangs(workers):
+    assert workers.outcome(SILENCE - 2, at_work=(1, 0)) is None
+    assert workers.outcome(4, at_work=(1, 0)) == lab.HUNG
+
+
+def test_who_sleeps_hangs_later(workers):
+    workers.awake = set()
+    sleeping = server.SLEEPING_FACTOR * SILENCE
+    assert workers.outcome(sleeping - 2) is None
+    assert workers.outcome(4) == lab.HUNG
+
+
+def test_who_reports_goes_on_until_it_has_computed_very_much(workers):
+    limit = server.COMPUTING_LIMIT
+    assert workers.outcome(limit - 2, at_work=(1, 0), reports=[0]) is None
+    assert workers.outcome(4, at_work=(1, 0), reports=[0]) == lab.HUNG
+
+
+def test_who_waits_is_not_what_hangs(workers):
+    """MPI asks all the time while it waits for a worker that reads from a slow disk."""
+    workers.waits[0] = "a"
+    workers.report(0)
+    assert workers.outcome(4 * SILENCE, at_work=(1, 0)) is None
+    workers.awake = {0}
+    assert workers.outcome(4 * SILENCE) == lab.HUNG
+
+
+def test_who_waits_for_different_things_is_in_a_deadlock_once_all_sleep(workers):
+    """Before, one of them may only not have come to say that it has got an answer."""
+    workers.waits = ["a", "b"]
+    for rank in (0, 1):
+        workers.report(rank)
+    assert workers.outcome(10 * server.DEADLOCK_AFTER) is None
+    workers.awake = set()
+    assert workers.outcome(server.DEADLOCK_AFTER) is None
+    assert workers.outcome(2) == lab.DEADLOCK
+
+
+def test_who_waits_for_the_same_is_in_none(workers):
+    workers.waits, workers.awake = ["a", "a"], set()
+    for rank in (0, 1):
+        workers.report(rank)
+    assert workers.outcome(5 * server.DEADLOCK_AFTER) is None
+
+
+def test_an_mpirun_that_starts_too_few_is_no_program_that_hangs(workers):
+    del workers.running.workers[1]
+    workers.awake = set()
+    assert workers.outcome(server.SLEEPING_FACTOR * SILENCE + 2) == lab.FAILED
+
+
+def test_what_a_process_does_is_seen():
+    (me,) = [one for one in server._family(os.getpid()) if one.pid == os.getpid()]
+    before = server._computed(me)
+    while server._computed(me) < before + 0.05:
+        assert server._awake(me)
+    assert server._family(2**22 + 1) == []
