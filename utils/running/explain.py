@@ -228,7 +228,9 @@ _SAYS_ERROR = re.compile(
 )
 # TensorFlow's "2 root error(s) found.", below which these are.
 _ROOTS = re.compile(r"\d root error\(s\) found\.$")
-_HARMLESS = re.compile(r"^(?:WARNING|INFO|DEBUG)\b|^[IW]\d{4} \d\d:|: [IW] \S+:\d+\] ")
+_HARMLESS = re.compile(
+    r"^(?:WARNING|INFO|DEBUG)\b|^[IW]\d{4} \d\d:|: [IW] \S+:\d+\] |severity=Corrected"
+)
 
 _AT_ONCE = 2_000  # lines
 _LONGEST = 1 << 16  # characters of a line, of which some have no end
@@ -447,7 +449,7 @@ class _Worker:
 
     def take(self, number: int, text: str, table: Sequence[Message]) -> Found | None:
         """What begins with this line, if anything does."""
-        if _TRACEBACK in text:  # and what may be before it, and each of its lines
+        if text.rstrip().endswith(_TRACEBACK):  # with what is before each of its lines
             self.prefix, text = text.split(_TRACEBACK)[0], _TRACEBACK
         text = text.removeprefix(self.prefix)
         failed = _FAILED.match(text)
