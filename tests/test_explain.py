@@ -333,6 +333,7 @@ def test_a_warning_matters_if_nothing_failed(monkeypatch):
         ("F0000 00:00:17.1 5 tensor.cc:9] Check failed: is aligned", ""),
         ("2024-01-05 00:17: F tensor.cc:9] Attempting to fetch value", ""),
         ("run.sh: 1: ./shoe: not found", ""),
+        ("  (6) INVALID_ARGUMENT:  no such shoe", ""),
         ('Error from server (Conflict): pods "shoe" has been modified', ""),
         ("n1:7:9 [0] init.cc:5 NCCL WARN Never heard of", ""),
         ("terminate called after throwing an instance of 'shoe'", ""),

@@ -224,6 +224,7 @@ _SAYS_ERROR = re.compile(
     r"|^F\d{4} \d\d:|: F \S+:\d+\] |Segmentation fault|Bus error|\(core dumped\)"
     r"|\bCUDA_ERROR_\w|terminate called after throwing|^Error from server\b"
     r"|: \S+: (?:command )?not found$"
+    r"|^ *\(\d\) [A-Z_]{7,}: "
     r"|NCCL WARN (?!NET/\w+ ?: (?:No|Unable|Failed to find)\b)"
 )
 # TensorFlow's "2 root error(s) found.", below which these are.
