@@ -243,6 +243,20 @@ def test_what_the_course_refuses_is_in_the_line_of_the_program():
     )
 
 
+def test_a_traceback_within_a_line_leaves_the_line_whole():
+    head = "Termination reason: Error. Traceback (most recent call last): File ..."
+    assert first(head) is None
+    assert first(f"{head} {FULL}").message.id == "setup.disk-full"
+    assert first(f"{head}\n{FULL}").message.id == "setup.disk-full"
+
+
+def test_cmake_names_its_error_and_a_corrected_one_is_none():
+    assert first("CMake Error at CMakeLists.txt:7 (find_package):").kind == "unknown"
+    bus = "PCIe Bus Error: severity={}, type=Data Link Layer, (Transmitter ID)"
+    assert first(bus.format("Corrected")) is None
+    assert first(bus.format("Uncorrected (Fatal)")).kind == "unknown"
+
+
 def test_the_first_of_two_errors_is_explained_and_the_same_one_on_all_ranks():
     two = of_rank(0, FULL) + of_rank(1, SLOTS)
     assert first(two).message.id == "setup.disk-full"
@@ -356,7 +370,7 @@ def test_a_warning_matters_if_nothing_failed(monkeypatch):
         ("2024-01-05 00:17: F tensor.cc:9] Attempting to fetch value", ""),
         ("run.sh: 1: ./shoe: not found", ""),
         ("  (6) INVALID_ARGUMENT:  no such shoe", ""),
-        ('Error from server (NotFound): pods "shoe" not found', ""),
+        ('Error from server (Conflict): pods "shoe" has been modified', ""),
         ("n1:7:9 [0] init.cc:5 NCCL WARN Never heard of", ""),
         ("terminate called after throwing an instance of 'shoe'", ""),
     ],

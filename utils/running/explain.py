@@ -220,7 +220,7 @@ _LIBRARY = re.compile(
 # An error that isn't an exception of Python's: a compiler's, a launcher's, a library's.
 _SAYS_ERROR = re.compile(
     r"\w(?:Error|Exception)(?: \(see above for traceback\))?: |\b[Ee]rror ?: |\bERROR\b"
-    r"|\bError while |(?<!non-)\b(?i:fatal)\b"
+    r"|\bError while |\bCMake Error\b|(?<!non-)\b(?i:fatal)\b"
     r"|^F\d{4} \d\d:|: F \S+:\d+\] |Segmentation fault|Bus error|\(core dumped\)"
     r"|\bCUDA_ERROR_\w|terminate called after throwing|^Error from server\b"
     r"|: \S+: (?:command )?not found$"
@@ -231,7 +231,9 @@ _SAYS_ERROR = re.compile(
 _RAISES = re.compile(r"(?:^|\s\s)raise \w")
 # TensorFlow's "2 root error(s) found.", below which these are.
 _ROOTS = re.compile(r"\d root error\(s\) found\.$")
-_HARMLESS = re.compile(r"^(?:WARNING|INFO|DEBUG)\b|^[IW]\d{4} \d\d:|: [IW] \S+:\d+\] ")
+_HARMLESS = re.compile(
+    r"^(?:WARNING|INFO|DEBUG)\b|^[IW]\d{4} \d\d:|: [IW] \S+:\d+\] |severity=Corrected"
+)
 
 _AT_ONCE = 2_000  # lines
 _LONGEST = 1 << 16  # characters of a line, of which some have no end
@@ -466,7 +468,7 @@ class _Worker:
     def take(self, number: int, text: str, table: Sequence[Message]) -> Found | None:
         """What begins with this line, if anything does."""
         self.number = number
-        if _TRACEBACK in text:  # and what may be before it, and each of its lines
+        if text.rstrip().endswith(_TRACEBACK):  # with what is before each of its lines
             self.prefix, text = text.split(_TRACEBACK)[0], _TRACEBACK
         text = text.removeprefix(self.prefix)
         failed = _FAILED.match(text)
