@@ -52,9 +52,6 @@ class Files:
         name = os.path.basename(path)
         if name.startswith(("tmp", "__autograph_generated")) or name.endswith(".lock"):
             return  # names that nobody else has, and what is there to be shared
-        # A file without a name is opened by its folder's.
-        if os.path.isdir(path) and how != "board":
-            return
         line = self._recorder.line() if len(self._reported) < MOST_FILES else None
         if line:
             self._reported.add((path, how))
@@ -73,7 +70,8 @@ class Files:
                 writes = bool((flags or 0) & (os.O_WRONLY | os.O_RDWR))
             else:
                 writes = not set(mode).isdisjoint("wax+")
-            if writes:
+            # A file without a name is opened by its folder's.
+            if writes and not os.path.isdir(path):
                 self.written(path, "appended" if mode and "a" in mode else "written")
 
         tempfile.gettempdir()  # the first to ask has a file written, to try the folder
@@ -89,6 +87,11 @@ class Files:
             before(module, "start", self._profiles)
         for name in ("save", "write"):
             before(tf.train.Checkpoint, name, self._saves)
+        before(patches.saved_models(), "save_and_return_nodes", self._saves)
+
+    def hook_h5py(self, h5py) -> None:
+        """Report from now on what is written as HDF5."""
+        self._recorder.before(h5py.File, "__init__", self._opens_hdf5)
 
     def hook_models(self, model: type) -> None:
         """Report from now on what Keras' models are saved to."""
@@ -98,6 +101,10 @@ class Files:
     def _opens(self, file, name, mode="r", *args, **kwargs) -> None:
         if set(mode) & set("wa+"):
             self.written(name, "appended" if "a" in mode else "written")
+
+    def _opens_hdf5(self, file, name, mode="r", *args, **kwargs) -> None:
+        if mode != "r" and isinstance(name, str | bytes | os.PathLike):
+            self.written(name, "written")
 
     def _opens_board(self, *args, **kwargs) -> None:
         folder: Any = patches.argument("logdir", 1, args, kwargs)
