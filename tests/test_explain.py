@@ -368,6 +368,8 @@ def test_a_warning_matters_if_nothing_failed(monkeypatch):
         ),
         ("F0000 00:00:17.1 5 tensor.cc:9] Check failed: is aligned", ""),
         ("2024-01-05 00:17: F tensor.cc:9] Attempting to fetch value", ""),
+        ("F ./core/tensor.h:9] Check failed: is aligned", ""),
+        ("python: lock.c:349: lock: Assertion `mutex->owner == 0' failed.", ""),
         ("run.sh: 1: ./shoe: not found", ""),
         ("  (6) INVALID_ARGUMENT:  no such shoe", ""),
         ('Error from server (Conflict): pods "shoe" has been modified', ""),

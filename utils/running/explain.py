@@ -221,7 +221,8 @@ _LIBRARY = re.compile(
 _SAYS_ERROR = re.compile(
     r"\w(?:Error|Exception)(?: \(see above for traceback\))?: |\b[Ee]rror ?: |\bERROR\b"
     r"|\bError while |\bCMake Error\b|(?<!non-)\b(?i:fatal)\b"
-    r"|^F\d{4} \d\d:|: F \S+:\d+\] |Segmentation fault|Bus error|\(core dumped\)"
+    r"|^F\d{4} \d\d:|(?:^|: )F \S+:\d+\] |: Assertion .+ failed\.$"
+    r"|Segmentation fault|Bus error|\(core dumped\)"
     r"|\bCUDA_ERROR_\w|terminate called after throwing|^Error from server\b"
     r"|: \S+: (?:command )?not found$"
     r"|^ *\(\d\) [A-Z_]{7,}: "
