@@ -220,7 +220,7 @@ _LIBRARY = re.compile(
 # An error that isn't an exception of Python's: a compiler's, a launcher's, a library's.
 _SAYS_ERROR = re.compile(
     r"\w(?:Error|Exception)(?: \(see above for traceback\))?: |\b[Ee]rror ?: |\bERROR\b"
-    r"|\bError while |(?<!non-)\b(?i:fatal)\b"
+    r"|\bError while |^\s*CMake Error\b|(?<!non-)\b(?i:fatal)\b"
     r"|^F\d{4} \d\d:|: F \S+:\d+\] |Segmentation fault|Bus error|\(core dumped\)"
     r"|\bCUDA_ERROR_\w|terminate called after throwing|^Error from server\b"
     r"|: \S+: (?:command )?not found$"
