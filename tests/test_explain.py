@@ -171,11 +171,6 @@ def test_an_error_is_found_on_its_rank(prefix):
     assert first(log.replace("ValueError: no such garment", FULL)).message
 
 
-@pytest.mark.parametrize(
-    "consequence",
-    [SHUT_DOWN, ENDED_BY_OTHERS, GRAPH],
-    ids=["line", "exception", "graph"],
-)
 def test_an_error_of_cmake_is_an_error():
     """Its message is on the next line, which the table may not know."""
     found = explain.explain(
@@ -184,6 +179,11 @@ def test_an_error_of_cmake_is_an_error():
     assert found.kind == "unknown"
 
 
+@pytest.mark.parametrize(
+    "consequence",
+    [SHUT_DOWN, ENDED_BY_OTHERS, GRAPH],
+    ids=["line", "exception", "graph"],
+)
 @pytest.mark.parametrize("cause", [UNKNOWN, TRACEBACK + FULL], ids=["unknown", "known"])
 def test_a_consequence_is_not_the_cause_wherever_it_stands(cause, consequence):
     log = of_rank(0, consequence) + of_rank(1, cause) + of_rank(2, consequence)
