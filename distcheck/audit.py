@@ -121,13 +121,15 @@ def kind_of(script: Path) -> str:
                 names.add(node.id)
     if "horovod" in names:
         return HOROVOD
-    if "MultiWorkerMirroredStrategy" in names:
+    if {"MultiWorkerMirroredStrategy", "CollectiveAllReduceStrategy"} & names:
         return TASKS
     if {"MirroredStrategy", "OneDeviceStrategy"} & names:
         return REPLICAS
     for name in NOT_WATCHED:
         if name in names:
             raise errors.UserError(_not_watched(script, name))
+    if "distribute" in names:  # of which a strategy may be made by its name
+        return REPLICAS
     raise errors.UserError(
         f"{files.shown(script)} uses neither Horovod nor a strategy of tf.distribute. "
         "It is not distributed, so there is nothing to judge."
@@ -440,6 +442,11 @@ def report(script: str, runs: list[judge.RecordedRun], seconds: float) -> Report
     if parallel.outcome == judge.TIME_UP:
         notes.append(
             "The time limit ended the program. What was seen until then is judged."
+        )
+    if parallel.all("in place of GPUs"):
+        notes.append(
+            "The program names GPUs, of which there are none here. Its strategy got "
+            f"{parallel.workers} parts of the processor in their place."
         )
     findings = judge.findings(parallel, single, quick=len(runs) == 1)
     return Report(script, parallel.workers, findings, seconds, notes)

@@ -58,6 +58,7 @@ SEEN = {
     "accumulated": "start end different everything pass metrics",
     "own_validation": "start gradients end different everything pass validation",
     "mirrored_fit": "together start gradients end different everything pass",
+    "mirrored_loss": "together start gradients end different everything pass",
     "mirrored_loop": "together start gradients end different everything order pass",
     "multi_worker": "together start gradients end different everything files",
     "all_of_it": "start gradients end different pass files rate",
@@ -249,6 +250,18 @@ def test_one_worker_is_refused(tmp_path):
         audit.audit(tmp_path / PROGRAM, workers=1)
 
 
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("from own import CollectiveAllReduceStrategy", audit.TASKS),
+        ("strategy = getattr(tf.distribute, name)()", audit.REPLICAS),
+    ],
+)
+def test_a_strategy_may_be_made_by_another_name(tmp_path, text, kind):
+    (tmp_path / PROGRAM).write_text(text)
+    assert audit.kind_of(tmp_path / PROGRAM) == kind
+
+
 def test_a_program_may_have_its_distribution_in_a_module(tmp_path):
     (tmp_path / "team.py").write_text("import horovod.tensorflow as hvd")
     (tmp_path / PROGRAM).write_text("from team import hvd")
@@ -347,13 +360,18 @@ def test_who_shares_a_gpu_is_told(first, second, verdict):
     assert answer("devices", *ends)[0] == verdict
 
 
-SUMMED, DIVIDED = 1.0, 0.5  # how much a batch's losses count on each of two workers
+# How much a batch's losses count on each of two workers.
+SUMMED, DIVIDED, TWICE = 1.0, 0.5, 0.25
 
 
 @pytest.mark.parametrize(
     ("own_step", "count", "losses", "verdict"),
     [
-        (False, SUMMED, (1.0, 1.0), "right"),  # Keras divides its own loss
+        (False, None, (1.0, 1.0), "right"),  # Keras divides its own loss
+        (False, SUMMED, (1.0, 1.0), "wrong"),  # Keras 3 doesn't divide a mean
+        (False, TWICE, (0.25, 1.0), "wrong"),
+        (True, TWICE, (0.25, 1.0), "wrong"),
+        (True, TWICE, (0.5, 1.0), "can't tell"),  # it is multiplied before
         (True, DIVIDED, (0.5, 1.0), "right"),
         (True, DIVIDED, (0.9, 1.0), "right"),  # other samples, or other weights
         (True, SUMMED, (1.0, 1.0), "wrong"),
@@ -399,6 +417,27 @@ def test_a_loss_that_is_divided_is_not_averaged_as_well(count, size, loss, verdi
     workers = [updates([own], mean, **options) for own in ([1.0, 0.0], [0.0, 1.0])]
     single = of_reports(updates(mean, mean, counts=1.0, size=32, loss=1.0))
     assert judge.gradients(of_reports(*workers), single)[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("applied", "verdict"), [([2.0, 2.0], "wrong"), ([1.0, 1.0], "can't tell")]
+)
+def test_equal_gradients_are_no_mean_when_they_are_summed(applied, verdict):
+    """Their mean is each of them, and their sum isn't."""
+    own = [1.0, 1.0]
+    workers = of_reports(*[updates([own], [applied], counts=1.0)] * 2)
+    single = of_reports(updates([own], [own], counts=1.0))
+    assert judge.gradients(workers, single)[0] == verdict
+
+
+def test_one_replica_may_apply_the_sum_for_all():
+    first, second = updates([[1.0, 0.0]], [[1.0, 1.0]], counts=1.0), []
+    for event in updates([[0.0, 1.0]], [[0.0, 0.0]], counts=1.0):
+        if event["what"] == "local":
+            second.append({**event, "replica": 1})
+    parallel = of_reports([*first, *second], kind=audit.REPLICAS)
+    single = of_reports(updates([[1.0, 1.0]], [[1.0, 1.0]], counts=1.0))
+    assert judge.gradients(parallel, single)[0] == "wrong"
 
 
 @pytest.mark.parametrize("applied", [[0.25, 0.25], [1.0, 1.0]])
@@ -703,6 +742,50 @@ def test_what_happens_to_tf_config_before_the_strategy_is_named(changes, says):
     assert where == (PLACE if says else "program.py:3")
 
 
+@pytest.mark.parametrize(
+    ("trained", "change", "verdict"),
+    [
+        (False, {"same": False, "cleared": False}, "wrong"),
+        (False, {"same": True, "cleared": False}, "right"),
+        (False, {"same": False, "cleared": True}, "right"),
+        (True, {"same": False, "cleared": False}, "right"),
+    ],
+)
+def test_who_sets_tf_config_after_the_strategy_sets_it_too_late(
+    trained, change, verdict
+):
+    changed = {"what": "TF_CONFIG", "where": PLACE, **change}
+    step_of_2 = step(1, replicas=2)
+    last = [step_of_2, changed] if trained else [changed, step_of_2]
+    events = [made("CollectiveAllReduceStrategy", 2), *last]
+    run = of_reports(events, events, kind=audit.TASKS)
+    said = [*judge.together(run, None), None]
+    assert said[0] == verdict
+    assert said[2] == (PLACE if verdict == "wrong" else None)
+
+
+@pytest.mark.parametrize("events", [[], [made("OneDeviceStrategy", 1, "CPU:0")]])
+def test_a_program_that_makes_no_strategy_of_several_may_count_gpus(events):
+    run = of_reports([*events, step(1)], kind=audit.REPLICAS)
+    verdict, said = judge.together(run, None)
+    assert verdict == "can't tell"
+    assert "counts GPUs" in said
+
+
+@pytest.mark.parametrize(
+    ("rows", "verdict"), [("aaaa", "can't tell"), ("aabc", "wrong"), ("abcd", "wrong")]
+)
+def test_equal_samples_are_not_told_apart(rows, verdict):
+    said = answer("different", epochs([rows, rows]), epochs([rows, rows]))
+    assert said[0] == verdict
+
+
+def test_gpus_that_are_not_here_are_noted():
+    events = [{"what": "in place of GPUs", "named": 4}, *epochs(["abcd"])]
+    found = audit.report(PROGRAM, [of_reports(events, kind=audit.REPLICAS)], 0.0)
+    assert "parts of the processor" in found.notes[0]
+
+
 def test_a_program_that_overwrites_tf_config_and_fails_is_told_so():
     changed = {"what": "TF_CONFIG", "where": PLACE, "same": False, "cleared": False}
     failed = {"what": "failed", "error": "UnknownError: no server", "where": "p.py:9"}
@@ -971,6 +1054,24 @@ def test_validation_on_whole_batches_alone(parts, verdict):
     ranks = [[batch(rows, "validate"), step(1)] for rows in parts]
     alone = of_reports([batch("abcdefghi", "validate"), step(1)])
     assert judge.validation(of_reports(*ranks), alone)[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("kind", "looked_at", "verdict"),
+    [
+        (audit.HOROVOD, "abcd", "wrong"),
+        (audit.HOROVOD, "xyzw", "can't tell"),  # no part of what one worker has
+        (audit.REPLICAS, "abcd", "can't tell"),  # an example for a picture
+    ],
+)
+def test_who_looks_at_a_part_alone(kind, looked_at, verdict):
+    """Of nine samples, which one worker has."""
+    steps = [step(1), step(1, replica=1)]
+    first, second = [batch(looked_at, "validate"), steps[0]], [steps[0], the_end()]
+    last = [the_end()] if kind == audit.HOROVOD else [steps[1], the_end()]
+    ranks = [[*first, *last], second][: 2 if kind == audit.HOROVOD else 1]
+    alone = of_reports([batch("abcdefghi", "validate"), step(1)])
+    assert judge.validation(of_reports(*ranks, kind=kind), alone)[0] == verdict
 
 
 def test_a_narrow_terminal_shows_the_whole_line_of_a_finding():

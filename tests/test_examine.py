@@ -82,7 +82,8 @@ RUN, RANK = pathlib.Path(os.environ["COURSE_RUN"]), os.environ["OMPI_COMM_WORLD_
 RUN = RUN.parent if RUN.suffix == ".home" else RUN
 os.environ["JSONL"] = str(RUN / f"rank.{RANK}.jsonl")
 """
-# A process that outlives the program, and then says that mpirun never started it.
+# A process that outlives the program, and says until its own end that mpirun never
+# started it. The lab ends it before it writes down how the program ended.
 FORGED_OUTCOME = """\
 import json, os, pathlib, time
 RUN = pathlib.Path(os.environ["COURSE_RUN"])
@@ -231,15 +232,15 @@ ALL_ATTACKS = [
     Attack(
         "forges how it ended, and links to a secret",
         FORGED_OUTCOME.format(make="os.symlink(SECRET, RUN / 'mpirun.txt')"),
-        REFUSED,
-        "",
+        CRASHED,
+        "without an error",
         exercise=FULL,
     ),
     Attack(
         "forges how it ended, with a pipe that never ends",
         FORGED_OUTCOME.format(make="os.mkfifo(RUN / 'mpirun.txt')"),
-        REFUSED,
-        "",
+        CRASHED,
+        "without an error",
     ),
     Attack(
         "reports a name of twenty megabytes",

@@ -2,8 +2,11 @@
 
 import json
 import os
+import socket
+import subprocess
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from distcheck import lab
@@ -124,6 +127,23 @@ def test_an_mpirun_that_starts_too_few_is_no_program_that_hangs(workers):
     del workers.running.workers[1]
     workers.awake = set()
     assert workers.outcome(server.SLEEPING_FACTOR * SILENCE + 2) == lab.FAILED
+
+
+def test_a_worker_that_is_ended_with_its_messenger_was_not_killed_from_outside(workers):
+    """Nor has it a status of its own, by which it would have failed."""
+    ours, messenger = socket.socketpair()
+    ours.setblocking(False)
+    sleeper = subprocess.Popen(["sleep", "1000"])
+    workers.running.workers = {0: server._Worker(sleeper.pid, ours)}
+    server._tend(workers.running)
+    assert workers.running.living()
+    messenger.close()
+    for _ in range(2):
+        server._tend(workers.running)
+        assert workers.running.workers[0].status is None
+        assert not workers.running.living()
+    assert not psutil.pid_exists(sleeper.pid)
+    sleeper.wait()
 
 
 def test_what_a_process_does_is_seen():

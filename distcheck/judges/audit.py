@@ -305,6 +305,14 @@ def _one_strategy(parallel: RecordedRun) -> Answer:
             f"{text} {changed[0]}" if changed else text,
             (changed[1] if changed else where),
         )
+    if parallel.kind == "TF_CONFIG" and (late := _tf_config_too_late(parallel)):
+        return (
+            WRONG,
+            "The program sets TF_CONFIG after it has made its strategy, which doesn't "
+            f"read it any more. The {parallel.workers} workers of this run are a team "
+            "by the launcher's TF_CONFIG alone.",
+            late.get("where"),
+        )
     if replicas < 2:
         there = _devices_of_its_kind(parallel)
         if there > 1:
@@ -313,6 +321,12 @@ def _one_strategy(parallel: RecordedRun) -> Answer:
                 f"{parallel.strategy} is given one of the {there} devices that the "
                 "program has listed, so one replica trains alone.",
                 where,
+            )
+        if not made or made[-1]["kind"] == "OneDeviceStrategy":
+            return UNKNOWN, (
+                f"{'OneDeviceStrategy' if made else 'No strategy'} is made, so one "
+                "replica trains. A program that counts GPUs may do so because there "
+                "are too few of them here."
             )
         return UNKNOWN, (
             f"{parallel.strategy} has one replica here. To see more, give it no list "
@@ -357,6 +371,22 @@ def _tf_config(parallel: RecordedRun) -> tuple[str, str | None] | None:
                 "worker who it is, and where all of them are.",
                 changes[-1].get("where"),
             )
+    return None
+
+
+def _tf_config_too_late(parallel: RecordedRun) -> dict | None:
+    """Where the program sets TF_CONFIG to something else, between its strategy and its
+    first gradient."""
+    for events in parallel.processes:
+        made = [e["time"] for e in events if e["what"] == "strategy"]
+        trained = [e["time"] for e in events if e["what"] == "local"]
+        for event in events if made and trained else ():
+            if (
+                event["what"] == "TF_CONFIG"
+                and not (event["same"] or event["cleared"])
+                and max(made) < event["time"] < min(trained)
+            ):
+                return event
     return None
 
 
@@ -467,10 +497,13 @@ def _gradients_of(
     size = len(parallel.each)
     locals_ = [worker.updates("local", group) for worker in parallel.each]
     applied = [worker.updates("applied", group) for worker in parallel.each]
+    if parallel.kind == "tf.distribute":  # one of its replicas may apply it for all
+        applied = [found or next(filter(None, applied), {}) for found in applied]
     seen: dict[int, Combined] = {}  # by update
     reduced: list[float] = []
     where = None
     differing = alike = 0
+    sums: list[bool] = []  # of equal gradients: are they summed?
     for update in sorted(set.intersection(*(set(found) for found in locals_))):
         if not all(update in found for found in applied):
             continue
@@ -484,8 +517,11 @@ def _gradients_of(
         if not all(np.isfinite(a).all() for a in (*own, *used)):
             continue
         mean = np.mean(own, axis=0)
-        if _spread(own) < 0.05:
-            continue  # equal gradients are their own mean
+        if _spread(own) < 0.05:  # equal gradients are their own mean, but not their sum
+            if mean.any():
+                far = max(_distance(u, size * mean) for u in used)
+                sums.append(far < RTOL_FP16)
+            continue
         differing += 1
         reduced.append(applied[0][update][-1]["reduced"])
         factor = _combination(own, used, mean, calls, parallel.kind != "Horovod")
@@ -495,9 +531,13 @@ def _gradients_of(
             alike += 1
     where = where or parallel.fit_line
     weights = _weights(parallel, group)
-    if not differing:
+    if not differing and sums and all(sums):
+        seen = {0: Combined.SUM}
+    elif not differing:
         if not any(applied) and _spread_apart(parallel, group):
             return _by_weights(weights, where)
+        if not sums:
+            return UNKNOWN, f"No update was seen that every {parallel.word} applies."
         return UNKNOWN, "All gradients are equal, so averaging would not change them."
     if not seen and alike == differing:
         return RIGHT, (
@@ -543,9 +583,11 @@ def _gradients_of(
     if times > 1:
         return WRONG, f"The gradients are averaged {times} times at each update.", where
     weight = _weight_of_losses(parallel, single, group, alike=True)
-    divided = weight is not None and abs(weight * size - 1) < RTOL_FP16
     # What is divided before it is summed up shows in the losses alone.
-    if divided and _ratio_of_losses(parallel, single, group) < size**-0.5:
+    if (
+        _is_near(weight, 1 / size)
+        and _ratio_of_losses(parallel, single, group) < size**-0.5
+    ):
         return (
             WRONG,
             f"The loss is divided by {size}, and the gradients are averaged as well, "
@@ -646,23 +688,39 @@ def _summed(
 ) -> Answer:
     size = len(parallel.each)
     weight = _weight_of_losses(parallel, single, group)
-    if weight is not None and abs(weight * size - 1) < RTOL_FP16:
+    if _is_near(weight, 1 / size):
         return RIGHT, (
             f"The sum over all {size} {parallel.word}s is applied, and each divides "
             f"its loss by {size}."
         )
+    ratio = _ratio_of_losses(parallel, single, group)
+    alike = _weight_of_losses(parallel, single, group, alike=True)
+    if _is_near(alike, size**-2) and ratio < size**-1.5:
+        return (
+            WRONG,
+            f"The loss is divided by {size} twice, as it is when both the program and "
+            f"Keras divide it, so the gradients are {size} times too small.",
+            where,
+        )
     fits = parallel.all("fit") if parallel.kind != "Horovod" else []
-    if fits and not any(event["own_step"] for event in fits):
+    by_keras = bool(fits) and not any(event["own_step"] for event in fits)
+    undivided = _is_near(weight, 1) and ratio > size**-0.5
+    if by_keras and not (undivided and _is_mean(single, group)):
         return RIGHT, (
             f"The sum over all {size} {parallel.word}s is applied, and Keras divides "
             "the loss."
         )
-    ratio = _ratio_of_losses(parallel, single, group)
-    if weight is not None and abs(weight - 1) < RTOL_FP16 and ratio > size**-0.5:
+    if undivided:
+        why = (
+            f"Keras 3 divides by {size} only a loss that has a number for each sample, "
+            "and this one is their mean"
+            if by_keras
+            else f"no {parallel.word} divides its loss by {size}"
+        )
         return (
             WRONG,
             f"The gradients are summed, not averaged: they are {size} times too large, "
-            f"because no {parallel.word} divides its loss by {size}.",
+            f"because {why}.",
             where,
         )
     return UNKNOWN, (
@@ -671,13 +729,25 @@ def _summed(
     )
 
 
+def _is_near(value: float | None, target: float) -> bool:
+    return value is not None and abs(value / target - 1) < RTOL_FP16
+
+
+def _is_mean(run: RecordedRun | None, group: int) -> bool:
+    """Do a batch's losses count 1 together in the loss of a worker, as in a mean?"""
+    totals = _totals(run, group)
+    return totals is not None and bool((abs(totals[:, 0] - 1) < RTOL_FP16).all())
+
+
 def _totals(run: RecordedRun | None, group: int) -> np.ndarray | None:
     """In a worker's first loss, how much all that was summed up counts together, and
     how many numbers these are; on average over the workers."""
     found = []
     for worker in run.each if run else ():
         events = _flat(worker.updates("local", group))
-        found.append(np.reshape(events[0]["totals"], (-1, 2)) if events else ())
+        totals = np.reshape(events[0]["totals"] if events else [], (-1, 2))
+        several = totals[:, 1] > 1  # the sum of one number is that number
+        found.append(totals[several] if several.any() else totals)
     shapes = {np.shape(totals) for totals in found}
     if len(shapes) != 1 or not np.size(found[0]):
         return None
@@ -747,6 +817,11 @@ def different(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
             "There were too many samples, or too large ones, to tell them apart."
         )
     same = sum(all(s == row[0] for s in row) for row in pairs)
+    if same and _alike([batch for worker in batches for batch in worker if batch]):
+        return UNKNOWN, (
+            "Most samples of a batch are equal, so whether two workers have the same "
+            "ones can't be told."
+        )
     if same >= max(1, 0.9 * len(pairs)):
         return (
             WRONG,
@@ -784,6 +859,11 @@ def different(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
         f"The batches differ, but in {shared[0]} of {shared[1]} steps all "
         f"{parallel.word}s have a sample in common."
     )
+
+
+def _alike(batches: list[list[str]]) -> bool:
+    """Have batches fewer different samples than half of what they hold?"""
+    return 2 * sum(len(set(b)) for b in batches) < sum(map(len, batches))
 
 
 def _different_labels(parallel: RecordedRun) -> Answer:
@@ -840,7 +920,7 @@ def everything(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
         return UNKNOWN, (
             f"The workers train on {len(union & alone)} of the {len(alone)} samples "
             f"that one worker trains on, and on {len(union - alone)} others: each has "
-            "data of its own, or an epoch is less than one pass."
+            "data of its own, some are made anew, or an epoch is less than one pass."
         )
     if part >= MIN_COVERAGE:
         return RIGHT, (
@@ -1034,8 +1114,10 @@ def validation(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     batches = [e["count"] for e in parallel.all("samples") if e["mode"] == "validate"]
     if part > 0.8 and len(alone - union) < len(who) * max(batches, default=0):
         return RIGHT, f"{text}: fewer are left out than fit in a batch of each."
-    # Dealt out to all, and only one looks at its part.
+    # Dealt out to all, and only one looks at its part. The process of several replicas
+    # has all of it, and may look at an example.
     shared = len(who) == 1 and part <= 1.25 / len(parallel.each)
+    shared = shared and parallel.kind != "tf.distribute" and union <= alone
     same = len(who) == len(parallel.each) and all(s == sets[0] for s in sets)
     if not parallel.whole:
         return UNKNOWN, f"{text}. The program did not finish."

@@ -110,7 +110,6 @@ def _run_recorded(assigned: Assignment, of: type[Recorder], rank: int) -> NoRetu
     the server does that."""
     folder, scenario, source = assigned.folder, assigned.scenario, assigned.source
     recorder = of(folder, rank, assigned.script, scenario, source)
-    recorder.event("started", pid=os.getpid())
     graphs = None
     if scenario.build_graphs and rank == 0:
         graphs = recorder.graphs = Graphs(recorder, assigned.build_graphs)

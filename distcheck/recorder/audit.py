@@ -95,6 +95,11 @@ class Auditor(Recorder):
         replicas = int(os.environ.get("DISTCHECK_REPLICAS", "0"))
         if replicas and not tf.config.list_physical_devices("GPU"):
             interventions.split_processor(tf, replicas)
+            in_place = functools.partial(
+                interventions.in_place_of_gpus,
+                tell=lambda named: self.event("in place of GPUs", named=named),
+            )
+            self.replace(patches.mirrored_strategy(), "__init__", in_place)
         for part in (self.tracer, self.strategies, self.files):
             part.hook_tensorflow(tf)
 
@@ -217,7 +222,6 @@ def work(script: str, arguments: list[str]) -> None:
     stack = (folder / f"rank.{rank}.stack").open("w")
     faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
     auditor = Auditor(folder, rank, script)
-    auditor.event("started", pid=os.getpid())
     # Keras draws the first weights from this. So rank 0 begins as a worker does that is
     # alone, and their losses can be compared; unless the program chooses a seed itself.
     random.seed(rank)

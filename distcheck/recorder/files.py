@@ -52,9 +52,6 @@ class Files:
         name = os.path.basename(path)
         if name.startswith(("tmp", "__autograph_generated")) or name.endswith(".lock"):
             return  # names that nobody else has, and what is there to be shared
-        # A file without a name is opened by its folder's.
-        if os.path.isdir(path) and how != "board":
-            return
         line = self._recorder.line() if len(self._reported) < MOST_FILES else None
         if line:
             self._reported.add((path, how))
@@ -73,7 +70,7 @@ class Files:
                 writes = bool((flags or 0) & (os.O_WRONLY | os.O_RDWR))
             else:
                 writes = not set(mode).isdisjoint("wax+")
-            if writes:
+            if writes and not os.path.isdir(path):  # a file without a name has that
                 self.written(path, "appended" if mode and "a" in mode else "written")
 
         tempfile.gettempdir()  # the first to ask has a file written, to try the folder
@@ -89,10 +86,11 @@ class Files:
             before(module, "start", self._profiles)
         for name in ("save", "write"):
             before(tf.train.Checkpoint, name, self._saves)
+        before(tf.saved_model, "save", self._saves)
 
     def hook_models(self, model: type) -> None:
         """Report from now on what Keras' models are saved to."""
-        for name in ("save", "save_weights"):
+        for name in ("save", "save_weights", "export"):
             self._recorder.before(model, name, self._saves)
 
     def _opens(self, file, name, mode="r", *args, **kwargs) -> None:

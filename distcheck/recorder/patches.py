@@ -1,4 +1,4 @@
-"""Where hooks are put: all that reaches into private parts of TensorFlow, Keras and
+"""Where hooks are put: all that is imported of private modules of TensorFlow, Keras and
 Horovod.
 
 Each function imports what it gives when it is called: that takes seconds, and an
@@ -154,7 +154,7 @@ def hook_updates(
     """Let `update` make each update of Keras' optimizers, in the place of what it is
     called with: what makes it, the optimizer, and its gradients and variables in pairs.
 
-    replace: replaces a method, as a recorder does.
+    replace: a recorder's.
     """
 
     def at(position: int, original):
@@ -270,20 +270,23 @@ def file_makers() -> tuple:
     return file_io.FileIO, gen_summary_ops, profiler_v2
 
 
-def hook_strategies(replace: Callable, tell: Callable[[str, Any], None]) -> None:
+def hook_strategies(after: Callable, tell: Callable[[str, Any], None]) -> None:
     """Call `tell` with the kind of each strategy that the program makes, and with the
-    strategy. replace: as of `hook_updates`."""
+    strategy. after: a recorder's."""
 
-    def made(original):
-        def observed(strategy, *args, **kwargs):
-            original(strategy, *args, **kwargs)
-            kind = type(strategy).__name__
-            if not kind.startswith("_"):  # TensorFlow makes the default one by itself
-                tell(kind, strategy)
+    def made(result, strategy, *args, **kwargs) -> None:
+        kind = type(strategy).__name__
+        if not kind.startswith("_"):  # TensorFlow makes the default one by itself
+            tell(kind, strategy)
 
-        return observed
+    after(strategy(), "__init__", made)
 
-    replace(strategy(), "__init__", made)
+
+def mirrored_strategy() -> type:
+    """The class of `tf.distribute.MirroredStrategy`, below what the program imports."""
+    from tensorflow.python.distribute import mirrored_strategy
+
+    return mirrored_strategy.MirroredStrategy
 
 
 def strategy() -> type:

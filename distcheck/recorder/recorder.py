@@ -73,6 +73,7 @@ class Recorder(Writer):
 
         importing: what of imports is watched meanwhile.
         """
+        self.event("started", pid=os.getpid())
         with self.at_work(), importing or contextlib.nullcontext():
             failure = worker.run_program(self.script, self.line_of)
         self.report_replaced()

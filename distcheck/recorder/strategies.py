@@ -40,7 +40,7 @@ class Strategies:
 
     def hook_tensorflow(self, tf) -> None:
         """Report from now on strategies that are made, and devices that are listed."""
-        patches.hook_strategies(self._recorder.replace, self._made)
+        patches.hook_strategies(self._recorder.after, self._made)
         self._recorder.before(patches.strategy(), "run", self._runs)
         for module in (tf.config, tf.config.experimental):
             for name in ("list_physical_devices", "list_logical_devices"):

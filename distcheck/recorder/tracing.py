@@ -90,13 +90,17 @@ class Tracer:
             self._thread.totals = [*found, numbers][-MOST_TOTALS:]
 
     def _totals(self, sources) -> list:
-        """What sums and means were made of since the last gradient. Not penalties on
-        weights, which have the shape of one; nor what another graph has, in which no
-        gradient can be asked for."""
+        """What the last sums and means were made of, on which a loss may depend. Not
+        penalties on weights, which have the shape of a matrix of them (a vector may be
+        as long as a batch); nor what another graph has, in which no gradient can be
+        asked for."""
         import tensorflow as tf
 
-        found, self._thread.totals = getattr(self._thread, "totals", []), []
-        shapes = [getattr(v, "shape", None) for v in tf.nest.flatten(sources)]
+        flat = [v for v in tf.nest.flatten(sources) if v is not None]
+        if not all(hasattr(v, "assign") for v in flat):
+            return []  # the gradient of a penalty, perhaps, but of no update
+        found = getattr(self._thread, "totals", [])
+        shapes = [v.shape for v in flat if len(v.shape) > 1]
         graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         return [
             tensor
@@ -207,9 +211,14 @@ class Tracer:
                 where=where,
             )
 
+        for_all = not tf.distribute.has_strategy()
+
         def count(replica):
-            key = group, int(replica)
-            self._updates[key] = self._updates.get(key, 0) + 1
+            keys = {(group, int(replica))}
+            if for_all:  # replicas have computed gradients of it, and apply none
+                keys |= {key for key in self._calls if key[0] == group}
+            for key in keys:
+                self._updates[key] = self._updates.get(key, 0) + 1
             self._note_step()
 
         gradients = lambda: [_dense(g) for g, _ in pairs]  # noqa: E731

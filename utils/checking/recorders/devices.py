@@ -277,7 +277,6 @@ def main() -> None:
     sys.argv = [script, *options]
     sys.path[0] = str(Path(script).parent)
     recorder = DevicesRecorder(Path(folder), 0, script)
-    recorder.event("started", pid=os.getpid())
     recorder.run()
     recorder.wait_for_the_end()
 

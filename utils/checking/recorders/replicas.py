@@ -113,7 +113,7 @@ class ReplicaRecorder(Recorder):
 
         networks.use_instead(lambda: networks.small_cnn((28, 28, 1)))
         self.event("places", lines=places(self.script))
-        patches.hook_strategies(self.replace, self._strategy)
+        patches.hook_strategies(self.after, self._strategy)
         self.replace(tf.keras.Model, "__call__", self._forward)
         self.before(tf.keras.Model, "fit", self._fit)
         self.before(patches.optimizer(), "apply_gradients", self._update)

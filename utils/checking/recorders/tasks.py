@@ -92,7 +92,7 @@ class TaskRecorder(Recorder):
         """Record what the program does that runs in this block."""
         import tensorflow as tf
 
-        patches.hook_strategies(self.replace, self._strategy)
+        patches.hook_strategies(self.after, self._strategy)
         start = "the start of the cluster"
         for owner, name, what in (
             (patches.multi_worker_start(), "_initialize_multi_worker", start),
