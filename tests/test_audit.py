@@ -64,6 +64,7 @@ SEEN = {
     "all_of_it": "start gradients end different pass files rate",
     "kept_best": "start gradients end different everything pass validation metrics "
     "rate files waiting",
+    "two_optimizers": "start gradients end different everything order pass files",
 }
 
 
@@ -438,6 +439,19 @@ def test_one_replica_may_apply_the_sum_for_all():
     parallel = of_reports([*first, *second], kind=audit.REPLICAS)
     single = of_reports(updates([[1.0, 1.0]], [[1.0, 1.0]], counts=1.0))
     assert judge.gradients(parallel, single)[0] == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("reduced", "verdict"), [(1.0, "right"), (1.5, "right"), (2.02, "wrong")]
+)
+def test_numbers_that_are_averaged_beside_gradients_are_no_second_time(
+    reduced, verdict
+):
+    reports = [
+        [{**e, "reduced": reduced} for e in updates([[own]] * 2, [[2.0]] * 2)]
+        for own in (1.0, 3.0)
+    ]
+    assert answer("gradients", *reports)[0] == verdict
 
 
 @pytest.mark.parametrize("applied", [[0.25, 0.25], [1.0, 1.0]])
@@ -905,6 +919,14 @@ def test_callbacks_that_only_tell_decide_nothing(only_tells, verdict):
     read |= {"chooses": False, "only_tells": only_tells}
     other = read | {"read": {"val_loss": 0.6}}
     assert answer("metrics", [read, step(1)], [other, step(1)])[0] == verdict
+
+
+def test_what_a_callback_would_have_decided_is_left_open():
+    shows = keeps_the_best(0.5) | {"decides": False, "chooses": False}
+    parallel = of_reports([shows, step(1)], [step(1)])
+    assert judge.metrics(parallel, None)[0] == "right"
+    parallel.outcome = judge.STALLED
+    assert judge.metrics(parallel, None)[0] == "can't tell"
 
 
 @pytest.mark.parametrize(

@@ -97,8 +97,16 @@ class Worker:
         )
 
     def _main_model(self, mode: str) -> int:
-        counts = Counter(e["model"] for e in self.all("samples") if e["mode"] == mode)
-        return min(counts, key=lambda model: (-counts[model], model), default=0)
+        """The one that is called most, of those that are not always given the same."""
+        given: dict[int, list] = {}
+        for event in self.all("samples"):
+            if event["mode"] == mode:
+                given.setdefault(event["model"], []).append(event["digests"])
+
+        def rank(model: int) -> tuple:
+            return len(set(given[model])) == 1, -len(given[model]), model
+
+        return min(given, key=rank, default=0)
 
     @cached_property
     def passes(self) -> list[list[str]]:
@@ -559,7 +567,8 @@ def _gradients_of(
     if len(kinds) > 1:
         return UNKNOWN, "The gradients are not combined in the same way in all updates."
     (kind,) = kinds
-    times = round(float(np.median(reduced))) if reduced else 0
+    # A loss that is averaged as well is a number more.
+    times = int(np.median(reduced) + 0.1) if reduced else 0
     if kind != Combined.MEAN and single is not None and _is_scaled(single, group):
         return UNKNOWN, (
             "The gradients are scaled on one worker as well, so how they are combined "
@@ -1110,7 +1119,11 @@ def validation(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     part = len(union & alone) / len(alone)
     if part >= MIN_COVERAGE:
         return RIGHT, f"{text}, which are all that one worker has."
-    text = f"{text}, of {len(alone)} that one worker has"
+    if union <= alone:
+        text = f"{text}, of {len(alone)} that one worker has"
+    else:
+        found = len(union & alone)
+        text += f", among them {found} of the {len(alone)} that one worker has"
     batches = [e["count"] for e in parallel.all("samples") if e["mode"] == "validate"]
     if part > 0.8 and len(alone - union) < len(who) * max(batches, default=0):
         return RIGHT, f"{text}: fewer are left out than fit in a batch of each."
@@ -1189,6 +1202,8 @@ def metrics(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     if deciding:
         reads = f"read{'s' * (len(deciding) == 1)}"
         return RIGHT, f"{_listed(deciding)} {reads} the same metrics on all ranks."
+    if parallel.outcome != ENDED:
+        return UNKNOWN, "The program did not finish, and no callback has decided yet."
     return RIGHT, "No callback decides by a metric."
 
 
@@ -1333,7 +1348,7 @@ def written(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     who = sorted({rank for ranks in writers.values() for rank in ranks})
     return RIGHT, (
         f"{len(writers)} file{'s were' if len(writers) > 1 else ' was'} written by "
-        f"rank {_listed(map(str, who))}, and none by two ranks."
+        f"rank{'s' * (len(who) > 1)} {_listed(map(str, who))}, and none by two ranks."
     )
 
 
@@ -1378,7 +1393,8 @@ def waiting(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
         warning = re.search(r"(?s)Stalled ranks:(.*?)(\n\n|\Z)", parallel.output)
         said = f" Horovod says: stalled ranks: {_short(warning[1])}" if warning else ""
         text = f"The workers wait forever: {'; '.join(states)}.{said}"
-        return WRONG, f"{text}{_unequal_steps(parallel)}", where
+        cause = _unequal_steps(parallel) or _unequal_metrics(parallel)
+        return WRONG, f"{text}{cause}", where
     failure = parallel.failure
     if failure and _alone(failure):
         return (
@@ -1424,6 +1440,19 @@ def _unequal_steps(parallel: RecordedRun) -> str:
         return ""
     first, *others = (f"rank {rank} made {count}" for rank, count in made.items())
     return f" Training steps: {', '.join([first, *others])}."
+
+
+def _unequal_metrics(parallel: RecordedRun) -> str:
+    """Words for who averages metrics of a validation that others don't have."""
+    who = [w.name for w in parallel.each if w.samples("validate")]
+    if not 0 < len(who) < len(parallel.each):
+        return ""
+    if not any("_average_metrics_in_place" in stack for stack in parallel.stacks):
+        return ""
+    return (
+        f" Only {_listed(who)} validate{'s' * (len(who) == 1)}, so the others have no "
+        "such metrics, and MetricAverageCallback waits for them."
+    )
 
 
 def why(parallel: RecordedRun, failure: dict) -> str:

@@ -55,6 +55,7 @@ class Auditor(Recorder):
                 "tensorflow": self._hook_tensorflow,
                 "tf_keras": self._hook_keras_2,
                 "keras": self._hook_keras_3,
+                "h5py": self.files.hook_h5py,
                 "horovod.tensorflow.mpi_ops": self.horovod.hook_mpi_ops,
                 "horovod.tensorflow.functions": self.horovod.hook_functions,
             }

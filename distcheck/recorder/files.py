@@ -70,7 +70,8 @@ class Files:
                 writes = bool((flags or 0) & (os.O_WRONLY | os.O_RDWR))
             else:
                 writes = not set(mode).isdisjoint("wax+")
-            if writes and not os.path.isdir(path):  # a file without a name has that
+            # A file without a name is opened by its folder's.
+            if writes and not os.path.isdir(path):
                 self.written(path, "appended" if mode and "a" in mode else "written")
 
         tempfile.gettempdir()  # the first to ask has a file written, to try the folder
@@ -86,16 +87,24 @@ class Files:
             before(module, "start", self._profiles)
         for name in ("save", "write"):
             before(tf.train.Checkpoint, name, self._saves)
-        before(tf.saved_model, "save", self._saves)
+        before(patches.saved_models(), "save_and_return_nodes", self._saves)
+
+    def hook_h5py(self, h5py) -> None:
+        """Report from now on what is written as HDF5."""
+        self._recorder.before(h5py.File, "__init__", self._opens_hdf5)
 
     def hook_models(self, model: type) -> None:
         """Report from now on what Keras' models are saved to."""
-        for name in ("save", "save_weights", "export"):
+        for name in ("save", "save_weights"):
             self._recorder.before(model, name, self._saves)
 
     def _opens(self, file, name, mode="r", *args, **kwargs) -> None:
         if set(mode) & set("wa+"):
             self.written(name, "appended" if "a" in mode else "written")
+
+    def _opens_hdf5(self, file, name, mode="r", *args, **kwargs) -> None:
+        if mode != "r" and isinstance(name, str | bytes | os.PathLike):
+            self.written(name, "written")
 
     def _opens_board(self, *args, **kwargs) -> None:
         folder: Any = patches.argument("logdir", 1, args, kwargs)

@@ -270,6 +270,13 @@ def file_makers() -> tuple:
     return file_io.FileIO, gen_summary_ops, profiler_v2
 
 
+def saved_models():
+    """The module in which all SavedModels are written, by `save_and_return_nodes`."""
+    from tensorflow.python.saved_model import save
+
+    return save
+
+
 def hook_strategies(after: Callable, tell: Callable[[str, Any], None]) -> None:
     """Call `tell` with the kind of each strategy that the program makes, and with the
     strategy. after: a recorder's."""

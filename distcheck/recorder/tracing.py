@@ -8,6 +8,7 @@ samples digests.
 
 import functools
 import hashlib
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -42,6 +43,9 @@ class Tracer:
         self._calls: dict[tuple, int] = {}
         self._updates: dict[tuple, int] = {}  # (group, replica) -> updates so far
         self._steps = self._samples = 0  # updates, training samples
+        # How many numbers the gradients have that were asked for since the last update.
+        # Several tapes may come before several optimizers.
+        self._asked, self._updated = 0, False
         self._began: float | None = None  # the time of the first update
         self._ended: float | None = None  # and of the last
         self._models: list = []
@@ -136,13 +140,15 @@ class Tracer:
         group = self._group(flat)
         if group is None or len(flat) != len(grads):
             return
-        self._horovod.reduced = 0
         if self._horovod.size is None:
             self._horovod.note_size()
         pairs = [(g, v) for g, v in zip(grads, flat, strict=True) if g is not None]
         if not pairs:
             return
         own, variables = zip(*pairs, strict=True)
+        if self._updated:
+            self._updated, self._asked, self._horovod.reduced = False, 0, 0
+        self._asked += sum(map(elements_of, variables))
         losses = [t for t in tf.nest.flatten(target) if t is not None]
         loss = tf.add_n([tf.reduce_sum(tf.cast(t, tf.float32)) for t in losses])
         # How much all of a batch's losses count together: 1 in a mean, and less by a
@@ -193,8 +199,8 @@ class Tracer:
         pairs.sort(key=lambda pair: order.get(_identity(pair[1]), len(order)))
         if optimizer not in self._optimizers:
             self._optimizers.append(optimizer)
-        where, numbers = self._recorder.line(), sum(elements_of(v) for _, v in pairs)
-        reduced = self._horovod.reduced / numbers if numbers else 0.0
+        where, self._updated = self._recorder.line(), True
+        reduced = self._horovod.reduced / self._asked if self._asked else 0.0
         rate = _rate(optimizer)
         rate = tf.constant(float("nan")) if rate is None else rate
 
@@ -339,7 +345,7 @@ class Tracer:
 
     def _look_at_labels(self, replica, array) -> None:
         if self._samples <= MOST_SAMPLES and array.ndim:
-            digests = _digests([array.reshape(len(array), -1)], len(array))
+            digests = _digests([array], len(array))
             self._recorder.event("labels", replica=int(replica), digests=digests)
 
     # ------------------------------------------------------------ the end
@@ -416,18 +422,26 @@ def _sketch_of(variables: Iterable) -> list | None:
 
 
 def _digests(arrays, rows: int) -> str:
-    """A digest of each row, 12 characters each, joined."""
-    digests = []
-    flat = [np.ascontiguousarray(a).reshape(rows, -1) for a in arrays if a.ndim]
-    flat = [a[:, :: max(1, a[:1].nbytes // LARGE_ROW)] for a in flat]
+    """A digest of each row, 12 characters each, joined. An array with another number
+    of rows belongs to each of them as a whole."""
+    digests, flat = [], []
+    common = hashlib.blake2b(digest_size=6)
+    for array in map(np.ascontiguousarray, (a for a in arrays if a.ndim)):
+        if len(array) != rows:
+            common.update(_raw(array))
+            continue
+        array = array.reshape(rows, math.prod(array.shape[1:]))
+        flat.append(array[:, :: max(1, array[:1].nbytes // LARGE_ROW)])
     for row in range(rows):
-        digest = hashlib.blake2b(digest_size=6)
+        digest = common.copy()
         for array in flat:
-            part = array[row]
-            raw = repr(part.tolist()).encode() if part.dtype == object else None
-            digest.update(raw if raw is not None else part.tobytes())
+            digest.update(_raw(array[row]))
         digests.append(digest.hexdigest())
     return "".join(digests)
+
+
+def _raw(array) -> bytes:
+    return repr(array.tolist()).encode() if array.dtype == object else array.tobytes()
 
 
 # ------------------------------------------------------------ tensors and variables
