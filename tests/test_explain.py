@@ -172,6 +172,14 @@ def test_an_error_is_found_on_its_rank(prefix):
     assert first(log.replace("ValueError: no such garment", FULL)).message
 
 
+def test_an_error_of_cmake_is_an_error():
+    """Its message is on the next line, which the table may not know."""
+    found = explain.explain(
+        ["  CMake Error at third_party/a.cmake:56 (message):"]
+    ).first
+    assert found.kind == "unknown"
+
+
 @pytest.mark.parametrize(
     "consequence",
     [SHUT_DOWN, ENDED_BY_OTHERS, GRAPH],
