@@ -27,7 +27,7 @@ def rank(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def run_program(
-    script: str, line_of: Callable[[list[tuple]], Any] = lambda places: None
+    script: str, line_of: Callable[[list[tuple]], Any] | None = None
 ) -> dict | None:
     """Run `script` as Python runs a program; return None once it has ended well.
 
@@ -35,7 +35,7 @@ def run_program(
     error has been shown by then.
 
     line_of: gives the line, by where the error came from: pairs of a file and a line,
-    the innermost first.
+    the innermost first. Else it is the innermost one of `script`.
     """
     try:
         runpy.run_path(script, run_name="__main__")
@@ -57,7 +57,11 @@ def run_program(
         places = [(f.filename, f.lineno) for f in reversed(frames)]
         if isinstance(error, SyntaxError) and error.filename:
             places.insert(0, (error.filename, error.lineno))
-        text, line = f"{type(error).__name__}: {error}", line_of(places)
+        if line_of is None:
+            line = next((number for file, number in places if file == script), None)
+        else:
+            line = line_of(places)
+        text = f"{type(error).__name__}: {error}"
         return {"status": 1, "error": text, "line": line}
     return None
 
