@@ -1,9 +1,11 @@
-"""When the lab takes a scenario for hung, and when not: with workers that are none."""
+"""When the lab takes a scenario for hung, and when not: with workers that are none; and
+what a worker finds in its folder."""
 
 import json
 import os
 import socket
 import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -11,6 +13,8 @@ import pytest
 
 from distcheck import lab
 from distcheck.lab import forked, server
+from distcheck.recorder.files import files_in
+from distcheck.recorder.horovod import HorovodRecorder
 from distcheck.scenarios import SCENARIOS
 
 SILENCE = 25.0
@@ -152,3 +156,57 @@ def test_what_a_process_does_is_seen():
     while server._computed(me) < before + 0.05:
         assert server._awake(me)
     assert server._family(2**22 + 1) == []
+
+
+def test_whatever_a_program_leaves_the_next_scenario_has_its_files(
+    tmp_path, monkeypatch
+):
+    """A link that leads nowhere, or a pipe, is no fault of the program's."""
+    left = tmp_path / "two" / "rank.0.home"
+    (left / "logs").mkdir(parents=True)
+    (left / "logs" / "log.csv").write_text("loss")
+    (left / "latest").symlink_to("logs/log.csv")
+    (left / "whole").symlink_to(left / "logs" / "log.csv")
+    (left / "gone").symlink_to("deleted.h5")
+    (left / "around").symlink_to(".")
+    os.mkfifo(left / "pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        monkeypatch.chdir(left)  # such a path has to be short
+        listener.bind("socket")
+    folder = tmp_path / "other options"
+    folder.mkdir()
+    scenario = SCENARIOS["other options"]
+    places = folder, tmp_path / "two", "x.py", [], True
+    assigned = forked.Assignment(scenario, None, None, *places)
+    forked._enter_home(assigned, 1)
+    home = folder / "rank.1.home"
+    assert Path.cwd() == home
+    assert files_in(home).keys() == {"logs/log.csv", "latest", "whole"}
+    names = {path.name for path in home.iterdir()}
+    assert names == {"logs", "latest", "whole", "gone", "around"}
+    (home / "whole").write_text("other")  # its own, and not the earlier scenario's
+    assert (home / "logs" / "log.csv").read_text() == "other"
+    assert (left / "logs" / "log.csv").read_text() == "loss"
+
+
+def test_who_is_given_what_another_rank_wrote_has_not_written(tmp_path):
+    """Neither where there was a link, nor where nothing can be given."""
+    homes = [tmp_path / f"rank.{rank}.home" for rank in (0, 1)]
+    for home in homes:
+        home.mkdir()
+        (home / "1.h5").write_text("first")
+        os.utime(home / "1.h5", ns=(10**18, 10**18))
+        (home / "latest").symlink_to("1.h5")
+    recorder = HorovodRecorder.__new__(HorovodRecorder)  # without a program
+    recorder.folder, recorder.rank, recorder._files = tmp_path, 1, set()
+    recorder._before = recorder._there()
+    (homes[0] / "2.h5").write_text("second")
+    (homes[0] / "latest").unlink()
+    (homes[0] / "latest").symlink_to("2.h5")
+    (homes[0] / "gone").symlink_to("0.h5")
+    os.mkfifo(homes[0] / "pipe")
+    recorder._share_files()
+    recorder.after_epoch()
+    assert not recorder._files
+    found = {path.name: path.read_text() for path in homes[1].iterdir()}
+    assert found == {"1.h5": "first", "2.h5": "second", "latest": "second"}

@@ -4,6 +4,7 @@ import faulthandler
 import os
 import shutil
 import signal
+import stat
 import sys
 import tempfile
 from dataclasses import dataclass, field
@@ -100,9 +101,26 @@ def _enter_home(assigned: Assignment, rank: int) -> None:
     if assigned.scenario.after:
         # Where all seem to share one folder, it is as rank 0 saw it.
         left = _home(assigned, 0 if assigned.scenario.own_folders else rank)
-        shutil.copytree(assigned.earlier / left.name, home)
+        _copy_what_was_left(assigned.earlier / left.name, home)
     home.mkdir(exist_ok=True)
     os.chdir(home)
+
+
+def _copy_what_was_left(left: Path, home: Path) -> None:
+    """Copy a folder with its folders, regular files and links, but no pipes, sockets
+    and devices: to read those may fail, or wait for ever."""
+
+    def others(folder: str, names: list[str]) -> list[str]:
+        modes = {name: os.lstat(Path(folder, name)).st_mode for name in names}
+        kinds = (stat.S_IFDIR, stat.S_IFREG, stat.S_IFLNK)
+        return [name for name, mode in modes.items() if stat.S_IFMT(mode) not in kinds]
+
+    shutil.copytree(left, home, symlinks=True, ignore=others)
+    for path in home.rglob("*"):
+        # A link by a whole path would lead out of this worker's folder.
+        if path.is_symlink() and (to := path.readlink()).is_relative_to(left):
+            path.unlink()
+            path.symlink_to(home / to.relative_to(left))
 
 
 def _run_recorded(assigned: Assignment, of: type[Recorder], rank: int) -> NoReturn:

@@ -177,6 +177,8 @@ class HorovodRecorder(KerasRecorder):
                 copy = self._home / name
                 with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
                     copy.parent.mkdir(parents=True, exist_ok=True)
+                    if copy.is_symlink():  # the copy would go to where it leads
+                        copy.unlink()
                     shutil.copyfile(home / name, copy)
                     os.utime(copy, ns=(changed, changed))
                     self._before[name] = changed
