@@ -85,7 +85,8 @@ class Scenario:
         return self.local_ranks[rank] if self.local_ranks else None
 
     def local_size(self, rank: int) -> int:
-        """How many workers it is to believe in on its machine: one for each GPU."""
+        """How many workers it is to believe in on its machine: one for each GPU,
+        or as many as its local rank needs."""
         return max(self.gpus, self.local_ranks[rank] + 1)
 
 
@@ -103,8 +104,7 @@ def register(scenarios: Mapping[str, Scenario]) -> None:
 _FOUR_EPOCHS = ("--epochs", "4")
 _LOGS = ("--log-dir", "logs")
 # What a program may look at, and then do something else.
-_OTHER_OPTIONS = (
-    *_LOGS,
+OTHER_OPTIONS = (
     *("--seed", "1", "--epochs", "4"),
     *("--target-accuracy", "0", "--patience", "3"),
 )
@@ -112,8 +112,7 @@ _AT_THE_TARGET = ("--target-accuracy", "0.25", "--patience", "1", "--epochs", "3
 
 register(
     {
-        # Two workers of a machine with four GPUs, on which two others work, too. What
-        # they do is recorded in most detail; other scenarios add to it.
+        # Two workers of a machine with four GPUs, on which two others work, too.
         "two": Scenario(
             size=2,
             local_ranks=(3, 1),
@@ -125,7 +124,7 @@ register(
         # Two workers without a GPU, with the files that rank 0 of "two" has left on the
         # disk that they seem to share.
         "other options": Scenario(
-            2, own_folders=True, after="two", options=_OTHER_OPTIONS
+            2, own_folders=True, after="two", options=(*_LOGS, *OTHER_OPTIONS)
         ),
         # Where the mean of all is above the target, and rank 0's own is not.
         "opposite": Scenario(

@@ -132,7 +132,7 @@ def test_who_ends_before_it_trains_with_other_options_alone_is_told_with_which(j
     check = Check(3, "All is well.", ("two", OTHER), whatever_the_options(judge))
     judged = check.verdict(read(job))
     assert judged.id == "step-3.hung"
-    assert "This was seen with --log-dir logs --seed 1" in judged.seen
+    assert "This was seen with --seed 1" in judged.seen
 
 
 def test_an_outcome_that_can_not_be_read_is_a_failure(job):

@@ -7,7 +7,12 @@ from collections.abc import Callable
 
 from distcheck.judges.registry import checks
 from distcheck.judges.runs import Judge, Missing, Problem, Run
-from distcheck.scenarios import BATCH_SIZE, SCENARIOS, TRAIN_IMAGES, VAL_BATCH_SIZE
+from distcheck.scenarios import (
+    BATCH_SIZE,
+    OTHER_OPTIONS,
+    TRAIN_IMAGES,
+    VAL_BATCH_SIZE,
+)
 
 step = checks(
     "fashion_mnist",
@@ -21,8 +26,8 @@ OTHER, OPPOSITE = "other options", "opposite"
 
 
 def whatever_the_options(judge: Callable[[Run], None]) -> Judge:
-    """A decorator for the judge of a single run: it judges the run without other
-    options, and then the one with them."""
+    """A decorator for the judge of a single run: it judges the run without
+    OTHER_OPTIONS, and then the one with them."""
 
     @functools.wraps(judge)
     def judged(runs: dict[str, Run]) -> None:
@@ -36,8 +41,8 @@ def whatever_the_options(judge: Callable[[Run], None]) -> Judge:
                 runs[OTHER].raise_trouble()
                 raise
         except Problem as problem:
-            options = shlex.join(SCENARIOS[OTHER].options)
-            problem.seen += f" This was seen with {options}; without, it was right."
+            added = shlex.join(OTHER_OPTIONS)
+            problem.seen += f" This was seen with {added}; without, it was right."
             raise
 
     return judged
