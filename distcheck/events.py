@@ -1,7 +1,7 @@
-"""Read what the workers of a check left behind.
+"""The events that recorders report, and how what workers of a check left is read.
 
 A worker of a learner's program shares its process and its folder with the recorder
-that reports on it. So all that lies there is read as if an enemy had written it:
+that reports on it. So the server and the judges read it as if an enemy had written it:
 regular files only, reached through no link, of bounded size; and every record passes
 the recorder's schema before anything else sees it. What doesn't is Unreadable. So
 nothing that lies there harms the process that reads it. That the recorder wrote what
@@ -164,7 +164,8 @@ class Failed(Event):
 
 
 class Ended(Event):
-    """The program ended well. Nothing comes after this."""
+    """The program ended well, or with `devices_only` it has chosen its devices. Nothing
+    comes after this."""
 
     cpu: list[Finite]
     """Seconds of processor that the worker has used: for itself, and in the kernel."""

@@ -7,7 +7,8 @@ checks. Whoever starts this keeps its standard input open. When the command ends
 time limit passes, standard input closes (because its owner stopped or died) or a signal
 asks it to stop, every process that the command left behind is ended before this
 process ends. `mpirun` gives each worker a process group of its own, so killing a
-group is not enough: on Linux, orphans of any depth return to this process.
+group is not enough: on Linux, orphans of any depth return to this process,
+or to one below it that adopts them as well (`adopt_orphans`).
 
 Exit status: the command's own (128 + n when it died from signal n), else
 TIMED_OUT or STOPPED.

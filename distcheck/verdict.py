@@ -24,10 +24,10 @@ class Verdict:
     """What was found out about one part of an exercise.
 
     id: stable name of the finding, such as "step-3.not-averaged" or "task-A.sum";
-        "step-3.right" when all is well. What any part may be found to be is named in
-        `judges/runs.py`, as far as that is seen in a run.
+        "step-3.right" when all is well. What any part may be found to be is listed in
+        `judges/verdicts.py`.
     state: one of RIGHT, WRONG, NOT_CHECKED, UNDECIDED.
-    expected, seen: one sentence each; `seen` names the ranks that it is about.
+    expected, seen: a sentence or a few; `seen` names the ranks that it is about.
     line: of the learner's program, from 1, if the finding has one.
     evidence: further lines that show it (the end of an error, what each rank did).
 

@@ -2,8 +2,9 @@
 
 A command is a function below: its parameters are the command's options, its docstring
 is the help. It imports what it needs itself, so that `course --help` is instant; it
-shows its result and leaves with `leave`: 0 yes, 1 no. A UserError is shown as one
-message with exit status 2, as wrong usage is.
+shows its result, and where that is a yes or no leaves with `leave`: 0 yes, 1 no. Exit
+status 2 is for what could not be decided, for wrong usage, and for a UserError, which
+is shown as one message.
 """
 
 import functools
@@ -36,7 +37,9 @@ NAMES = ", ".join(outline.read().exercises)
 Which = Annotated[
     str | None,
     typer.Option(
-        "--exercise", help=f"Which exercise: {NAMES}; default: {outline.FIRST}."
+        "--exercise",
+        help=f"Which exercise: {NAMES}; default: by the program's name, or "
+        f"{outline.FIRST}.",
     ),
 ]
 

@@ -43,7 +43,8 @@ def must_compile(*kinds: str) -> Callable[[Judge], Judge]:
 
 
 def _was_tried(run: Run, kinds: tuple[str, ...]) -> bool:
-    """Have all functions been compiled? Raises the Problem of one that can't be."""
+    """Have all functions been compiled? Raises the Problem of one that can't be, or
+    that hangs while it is; Unreadable where reports of some are missing."""
     first = run.ranks[0]
     graphs, wanted = first.all("graph"), [e["count"] for e in first.all("graphs")]
     complete = wanted == [len(graphs)]

@@ -1,7 +1,8 @@
 """What the workers of a check left behind (see distcheck.lab), for judges to look at.
 
-A judge is a function that compares what the workers did in some runs, and raises a
-Problem unless a part of the program is right.
+A judge is a function that compares what the workers did in some runs. It returns where
+a part of the program is right, and raises a Problem where it isn't, or where more is to
+be said; Missing or Unreadable where the evidence does not suffice.
 """
 
 import itertools
@@ -22,8 +23,9 @@ from distcheck.verdict import UNDECIDED, WRONG
 
 EVIDENCE_LINES = 6
 
-# Names of Problems that any part may have. By the program's fault: it failed; workers
-# wait for each other forever; it doesn't end, for another reason; it prints too much.
+# Names of Problems that any part may have; `verdicts` lists all. By the program's
+# fault: it failed; workers wait for each other forever; it doesn't end, for another
+# reason; it prints too much.
 CRASHED, DEADLOCK, HUNG, FLOOD = "crashed", "deadlock", "hung", "flood"
 # So nothing is known: it has replaced what it is watched with, or left what can't be
 # read; mpirun failed; something else killed a worker; the time was up.

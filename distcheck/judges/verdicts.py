@@ -1,7 +1,33 @@
 """How a part of an exercise is checked: what a judge finds becomes a verdict.
 
 A part is judged by its own evidence as far as that goes: a program that hangs at its
-broadcast may well have a right step 1.
+broadcast may well have a right step 1. But what leaves a part undecided, Keras 3, and
+the reason for missing evidence are looked for in all runs, also those for other parts.
+
+What any part may be found to be, besides what its own judge finds: the end of the id,
+the state, and what finds it (`Exercise` and `checks` are in utils.checking).
+
+    right         right            no judge raised anything
+    syntax        wrong            Exercise._static_verdicts: the file is no Python
+    todo          wrong            the same: the course's own code, with this to do
+    keras-3       wrong            Check.verdict: an import that leads to Keras 3
+    never-trained wrong            Check.verdict: evidence is missing, without a reason
+    crashed       wrong            Run.raise_trouble: a worker failed
+    deadlock      wrong            the same: workers wait for each other forever
+    hung          wrong            the same: the program doesn't end, for another reason
+    flood         wrong            the same: it prints too much
+    too-large     wrong            Rank.array: more weights than are compared
+    not-finite    wrong            the same: infinite, or not a number
+    eager-only    wrong            compiled.must_compile: it can't be compiled
+    tampered      undecided        Check.verdict: hooks replaced, or Unreadable
+    options       undecided        the same: the program refuses the check's options
+    killed        undecided        Run.raise_interruption: by somebody else
+    time-up       undecided        the same: but it was not seen to hang
+    no-mpirun     undecided        the same: mpirun failed
+    not-checked   not checked yet  checks.stop_at_the_first: an earlier part is wrong
+
+A program that was ended for what it did (exercises.Stopped) has the status of that in
+the place of these, as wrong.
 """
 
 import re
@@ -37,7 +63,8 @@ class Check:
     judge: Judge
 
     def verdict(self, runs: dict[str, Run]) -> Verdict:
-        """The verdict on these runs, by scenario."""
+        """The verdict on these runs, by scenario: all that were made, not only those
+        that `judge` looks at."""
         try:
             for run in runs.values():
                 _raise_tampering(run)

@@ -11,20 +11,27 @@ Who starts whom, from the command to the worker:
           lab/forked.py           the worker, forked by the server: runs the program
 
 If mpirun started the workers itself, each of them would import TensorFlow first, which
-takes longer than all else that a check does.
+takes longer than all else that a check does. A fork of the server becomes rank N in
+this way: a messenger that mpirun started as rank N sends its environment to the server,
+by a Unix socket; the fork takes that for its own before it starts MPI, which looks
+there for its rank. The messenger waits, and ends as the fork does.
 
 Who writes what, and who reads it. In the folder of the jobs:
 
     jobs.json          `prepare`                       the server
     lab.txt            the server, and its libraries   `perform`, if the server fails
+    reference.py       `Exercise.job`, if needed       a worker, as its program
 
 In FOLDER/<number of the job>/<scenario>/, where worker N has rank N:
 
     rank.N.jsonl       the recorder: what happened     the server (its end); judges
-    rank.N.NAME.npy    the recorder: arrays            judges
+    rank.N.NAME.npy    the recorder: arrays            judges; half.rank.N.NAME.npy,
+                                                       not yet whole, nobody
     rank.N.out, .err   the program                     the server (how much?); judges
     rank.N.stack       worker N, if it is asked        judges: where was it in the end?
-    rank.N.home/       the program: its files          the scenario that comes after
+    rank.N.home/       the program: its files          all ranks' recorders; the
+                                                       scenario that comes after
+    home/              with `shared_disk`, all ranks'  the scenario that comes after
     rank.N.ran         worker N, if it ended well      the server
     mpirun.txt         mpirun                          judges, if it failed
     outcome.json       the server, when all is over    judges
@@ -45,9 +52,16 @@ from distcheck import errors, files, keras_2, mpi, supervise
 from distcheck.recorder.recorder import recorder_of
 from distcheck.scenarios import SCENARIOS
 
-# How a scenario ends: all workers have come to the end of the program; one has ended
-# before, or mpirun has; they wait for each other; they get nowhere; they print too
-# much; the time was up, while they still did something.
+# How a scenario ends; `server` decides it.
+#   ended     the last event of all workers is "ended"; of a program that is not
+#             recorded: mpirun ended well
+#   failed    a worker or mpirun has ended before, or too few workers ever came
+#   deadlock  all wait, for different things, and sleep
+#   hung      all sleep for long, or one computes for long without a report, or for
+#             very long with reports
+#   flood     a worker has printed more than OUTPUT
+#   time-up   TIME_LIMIT has passed, while they still did something
+# Beside servers of tf.distribute, rank 0 alone has to end.
 ENDED, FAILED, DEADLOCK, HUNG = "ended", "failed", "deadlock", "hung"
 FLOOD, TIME_UP = "flood", "time-up"
 
@@ -191,7 +205,8 @@ def staying(source: str) -> Iterator[Callable]:
 
 @contextlib.contextmanager
 def _owned(line: list[str], folder: Path, limit: float) -> Iterator[subprocess.Popen]:
-    """A server, whose output is in `folder/lab.txt`; it ends with the block."""
+    """The supervisor of a server, which ends with the block; what they print is in
+    `folder/lab.txt`."""
     surroundings = {**mpi.clean_environment(), **environment()}
     with (
         (folder / "lab.txt").open("wb") as output,

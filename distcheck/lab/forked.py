@@ -41,9 +41,10 @@ class Assignment:
 
 
 def work(assigned: Assignment, environment: dict[str, str]) -> int:
-    """Be a worker: run the program, mostly recorded; return the exit status.
+    """Be a worker: run the program. Returns its exit status if it is not recorded;
+    else this process ends here, see `_run_recorded`.
 
-    environment: of its messenger, which has what mpirun tells a worker.
+    environment: of its messenger. By what mpirun has put there, MPI knows the rank.
     """
     supervise.die_with_parent(signal.SIGKILL)
     supervise.adopt_orphans()  # so that all it starts can be found, see `server._end`

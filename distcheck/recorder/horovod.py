@@ -1,8 +1,10 @@
 """Record what a worker of a Horovod program does: which collectives it calls from which
 line, and how it trains.
 
-Nothing is decided here; the judges compare the workers. What goes into a function and
-comes out of it is noted, but for what this package's docstring names.
+Nothing is decided here; the judges compare the workers. Functions of Horovod get and
+return what they would, except where this package's docstring names a change.
+`patches.hook_horovod` has each call one of `collective`, `asked`, `remembered` and
+`wraps`, through `_handle`.
 """
 
 import contextlib

@@ -2,8 +2,9 @@
 
 Some interventions make workers differ, so that a program that forgets to bring them
 together is found out: they start from other weights, go on with another state of the
-optimizer, and compute other metrics. Others let a check take seconds: GPUs are
-pretended, convolutions have few channels, and most steps are skipped.
+optimizer, and compute other metrics. Pretended GPUs show which one each worker takes.
+Others let a check take seconds: convolutions have few channels, and most steps are
+skipped.
 """
 
 import itertools
@@ -19,7 +20,7 @@ from distcheck.scenarios import name_of
 NOISE = 0.05  # of a weight's spread: how far apart the workers start
 METRIC_SHIFT = 1 / 64  # how far apart their validation metrics are, at least
 CHANNELS = 2  # of a convolution, at most
-UPDATES = 3  # so many are computed: as many as two workers have steps in an epoch
+UPDATES = 3  # so many are computed: STEPS // 2, what each of two has in an epoch
 
 
 def pretend_gpus(context, count: int, chosen: str | None) -> dict[Any, int]:

@@ -56,7 +56,8 @@ class KerasRecorder(DeviceRecorder):
         patches.hook_updates(self.replace, self._update)
 
     def intervene(self, tf) -> None:
-        """Let a training take seconds."""
+        """Let a training take seconds. What else is changed, and where, this package's
+        docstring lists."""
         self.replace(tf.keras.layers.Conv2D, "__init__", interventions.narrow)
         interventions.skip_steps(self, self.scenario.count_only)
 

@@ -153,6 +153,8 @@ def hook_updates(
 ) -> None:
     """Let `update` make each update of Keras' optimizers, in the place of what it is
     called with: what makes it, the optimizer, and its gradients and variables in pairs.
+    An optimizer that Horovod has wrapped has averaged the gradients by then: it does so
+    in `_compute_gradients`, which `minimize` calls before `apply_gradients`.
 
     replace: a recorder's.
     """

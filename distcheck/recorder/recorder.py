@@ -92,7 +92,7 @@ class Recorder(Writer):
 
     @contextlib.contextmanager
     def inside(self, activity: str):
-        """Note that the program is in a "forward", an "update" or a "fit" now."""
+        """Note that the program is in an activity now, such as "forward" or "fit"."""
         self.activities.append(activity)
         try:
             yield

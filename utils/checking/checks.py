@@ -23,8 +23,9 @@ class Report(Page):
 
     script: the program, as a person would type it. exercise: its name. hint: what helps
     with the first part that is wrong. diff: from a right program to the course's, "" if
-    there is no difference; None where later parts, which were not asked for, are done
-    as well, and would fill it, and where the course's program was kept back.
+    there is no difference; None where a part is not right, where later parts, which
+    were not asked for, are done as well, and would fill it, and where the course's
+    program was kept back.
     """
 
     script: str
@@ -123,7 +124,7 @@ def check(
     """Show whether a part of the program is right, such as step 3 or task "B"; all
     parts if none is named.
 
-    exercise: such as "mirrored"; default `fashion_mnist`. script: default the
+    exercise: such as "mirrored"; default: see `exercises.find`. script: default the
     learner's own program. Raises StepMissing after the table if a part is wrong, and
     UserError if it could not be checked.
     """
@@ -151,7 +152,8 @@ def report_on(
     script: str | os.PathLike | None = None,
     perform: Callable = lab.perform,
 ) -> Report:
-    """Check a part, or all until the first that is wrong; note the progress.
+    """Check a part, or all, of which the report tells until the first that is not
+    right; note the progress.
 
     part: as it may be typed, "b" for "B". perform: what has the program run, see
     `lab.perform`. Raises UserError for a part or a program that there isn't, or when

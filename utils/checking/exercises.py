@@ -142,7 +142,9 @@ class Exercise:
     def _static_verdicts(
         self, program: bytes, parts: tuple[Part, ...]
     ) -> dict[Part, Verdict]:
-        """The verdicts on the parts that needn't run to be found wrong."""
+        """The verdicts on the parts that needn't run to be found wrong: of all, if this
+        is no Python; of those still to do, if this is the course's own code. All else
+        is judged by what it does, whatever a TODO there says."""
         try:
             text = programs.as_python_reads_it(program)
             programs.syntax_tree(text, "program")
@@ -161,7 +163,7 @@ class Exercise:
         verdicts = {}
         for part in parts:
             if done is None or number(part) <= done:
-                continue  # What it does is judged, whatever a TODO there says.
+                continue
             # What the learner asked for comes first, then what it builds on.
             before = self.parts[: self.parts.index(part)]
             unfinished = [one for one in (part, *before) if one in todo]
@@ -179,8 +181,7 @@ class Exercise:
 
     def _done_in_ours(self, text: str) -> int | None:
         """How many parts are done, if this is still the course's own code after so many
-        of them; None if somebody has changed it. What the checks say of the course's
-        own is known, so it needn't run."""
+        of them; None if somebody has changed it."""
         source, own = self.source.read_text(encoding="utf-8"), _code(text)
         for done in range(len(self.parts) + 1):
             if own == _code(render(source, done)):

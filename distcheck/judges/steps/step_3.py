@@ -1,4 +1,32 @@
-"""Judge step 3: do all ranks use the mean of their gradients?"""
+"""Judge step 3: do all ranks use the mean of their gradients?
+
+Of the first updates, each rank has kept two arrays: "local" is what
+`tf.GradientTape.gradient` returned, and "applied" is what the optimizer was to apply.
+Horovod averages between the two: an optimizer that it wrapped does so in
+`_compute_gradients`, and a tape in its own `gradient`, which calls the one that is
+recorded.
+
+What is decided of each of the two runs, in this order:
+
+    wrapped-twice     wrappers call each other forever
+    no-difference     undecided: local is the same on both ranks
+    If applied is the mean in the first update:
+    wrapped-twice     more than 1.5 times its numbers were all-reduced before it
+    not-always        a later update is not the mean
+    loss-divided      all ranks have divided their losses by the size before
+    If applied is each rank's own local:
+    applied-directly  a wrapped optimizer applied it, and nothing was all-reduced
+    not-used          an optimizer was wrapped, but another one made the update
+    not-averaged      all else
+    If it is something else:
+    not-the-mean      no multiple of the mean, the same on both ranks
+    differs           no multiple of the mean, another on each rank
+    scaled            a multiple of the mean, but not by the size
+    sum               by the size, and not all losses were divided by it before
+    not-always        by the size, as it should be then; a later update is not
+    After both runs:
+    eager-only        the training step can't be compiled, see `must_compile`
+"""
 
 import numpy as np
 
@@ -90,7 +118,7 @@ def _raise_own(run: Run, updates: list[dict]) -> None:
     if lines and not any(by_wrapped):
         raise Problem(
             "not-used",
-            f"The optimizer that was wrapped in line {lines[0]} didn't train the "
+            f"The optimizer that was wrapped{in_line(lines[0])} didn't train the "
             "model: each rank used its own gradient.",
             lines[0],
         )
@@ -169,8 +197,8 @@ def _raise_not_always(run: Run, updates: list[dict], factor: int = 1) -> None:
 
 
 def _reduced_numbers(rank: Rank) -> int:
-    """How many numbers went through allreduce between the first update and the batch
-    before it."""
+    """How many numbers went through allreduce from the last batch before the first
+    update to this, which is reported before it is made."""
     total = 0
     for event in rank.events:
         if event["what"] == "forward":
