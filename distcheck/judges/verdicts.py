@@ -7,7 +7,7 @@ the reason for missing evidence are looked for in all runs, also those for other
 What any part may be found to be, besides what its own judge finds: the end of the id,
 the state, and what finds it (`Exercise` and `checks` are in utils.checking).
 
-    right         right            no judge raised anything
+    right         right            no judge found anything wrong
     syntax        wrong            Exercise._static_verdicts: the file is no Python
     todo          wrong            the same: the course's own code, with this to do
     keras-3       wrong            Check.verdict: an import that leads to Keras 3
@@ -24,7 +24,7 @@ the state, and what finds it (`Exercise` and `checks` are in utils.checking).
     killed        undecided        Run.raise_interruption: by somebody else
     time-up       undecided        the same: but it was not seen to hang
     no-mpirun     undecided        the same: mpirun failed
-    not-checked   not checked yet  checks.stop_at_the_first: an earlier part is wrong
+    not-checked   not checked      checks.stop_at_the_first: an earlier part is wrong
 
 A program that was ended for what it did (exercises.Stopped) has the status of that in
 the place of these, as wrong.
