@@ -363,6 +363,38 @@ def test_a_warning_matters_if_nothing_failed(monkeypatch):
     assert "\nThe log also has this. Line 7 of the log: There are not" in both
 
 
+def test_a_warning_may_be_the_cause_of_what_failed():
+    warning = "n1:7:9 [0] init.cc:5 NCCL WARN 'CUDA driver is a stub library'"
+    failed = "UnknownError: ncclCommInitRank failed: unhandled cuda error"
+    alone = explain.explain([warning])
+    assert str(alone).startswith("There is no error in the log, but a warning. Line 1")
+    both = explain.explain([warning, failed])
+    assert both.first.message.id == "cuda.stub"
+    assert "no error" not in str(both)
+    assert str(both).startswith("This warning may be the cause of what failed. Line 1")
+    assert "\nThis follows from an error: Line 2 of the log: UnknownError" in str(both)
+
+
+def test_what_ended_a_program_is_no_warning():
+    compiler = "Could not find compiler compatible with this TensorFlow installation."
+    assert first(compiler).kind == "warning"
+    found = first(f"{TRACEBACK}DistutilsPlatformError: {compiler}")
+    assert (found.kind, found.message.id) == ("error", "build.compiler-abi")
+
+
+@pytest.mark.parametrize("before", ["", TRACEBACK])
+def test_a_message_may_be_in_the_line_below_the_name_of_the_error(before):
+    head = "InternalError: From /job:worker/replica:0/task:0:"
+    text = before + f"{head}\n\n  no such shoe\nnor sock"
+    (found,) = explain.explain(text.splitlines()).found
+    assert (found.kind, found.text) == ("unknown", f"{head} no such shoe")
+    known = explain.explain(f"{before}{head}\n{SLOTS}Epoch 1/3".splitlines())
+    assert known.first.message.id == "mpi.not-enough-slots"
+    assert all("Epoch" not in one.text for one in known.found)
+    for other in ("INFO: fine", '  File "a.py", line 3', TRACEBACK + "it went on"):
+        assert first(f"{before}{head}\n{other}").text == head
+
+
 @pytest.mark.parametrize(
     ("text", "place"),
     [
@@ -383,6 +415,10 @@ def test_a_warning_matters_if_nothing_failed(monkeypatch):
         ('Error from server (Conflict): pods "shoe" has been modified', ""),
         ("n1:7:9 [0] init.cc:5 NCCL WARN Never heard of", ""),
         ("terminate called after throwing an instance of 'shoe'", ""),
+        (
+            '  File "train.py", line 3, in f\n    assert shoe\nAssertionError',
+            "train.py:3",
+        ),
     ],
 )
 def test_an_unknown_error_is_shown_with_its_place_and_not_guessed(text, place):

@@ -220,6 +220,7 @@ _LIBRARY = re.compile(
 # An error that isn't an exception of Python's: a compiler's, a launcher's, a library's.
 _SAYS_ERROR = re.compile(
     r"\w(?:Error|Exception)(?: \(see above for traceback\))?: |\b[Ee]rror ?: |\bERROR\b"
+    r"|^[\w.]*[a-z](?:Error|Exception)$"
     r"|\bError while |\bCMake Error\b|(?<!non-)\b(?i:fatal)\b"
     r"|^F\d{4} \d\d:|(?:^|: )F \S+:\d+\] |: Assertion .+ failed\.$"
     r"|Segmentation fault|Bus error|\(core dumped\)"
@@ -266,7 +267,7 @@ class Found:
             return "unknown"
         if self.message.consequence:
             return "consequence"
-        return "warning" if self.message.warning else "error"
+        return "warning" if self.message.warning and not self.raised else "error"
 
     @property
     def order(self) -> tuple[int, int]:
@@ -363,20 +364,20 @@ class Explanation:
             return "There is no error in the log."
         texts = [one.explained() for one in self.shown]
         texts[1:] = [f"The log also has this. {text}" for text in texts[1:]]
-        if self.first.kind == "warning":
-            texts[0] = f"There is no error in the log, but a warning. {texts[0]}"
-        elif self.first.kind == "consequence":
+        consequences = [one for one in self.found if one.kind == "consequence"]
+        cause = "it"
+        if self.first.kind == "consequence":
             texts[0] = f"The log has only what follows from an error. {texts[0]}"
-        else:
-            follow = [
-                one
-                for one in self.found
-                if one.kind == "consequence" and not self._stands_before(one)
-            ]
-            texts += [
-                f"This follows from it: {one.where}: {one.said[:_BRIEFLY]}"
-                for one in follow[:2]
-            ]
+            consequences = []
+        elif self.first.kind == "warning" and consequences:
+            texts[0] = f"This warning may be the cause of what failed. {texts[0]}"
+            cause = "an error"
+        elif self.first.kind == "warning":
+            texts[0] = f"There is no error in the log, but a warning. {texts[0]}"
+        texts += [
+            f"This follows from {cause}: {one.where}: {one.said[:_BRIEFLY]}"
+            for one in [c for c in consequences if not self._stands_before(c)][:2]
+        ]
         return "\n".join(texts)
 
     def _stands_before(self, one: Found) -> bool:
@@ -460,6 +461,7 @@ class _Worker:
         self.ranks = [] if rank is None else [rank]
         self.lines: deque[str] = deque(maxlen=LINES)
         self.error: Found | None = None  # the exception that is being read
+        self.head: Found | None = None  # an error whose message is in the next line
         self.in_frames = self.chained = self.ignored = False
         self.left = 0  # lines that may still belong to the exception's message
         self.to_its_end = False
@@ -498,6 +500,8 @@ class _Worker:
             self.error, self.ignored, self.place = None, False, ""
         if roots or (self.in_frames and _EXCEPTION.match(text)):
             return self._exception(number, text, message)
+        if self._completes(text, message):
+            return None
         if self.left and self._belongs(text):
             self._note_place(text)
             if message and not message.warning:
@@ -516,7 +520,9 @@ class _Worker:
             self.place = ""
             for line in self.lines:
                 self._note_place(line)
-            return Found(number, text, self.ranks, place=self.place)
+            found = Found(number, text, self.ranks, place=self.place)
+            self._announce(found)
+            return found
         return None
 
     def end(self) -> Found | None:
@@ -525,6 +531,22 @@ class _Worker:
             return None
         message = find(self.lines)
         return Found(self.number, self.lines[-1], self.ranks, message, self.place)
+
+    def _announce(self, error: Found) -> None:
+        """Note whether this error says only that its message is in the next line."""
+        unknown = error.message is None and _IN_USER_CODE not in error.text
+        self.head = error if unknown and error.text.rstrip().endswith(":") else None
+
+    def _completes(self, text: str, message: Message | None) -> bool:
+        """Add this line to the error above that it is the message of, if it is."""
+        if not self.head or not text.strip():
+            return False
+        head, self.head = self.head, None
+        others = (_FRAME, _SAYS_ERROR, _HARMLESS)
+        if message or any(other.search(text) for other in others):
+            return False
+        head.text = f"{head.text.rstrip()} {text.strip()}"
+        return True
 
     def _is_quoted(self, text: str) -> bool:
         """Whether this is a line of a program, as frames have even where the head of
@@ -535,7 +557,7 @@ class _Worker:
         return bool(_RAISES.search(text) or (of_python and text[:1].isspace()))
 
     def _begin_traceback(self) -> None:
-        self.in_frames, self.place, self.left = True, "", 0
+        self.in_frames, self.place, self.left, self.head = True, "", 0, None
         self.ignored = len(self.lines) > 1 and self.lines[-2].startswith(_IGNORED)
         if not self.chained:
             self.error = None
@@ -552,12 +574,14 @@ class _Worker:
         self.to_its_end = bool(_GOES_ON.search(text))
         if self.error is None:
             self.error = Found(number, text, self.ranks, message, self.place, True)
+            self._announce(self.error)
             return self.error
         if message:
             self.error.explained_by(message, number, text)
         elif self.error.message is None:
             self.error.number, self.error.text = number, text
             self.error.place = self.place or self.error.place
+        self._announce(self.error)
         return None
 
     def _belongs(self, text: str) -> bool:
