@@ -5,7 +5,7 @@ import os
 import runpy
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 
@@ -24,6 +24,12 @@ def rank(environment: Mapping[str, str] = os.environ) -> int:
         if name in environment:
             return int(environment[name])
     return 0
+
+
+def line_in(script: str, places: Iterable[tuple[str, int | None]]) -> int | None:
+    """The first of these places, pairs of a file and a line, that is in `script`: its
+    line there."""
+    return next((line for file, line in places if file == script), None)
 
 
 def run_program(
@@ -57,10 +63,7 @@ def run_program(
         places = [(f.filename, f.lineno) for f in reversed(frames)]
         if isinstance(error, SyntaxError) and error.filename:
             places.insert(0, (error.filename, error.lineno))
-        if line_of is None:
-            line = next((number for file, number in places if file == script), None)
-        else:
-            line = line_of(places)
+        line = line_of(places) if line_of else line_in(script, places)
         text = f"{type(error).__name__}: {error}"
         return {"status": 1, "error": text, "line": line}
     return None

@@ -8,9 +8,9 @@ other: the server prepares the source, does the jobs of each folder, and never e
 
 A scenario ends when all workers have come to the end of the program, when one of them
 or mpirun has ended before, when one prints too much, when they get nowhere, or when its
-time is up. A machine may be slow, and time
-that passes says little; so what counts is what the workers do without a report: they
-compute, or sleep, or would like to compute and get no processor, which is no fault.
+time is up. A machine may be slow, and time that passes says little; so what counts is
+what the workers do without a report: they compute, or sleep, or would like to compute
+and get no processor, which is no fault.
 """
 
 import contextlib

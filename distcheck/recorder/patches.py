@@ -291,13 +291,6 @@ def hook_strategies(after: Callable, tell: Callable[[str, Any], None]) -> None:
     after(strategy(), "__init__", made)
 
 
-def mirrored_strategy() -> type:
-    """The class of `tf.distribute.MirroredStrategy`, below what the program imports."""
-    from tensorflow.python.distribute import mirrored_strategy
-
-    return mirrored_strategy.MirroredStrategy
-
-
 def strategy() -> type:
     """The class of all strategies of tf.distribute."""
     from tensorflow.python.distribute import distribute_lib

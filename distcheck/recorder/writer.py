@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from distcheck import worker
 from distcheck.events import MOST_TEXT
 
 # As they are now: what a program replaces later is neither silenced nor misled by that.
@@ -77,7 +78,7 @@ class Writer:
 
     def line_of(self, places: Iterable[Place]) -> Any:
         """The first of these places that is in the program: its line there."""
-        return next((line for file, line in places if file == self.script), None)
+        return worker.line_in(self.script, places)
 
     def beat(self) -> None:
         """Show that the program gets on."""

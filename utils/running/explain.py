@@ -364,7 +364,11 @@ class Explanation:
             return "There is no error in the log."
         texts = [one.explained() for one in self.shown]
         texts[1:] = [f"The log also has this. {text}" for text in texts[1:]]
-        consequences = [one for one in self.found if one.kind == "consequence"]
+        consequences = [
+            one
+            for one in self.found
+            if one.kind == "consequence" and not self._stands_before(one)
+        ]
         cause = "it"
         if self.first.kind == "consequence":
             texts[0] = f"The log has only what follows from an error. {texts[0]}"
@@ -376,7 +380,7 @@ class Explanation:
             texts[0] = f"There is no error in the log, but a warning. {texts[0]}"
         texts += [
             f"This follows from {cause}: {one.where}: {one.said[:_BRIEFLY]}"
-            for one in [c for c in consequences if not self._stands_before(c)][:2]
+            for one in consequences[:2]
         ]
         return "\n".join(texts)
 
@@ -384,9 +388,8 @@ class Explanation:
         """Whether this is before what is unknown on the same rank, which then may as
         well follow from it."""
         first = self.first
-        return first.kind == "unknown" and (
-            (one.ranks, one.number < first.number) == (first.ranks, True)
-        )
+        before = one.ranks == first.ranks and one.number < first.number
+        return first.kind == "unknown" and before
 
     def as_json(self) -> dict:
         return {
