@@ -310,9 +310,11 @@ def test_what_is_wrong_with_a_page_fails_the_build(tmp_path, monkeypatch, capfd)
 # -------------------------------------------------------------- in a real browser
 
 PHONE, TABLET, SCREEN = 390, 820, 1400
-# With a table of links; with code and drawings; with a diff, as an output.
+# With a table of links; with words marked that were searched for; with code and
+# drawings; with a diff, as an output.
 OF_EACH_KIND = (
     "index.html",
+    "index.html?highlight=all",
     "notebooks/02_share_the_gradients.html",
     "notebooks/03_step_1_start_horovod.html",
 )
@@ -378,6 +380,7 @@ def window(html):
 @pytest.fixture
 def tab(window):
     """A tab in which nothing has happened yet."""
+    window.evaluate("localStorage.clear()")  # words that another test searched for
     window.requests.clear()
     window.complaints.clear()
     return window
