@@ -172,7 +172,7 @@ class Run:
         # A rank that another one left alone complains, too, but later.
         return sorted(pairs, key=lambda pair: _left_alone(pair[1]))
 
-    def raise_interruption(self) -> None:
+    def raise_if_interrupted(self) -> None:
         """Raise the Problem of a run that was cut for no fault of the program's that is
         known: what it would have done, nobody has seen."""
         statuses = self.statuses or {}
@@ -208,7 +208,7 @@ class Run:
                 state=UNDECIDED,
             )
 
-    def raise_trouble(self) -> None:
+    def raise_if_in_trouble(self) -> None:
         """Raise the Problem of a program that did not end well by its own fault."""
         states = [rank.state for rank in self.ranks]
         waiting = [r for r in self.ranks if r.last["what"] == "collective_start"]

@@ -12,7 +12,7 @@ the state, and what finds it (`Exercise` and `checks` are in utils.checking).
     todo          wrong            the same: the course's own code, with this to do
     keras-3       wrong            Check.verdict: an import that leads to Keras 3
     never-trained wrong            Check.verdict: evidence is missing, without a reason
-    crashed       wrong            Run.raise_trouble: a worker failed
+    crashed       wrong            Run.raise_if_in_trouble: a worker failed
     deadlock      wrong            the same: workers wait for each other forever
     hung          wrong            the same: the program doesn't end, for another reason
     flood         wrong            the same: it prints too much
@@ -21,7 +21,7 @@ the state, and what finds it (`Exercise` and `checks` are in utils.checking).
     eager-only    wrong            compiled.must_compile: it can't be compiled
     tampered      undecided        Check.verdict: hooks replaced, or Unreadable
     options       undecided        the same: the program refuses the check's options
-    killed        undecided        Run.raise_interruption: by somebody else
+    killed        undecided        Run.raise_if_interrupted: by somebody else
     time-up       undecided        the same: but it was not seen to hang
     no-mpirun     undecided        the same: mpirun failed
     not-checked   not checked      checks.stop_at_the_first: an earlier part is wrong
@@ -67,16 +67,16 @@ class Check:
         that `judge` looks at."""
         try:
             for run in runs.values():
-                _raise_tampering(run)
-                _raise_keras_3(run)
-                _raise_other_options(run)
-                run.raise_interruption()
+                _raise_if_tampered(run)
+                _raise_if_keras_3(run)
+                _raise_if_options_refused(run)
+                run.raise_if_interrupted()
             try:
                 self.judge(runs)
             except Missing:
                 for run in runs.values():
                     if not SCENARIOS[run.name].devices_only:
-                        run.raise_trouble()
+                        run.raise_if_in_trouble()
                 raise Problem(
                     "never-trained", "The program ended without having trained."
                 ) from None
@@ -96,10 +96,10 @@ def comes_to_its_end(runs: dict[str, Run]) -> None:
     """For a program whose parts are all right, as far as they were looked at."""
     for run in runs.values():
         if run.outcome != lab.ENDED and not SCENARIOS[run.name].devices_only:
-            run.raise_trouble()
+            run.raise_if_in_trouble()
 
 
-def _raise_tampering(run: Run) -> None:
+def _raise_if_tampered(run: Run) -> None:
     for rank in run.ranks:
         for event in rank.all("tampered"):
             raise Problem(
@@ -111,7 +111,7 @@ def _raise_tampering(run: Run) -> None:
             )
 
 
-def _raise_keras_3(run: Run) -> None:
+def _raise_if_keras_3(run: Run) -> None:
     for rank in run.ranks:
         for event in rank.all("keras 3"):
             where, line = in_line(event["line"]), event["line"]
@@ -130,7 +130,7 @@ def _raise_keras_3(run: Run) -> None:
             raise Problem("keras-3", seen, line)
 
 
-def _raise_other_options(run: Run) -> None:
+def _raise_if_options_refused(run: Run) -> None:
     """Raise the Problem of a program that refuses the options a check gives it: what
     it would do with options of its own, nobody has seen."""
     for rank in run.ranks:

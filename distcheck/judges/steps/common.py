@@ -38,7 +38,7 @@ def whatever_the_options(judge: Callable[[Run], None]) -> Judge:
             try:
                 judge(runs[OTHER])
             except Missing:
-                runs[OTHER].raise_trouble()
+                runs[OTHER].raise_if_in_trouble()
                 raise
         except Problem as problem:
             added = shlex.join(OTHER_OPTIONS)

@@ -129,7 +129,7 @@ def _copies(run: Run) -> None:
     model = run.ranks[0].first("model")
     for kind, words in (("weights", "The weights"), ("state", "The optimizer's state")):
         if not model[kind] and run.failures():  # before there was any
-            run.raise_trouble()
+            run.raise_if_in_trouble()
         if model[kind] != REPLICAS:
             raise Problem(
                 f"{kind}-not-mirrored",

@@ -105,7 +105,7 @@ def _kept(run: Run) -> None:
 def goes_on(runs: dict[str, Run]) -> None:
     before, after = runs[FIRST].ranks[0], runs[SECOND].ranks[0]
     if runs[FIRST].outcome != lab.ENDED:
-        runs[FIRST].raise_trouble()
+        runs[FIRST].raise_if_in_trouble()
     last = before.all("after")
     if not last:
         raise Missing
@@ -206,7 +206,7 @@ def agrees(runs: dict[str, Run]) -> None:
                     line,
                 )
         if run.outcome != lab.ENDED:
-            run.raise_trouble()
+            run.raise_if_in_trouble()
 
 
 # ------------------------------------------------------------ after a death
@@ -232,7 +232,7 @@ def survives(runs: dict[str, Run]) -> None:
             raise problem
     _takes_over(run)
     if run.outcome != lab.ENDED:
-        run.raise_trouble()
+        run.raise_if_in_trouble()
 
 
 def _takes_over(run: Run) -> None:

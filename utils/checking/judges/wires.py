@@ -81,7 +81,7 @@ def _rows(rank: Rank) -> list[Row]:
 def _table(run: Run) -> dict[int, Row]:
     """What rank 0 printed: numbers in a message -> its row. Raises a Problem."""
     if run.outcome != lab.ENDED:
-        run.raise_trouble()
+        run.raise_if_in_trouble()
     rows = {r.count: r for r in _rows(run.ranks[0]) if r.count in COUNTS}
     for count in COUNTS:
         if count not in rows:

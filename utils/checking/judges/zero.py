@@ -266,7 +266,7 @@ def gathers_all(runs: dict[str, Run]) -> None:
     run = runs[SCENARIO]
     line = _first(run)[0][1]["line"]
     if run.outcome != lab.ENDED:
-        run.raise_trouble()
+        run.raise_if_in_trouble()
     for rank in run.ranks:
         received, count = _received_after_update(rank), _weights(run)
         if received < count:
