@@ -37,7 +37,7 @@ from utils.lessons import markup
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 LIMITS = {"seconds": 240, "memory": 4e9, "processes": 80, "file_bytes": 50e6}
-SILENCE = 15.0  # seconds of processor; enough to fill the memory
+MAY_COMPUTE = 15.0  # seconds of processor; enough to fill the memory
 MOST_MEMORY = 500e6  # bytes, of the process that grades
 
 # Two workers in a single scenario; and, in a scenario more, with their gradients.
@@ -381,9 +381,9 @@ GRADER = """
 import functools, json, os, re, sys
 from pathlib import Path
 from utils.grading import examine, grade, sandbox
-folder, out, exercise, limits, silence, until = sys.argv[1:]
+folder, out, exercise, limits, may_compute, until = sys.argv[1:]
 limits = sandbox.Limits(**json.loads(limits))
-look = functools.partial(examine.examine, limits=limits, silence=float(silence))
+look = functools.partial(examine.examine, limits=limits, may_compute=float(may_compute))
 grades = grade.grade(
     Path(folder), Path(out), exercise, jobs=2, examine=look, until=until
 )
@@ -425,7 +425,7 @@ def grade_class(folder: Path, out: Path, exercise: str) -> dict:
     done = subprocess.run(
         [
             *(sys.executable, "-c", GRADER, str(folder), str(out), exercise),
-            *(json.dumps(LIMITS), str(SILENCE), str(UNTIL[exercise])),
+            *(json.dumps(LIMITS), str(MAY_COMPUTE), str(UNTIL[exercise])),
         ],
         capture_output=True,
         text=True,

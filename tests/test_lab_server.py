@@ -17,7 +17,7 @@ from distcheck.recorder.files import files_in
 from distcheck.recorder.horovod import HorovodRecorder
 from distcheck.scenarios import SCENARIOS
 
-SILENCE = 25.0
+MAY_COMPUTE = 25.0
 
 
 class Workers:
@@ -31,7 +31,7 @@ class Workers:
         self.now, self.waits = 1000.0, [None, None]
         self.awake, self.computed = {0, 1}, [0.0, 0.0]
         self.lab = server.Server.__new__(server.Server)  # without a socket
-        self.lab.may_compute = SILENCE
+        self.lab.may_compute = MAY_COMPUTE
         recorder = server.recorder_of(SCENARIOS["two"])
         assigned = forked.Assignment(
             *(SCENARIOS["two"], recorder, None, folder, folder, "x.py", [], True)
@@ -83,13 +83,13 @@ def test_who_gets_nothing_of_the_machine_is_not_hung_but_its_time_is_up(workers)
 
 
 def test_who_computes_without_a_report_hangs(workers):
-    assert workers.outcome(SILENCE - 2, at_work=(1, 0)) is None
+    assert workers.outcome(MAY_COMPUTE - 2, at_work=(1, 0)) is None
     assert workers.outcome(4, at_work=(1, 0)) == lab.HUNG
 
 
 def test_who_sleeps_hangs_later(workers):
     workers.awake = set()
-    sleeping = server.SLEEPING_FACTOR * SILENCE
+    sleeping = server.SLEEPING_FACTOR * MAY_COMPUTE
     assert workers.outcome(sleeping - 2) is None
     assert workers.outcome(4) == lab.HUNG
 
@@ -104,9 +104,9 @@ def test_who_waits_is_not_what_hangs(workers):
     """MPI asks all the time while it waits for a worker that reads from a slow disk."""
     workers.waits[0] = "a"
     workers.report(0)
-    assert workers.outcome(4 * SILENCE, at_work=(1, 0)) is None
+    assert workers.outcome(4 * MAY_COMPUTE, at_work=(1, 0)) is None
     workers.awake = {0}
-    assert workers.outcome(4 * SILENCE) == lab.HUNG
+    assert workers.outcome(4 * MAY_COMPUTE) == lab.HUNG
 
 
 def test_who_waits_for_different_things_is_in_a_deadlock_once_all_sleep(workers):
@@ -130,7 +130,7 @@ def test_who_waits_for_the_same_is_in_none(workers):
 def test_an_mpirun_that_starts_too_few_is_no_program_that_hangs(workers):
     del workers.running.workers[1]
     workers.awake = set()
-    assert workers.outcome(server.SLEEPING_FACTOR * SILENCE + 2) == lab.FAILED
+    assert workers.outcome(server.SLEEPING_FACTOR * MAY_COMPUTE + 2) == lab.FAILED
 
 
 def test_a_worker_that_is_ended_with_its_messenger_was_not_killed_from_outside(workers):

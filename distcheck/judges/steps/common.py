@@ -5,7 +5,7 @@ import functools
 import shlex
 from collections.abc import Callable
 
-from distcheck.judges.registry import checks
+from distcheck.judges.registry import exercise
 from distcheck.judges.runs import Judge, Missing, Problem, Run
 from distcheck.scenarios import (
     BATCH_SIZE,
@@ -14,7 +14,7 @@ from distcheck.scenarios import (
     VAL_BATCH_SIZE,
 )
 
-step = checks(
+step = exercise(
     "fashion_mnist",
     options=(
         f"--epochs 1 --width 1 --train-images {TRAIN_IMAGES} --batch-size "

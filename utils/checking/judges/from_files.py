@@ -5,7 +5,7 @@ different sizes; and in yet another run they are started in the middle of an epo
 """
 
 from distcheck import lab
-from distcheck.judges.registry import checks
+from distcheck.judges.registry import exercise
 from distcheck.judges.runs import Missing, Problem, Run
 from distcheck.scenarios import SCENARIOS
 from utils.checking.recorders.from_files import EPOCHS_DONE, EPOCHS_OF_REST, STEPS_DONE
@@ -17,7 +17,7 @@ SIZES = SCENARIOS[UNEVEN].settings["sizes"]
 # If every second file is a worker's; whoever shares out records can take more.
 LEAST_STEPS = min(sum(SIZES[rank::WORKERS]) for rank in range(WORKERS)) // BATCH
 
-task = checks(
+task = exercise(
     "from_files",
     options=(
         f"--epochs {EPOCHS} --batch-size {BATCH} --train-images {TRAIN_IMAGES} --width"

@@ -3,7 +3,7 @@
 import numpy as np
 
 from distcheck import lab
-from distcheck.judges.registry import checks
+from distcheck.judges.registry import exercise
 from distcheck.judges.runs import Missing, Problem, Run
 from distcheck.scenarios import SCENARIOS
 
@@ -13,7 +13,7 @@ STEPS = TRAIN_IMAGES // (BATCH * WORKERS)
 TOO_LATE = "Collective ops must be configured at program startup"
 SPLIT = "was not created in the distribution strategy scope"
 
-task = checks(
+task = exercise(
     "many_workers",
     options=(
         f"--epochs {EPOCHS} --train-images {TRAIN_IMAGES} --batch-size {BATCH} --model"

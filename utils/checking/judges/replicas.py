@@ -7,7 +7,7 @@ from collections import defaultdict
 import numpy as np
 
 from distcheck import events
-from distcheck.judges.registry import checks
+from distcheck.judges.registry import exercise
 from distcheck.judges.runs import CRASHED, Judge, Missing, Problem, Run, in_line, short
 from utils.checking.recorders.replicas import REPLICAS
 
@@ -18,7 +18,7 @@ RTOL_SUM = 0.01  # what another order of additions may cost
 MOST_WORDS = 600  # characters of an error
 
 
-mirrored = checks(
+mirrored = exercise(
     "mirrored",
     options=(
         f"--epochs 1 --train-images {TRAIN_IMAGES} --width 1 --seed 1 --batch-size "
@@ -28,7 +28,7 @@ mirrored = checks(
 
 # The last validation batch has one image, so one replica gets none of it; and in the
 # second epoch it shows whether metrics were reset.
-custom_loop = checks(
+custom_loop = exercise(
     "custom_loop",
     options=(
         f"--epochs 2 --train-images {TRAIN_IMAGES} --seed 1 --global-batch-size "

@@ -2,7 +2,7 @@
 did."""
 
 from distcheck import tasks
-from distcheck.judges.registry import checks
+from distcheck.judges.registry import exercise
 from distcheck.judges.runs import Problem, Rank, Run
 from distcheck.lab import ENDED
 from distcheck.scenarios import SCENARIOS
@@ -14,7 +14,7 @@ TRAIN_IMAGES, BATCH, EPOCHS, STEPS = 60, 4, 2, 6
 UPDATES = EPOCHS * STEPS
 STRATEGY = "ParameterServerStrategyV2"
 
-task = checks(
+task = exercise(
     "servers",
     options=(
         f"--epochs {EPOCHS} --steps {STEPS} --train-images {TRAIN_IMAGES} --batch-size"

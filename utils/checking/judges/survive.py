@@ -7,7 +7,7 @@ off before it is started again; and in yet another one, rank 0 dies in the middl
 
 from distcheck import lab
 from distcheck.judges.compiled import must_compile
-from distcheck.judges.registry import checks
+from distcheck.judges.registry import exercise
 from distcheck.judges.runs import Missing, Problem, Rank, Run, in_line, short
 
 EPOCHS, BATCH, COMMIT_EVERY, WORKERS = 3, 5, 2, 2
@@ -16,7 +16,7 @@ STEP = BATCH * WORKERS
 STEPS = TRAIN_IMAGES // STEP
 FIRST, SECOND, CUT, SHAKEN = "first life", "second life", "cut off", "shaken"
 
-task = checks(
+task = exercise(
     "survive",
     options=(
         f"--epochs {EPOCHS} --batch-size {BATCH} --val-batch-size 3 --train-images "
