@@ -3,31 +3,6 @@
 A part is judged by its own evidence as far as that goes: a program that hangs at its
 broadcast may well have a right step 1. But what leaves a part undecided, Keras 3, and
 the reason for missing evidence are looked for in all runs, also those for other parts.
-
-What any part may be found to be, besides what its own judge finds: the end of the id,
-the state, and what finds it (`Exercise` and `checks` are in utils.checking).
-
-    right         right            no judge found anything wrong
-    syntax        wrong            Exercise._static_verdicts: the file is no Python
-    todo          wrong            the same: the course's own code, with this to do
-    keras-3       wrong            Check.verdict: an import that leads to Keras 3
-    never-trained wrong            Check.verdict: evidence is missing, without a reason
-    crashed       wrong            Run.raise_if_in_trouble: a worker failed
-    deadlock      wrong            the same: workers wait for each other forever
-    hung          wrong            the same: the program doesn't end, for another reason
-    flood         wrong            the same: it prints too much
-    too-large     wrong            Rank.array: more weights than are compared
-    not-finite    wrong            the same: infinite, or not a number
-    eager-only    wrong            compiled.must_compile: it can't be compiled
-    tampered      undecided        Check.verdict: hooks replaced, or Unreadable
-    options       undecided        the same: the program refuses the check's options
-    killed        undecided        Run.raise_if_interrupted: by somebody else
-    time-up       undecided        the same: but it was not seen to hang
-    no-mpirun     undecided        the same: mpirun failed
-    not-checked   not checked      checks.stop_at_the_first: an earlier part is wrong
-
-A program that was ended for what it did (exercises.Stopped) has the status of that in
-the place of these, as wrong.
 """
 
 import re
@@ -35,7 +10,6 @@ from dataclasses import dataclass
 
 from distcheck import keras_2, lab
 from distcheck.judges.runs import (
-    TAMPERED,
     Judge,
     Missing,
     Problem,
@@ -84,7 +58,7 @@ class Check:
             return self._verdict(p.name, p.state, p.seen, p.line, p.evidence)
         except Unreadable as error:
             seen = f"What the program reported can't be read: {error}."
-            return self._verdict(TAMPERED, UNDECIDED, seen)
+            return self._verdict("tampered", UNDECIDED, seen)
         return self._verdict("right", RIGHT, self.expected)
 
     def _verdict(self, name: str, state: str, seen: str, *place) -> Verdict:
@@ -103,11 +77,10 @@ def _raise_if_tampered(run: Run) -> None:
     for rank in run.ranks:
         for event in rank.all("tampered"):
             raise Problem(
-                TAMPERED,
+                "tampered",
                 f"Rank {rank.number} replaced {event['replaced']}, so what the check "
                 "sees may be wrong. Programs may use and subclass libraries, but not "
                 "replace their functions.",
-                state=UNDECIDED,
             )
 
 
@@ -141,7 +114,6 @@ def _raise_if_options_refused(run: Run) -> None:
                     "options",
                     "The program does not take the options that a check runs it with: "
                     f"{short(refused[1])}",
-                    state=UNDECIDED,
                 )
 
 

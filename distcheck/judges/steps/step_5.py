@@ -9,7 +9,7 @@ from functools import cached_property
 from distcheck import lab
 from distcheck.judges.compare import classify
 from distcheck.judges.compiled import must_compile
-from distcheck.judges.runs import DEADLOCK, Missing, Problem, Rank, Run
+from distcheck.judges.runs import Missing, Problem, Rank, Run
 from distcheck.judges.steps.common import OPPOSITE, step
 from distcheck.recorder.keras import UNKNOWN
 from distcheck.scenarios import (
@@ -169,7 +169,7 @@ def _raise_if_unequal(training: Training) -> None:
     for size, done in training.trained.items():
         if len(set(done)) > 1:
             raise training.problem(
-                DEADLOCK,
+                "deadlock",
                 f"On {_workers(size)} {_who_did(done)} training steps. Every step "
                 "averages the gradients of all ranks, so this is a deadlock: rank "
                 f"{done.index(max(done))}, which does more steps, waits for the others "

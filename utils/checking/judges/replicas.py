@@ -8,7 +8,7 @@ import numpy as np
 
 from distcheck import events
 from distcheck.judges.registry import exercise
-from distcheck.judges.runs import CRASHED, Judge, Missing, Problem, Run, in_line, short
+from distcheck.judges.runs import Judge, Missing, Problem, Run, in_line, short
 from utils.checking.recorders.replicas import REPLICAS
 
 TRAIN_IMAGES, BATCH, BASE_LR = 60, 4, 0.01
@@ -54,7 +54,7 @@ def _of_replicas(judge: Judge) -> Judge:
                     evidence = (f"line {outside} made weights outside the scope",)
                 line = outside if about_scope else failure["line"]
                 failed = f"The program failed{in_line(failure['line'])}: {error}"
-                raise Problem(CRASHED, failed, line, evidence) from None
+                raise Problem("crashed", failed, line, evidence) from None
             raise
 
     return judged
