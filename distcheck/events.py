@@ -369,6 +369,21 @@ HOROVOD: Schema = OF_EVERY_PROGRAM | {
     "graph": Graph,
 }
 
+# The names of arrays that a worker keeps beside its report, each in a file of its own.
+Arrays = Mapping[str, str]
+
+# NAME.0, NAME.1, ... are of the first, the second, ... update.
+HOROVOD_ARRAYS: Arrays = {
+    "initial": "The weights that are trained, before any collective has carried some.",
+    "start": "The same at the last training batch before the first update.",
+    "local": "The gradient that `tf.GradientTape.gradient` has returned, before it.",
+    "applied": "The gradient that the optimizer is to apply in it.",
+    "updated": "The weights right after the first update.",
+    "resumed": "The weights at the first batch after that.",
+    "state": "The optimizer's variables at the same time.",
+    "end": "The weights at the end of the program.",
+}
+
 
 # -------------------------------------------------------------- reading them
 

@@ -275,7 +275,7 @@ ALL_ATTACKS = [
         "header += b\"'shape': (10000000000000,), }\".ljust(118) + b'\\n'\n"
         "size = len(header).to_bytes(2, 'little')\n"
         "(RUN / 'forged').write_bytes(b'\\x93NUMPY\\x01\\x00' + size + header)\n"
-        + shell("cp forged rank.0.local.npy; cp forged rank.1.local.npy"),
+        + shell("cp forged rank.0.local.0.npy; cp forged rank.1.local.0.npy"),
         exercise=FULL,
     ),
     Attack(

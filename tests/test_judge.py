@@ -73,7 +73,7 @@ def test_a_spoilt_report_is_called_so(job, step, spoil):
 )
 def test_an_array_that_no_worker_keeps_is_not_taken(job, array):
     for rank in (0, 1):
-        np.save(job / "two" / f"rank.{rank}.local.npy", array, allow_pickle=True)
+        np.save(job / "two" / f"rank.{rank}.local.0.npy", array, allow_pickle=True)
     assert verdict(job, 3).id == "step-3.tampered"
 
 

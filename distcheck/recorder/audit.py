@@ -160,7 +160,7 @@ class Auditor(Recorder):
                     "metrics",
                     epoch=epoch,
                     callback=type(callback).__name__,
-                    made=self.made.get(id(callback)),
+                    made=self.made_in_line.get(id(callback)),
                     read={name: before[name] for name in read},
                     decides=decides(callback),
                     chooses=bool(getattr(callback, "save_best_only", False)),

@@ -43,6 +43,7 @@ class HorovodRecorder(KerasRecorder):
     """Records what a worker of a Horovod program does."""
 
     schema = events.HOROVOD
+    arrays = events.HOROVOD_ARRAYS
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)

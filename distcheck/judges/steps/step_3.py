@@ -1,7 +1,8 @@
 """Judge step 3: do all ranks use the mean of their gradients?
 
-Of the first updates, each rank has kept two arrays: "local" is what
-`tf.GradientTape.gradient` returned, and "applied" is what the optimizer was to apply.
+Of the first updates, each rank has kept two arrays: "local.0" is what
+`tf.GradientTape.gradient` returned before the first one, and "applied.0" is what the
+optimizer was to apply in it.
 Horovod averages between the two: an optimizer that it wrapped does so in
 `_compute_gradients`, and a tape in its own `gradient`, which calls the one that is
 recorded.
@@ -37,7 +38,6 @@ from distcheck.judges.compiled import must_compile
 from distcheck.judges.runs import Missing, Problem, Rank, Run, Unreadable, in_line
 from distcheck.judges.steps.common import step, whatever_the_options
 from distcheck.recorder.interventions import UPDATES
-from distcheck.recorder.keras import numbered
 from distcheck.verdict import UNDECIDED
 
 
@@ -53,7 +53,7 @@ from distcheck.verdict import UNDECIDED
 @whatever_the_options
 def averages_gradients(run: Run) -> None:
     _raise_if_wrapped_endlessly(run)
-    local, applied = run.arrays("local"), run.arrays("applied")  # of the first update
+    local, applied = run.arrays("local.0"), run.arrays("applied.0")
     if local.shape != applied.shape:
         raise Unreadable("the gradients")
     if _same(local[0], local[1]):
@@ -184,8 +184,8 @@ def _raise_if_not_always(run: Run, updates: list[dict], factor: int = 1) -> None
     word = "mean" if factor == 1 else "sum"
     for update in range(1, UPDATES):
         try:
-            local = run.arrays(numbered("local", update))
-            applied = run.arrays(numbered("applied", update))
+            local = run.arrays(f"local.{update}")
+            applied = run.arrays(f"applied.{update}")
         except Missing:
             return
         mean = np.broadcast_to(factor * local.mean(axis=0), local.shape)

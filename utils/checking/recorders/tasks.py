@@ -9,10 +9,12 @@ import contextlib
 import functools
 import re
 from pathlib import Path
+from typing import ClassVar
 
 from distcheck.events import (
     HOROVOD,
     OF_EVERY_PROGRAM,
+    Arrays,
     Event,
     FilesWritten,
     Finite,
@@ -80,6 +82,9 @@ class TaskRecorder(Recorder):
         "orders": Orders,
         "placed": Placed,
         "files_written": Left,
+    }
+    arrays: ClassVar[Arrays] = {
+        "weights": "Before the first and the last training step: .first, .last."
     }
 
     def __init__(self, *args, **kwargs):
