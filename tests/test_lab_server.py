@@ -13,6 +13,7 @@ import pytest
 
 from distcheck import lab
 from distcheck.lab import forked, server
+from distcheck.recorder import interventions
 from distcheck.recorder.files import files_in
 from distcheck.recorder.horovod import HorovodRecorder
 from distcheck.scenarios import SCENARIOS
@@ -205,7 +206,7 @@ def test_who_is_given_what_another_rank_wrote_has_not_written(tmp_path):
     (homes[0] / "latest").symlink_to("2.h5")
     (homes[0] / "gone").symlink_to("0.h5")
     os.mkfifo(homes[0] / "pipe")
-    recorder._share_files()
+    interventions.share_files(homes[1], recorder._before)
     recorder.after_epoch()
     assert not recorder._files
     found = {path.name: path.read_text() for path in homes[1].iterdir()}

@@ -42,11 +42,39 @@ def test_only_patches_reach_into_private_modules(path):
     assert private == []
 
 
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_only_patches_use_private_names_of_others(path):
+    assert private_names_in(path) - {"os._exit", "sys._getframe"} == set()
+
+
+def private_names_in(path: Path) -> set[str]:
+    """Attributes of objects that are not its own, and names of what it looks up."""
+    tree = ast.parse(path.read_text())
+    own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    own |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and is_private(node.attr):
+            owner = ast.unparse(node.value)
+            if owner not in ("self", "super()") and node.attr not in own:
+                names.add(f"{owner}.{node.attr}")
+        if isinstance(node, ast.Call):
+            arguments = [n.value for n in node.args if isinstance(n, ast.Constant)]
+            names |= {n for n in arguments if isinstance(n, str) and is_private(n)}
+    return names
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and name.isidentifier()
+
+
 def test_patches_are_where_the_private_modules_are():
     """Else the test above would see nothing."""
     names = imported_by(ROOT / "distcheck" / "recorder" / "patches.py")
     for private in PRIVATE:
         assert [name for name in names if name.startswith(private)], private
+    used = private_names_in(ROOT / "distcheck" / "recorder" / "patches.py")
+    assert {"context._physical_devices", "_allreduce_grads"} <= used
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

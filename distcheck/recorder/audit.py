@@ -111,11 +111,9 @@ class Auditor(Recorder):
     def _hook_keras_3(self, keras) -> None:
         keras_2 = keras.__version__.startswith("2.")
         if not keras_2 and keras.backend.backend() == "tensorflow":
-            callback_list, optimizer = patches.keras_3()
-            self._hook_keras(keras, callback_list)
+            self._hook_keras(keras, patches.keras_3_callback_list())
             # What comes out of it is applied: of a strategy, the sum over replicas.
-            reduced = self.tracer.reduced
-            self.after(optimizer, "_all_reduce_sum_gradients", reduced)
+            self.after(*patches.keras_3_reduction(), self.tracer.reduced)
 
     def _hook_keras(self, keras, callback_list: type) -> None:
         self.tracer.hook_keras(keras)

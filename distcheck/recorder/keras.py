@@ -56,8 +56,7 @@ class KerasRecorder(DeviceRecorder):
         patches.hook_updates(self.replace, self._update)
 
     def intervene(self, tf) -> None:
-        """Let a training take seconds. What else is changed, and where, this package's
-        docstring lists."""
+        """Let a training take seconds."""
         self.replace(tf.keras.layers.Conv2D, "__init__", interventions.narrow)
         interventions.skip_steps(self, self.scenario.count_only)
 
@@ -79,7 +78,7 @@ class KerasRecorder(DeviceRecorder):
             training = bool(patches.argument("training", 1, args, kwargs))
             with self.inside("forward"):
                 result = original(model, *args, **kwargs)
-            images = self.after_forward(model, training, inputs)
+            images = self.report_batch(model, training, inputs)
             if training:
                 self._predictions = model, images, result
             elif self.scenario.rank0_always_wrong:
@@ -120,7 +119,7 @@ class KerasRecorder(DeviceRecorder):
         if labels is None:
             return
         # As Keras' losses do: logits are exact where a chance is nearly 0.
-        logs = np.asarray(getattr(answer, "_keras_logits", answer), np.float64)
+        logs = np.asarray(patches.logits_of(answer), np.float64)
         if np.allclose(logs.sum(axis=1), 1, atol=1e-3):  # chances
             logs = np.log(logs + 1e-7)
         logs -= logs.max(axis=1, keepdims=True)
@@ -223,7 +222,7 @@ class KerasRecorder(DeviceRecorder):
         near = apart.min(axis=1) < ALIKE * (1 + np.abs(found).max(axis=-1))
         return np.where(near, nearest, UNKNOWN).tolist()[:MOST_ITEMS]
 
-    def after_forward(self, model, training: bool, inputs) -> list[int]:
+    def report_batch(self, model, training: bool, inputs) -> list[int]:
         """Report a batch; returns the numbers of its images."""
         images = self.numbers_of(inputs, training)
         if training:
@@ -273,12 +272,12 @@ class KerasRecorder(DeviceRecorder):
 
     def _before_update(self, optimizer, pairs: list) -> None:
         update, self._updates = self._updates, self._updates + 1
-        wrapped = hasattr(optimizer, "_allreduce_grads")
         if update == 0:
             self._optimizer = optimizer
         if update < UPDATES:
             self.keep(f"applied.{update}", [g for g, _ in pairs if g is not None])
-        self.event("update", wrapped=wrapped, optimizer=type(optimizer).__name__)
+        kind, wrapped = type(optimizer).__name__, patches.is_wrapped(optimizer)
+        self.event("update", wrapped=wrapped, optimizer=kind)
 
     def _after_update(self, optimizer) -> None:
         if self._updates != 1 or self._model is None:
@@ -334,8 +333,7 @@ class KerasRecorder(DeviceRecorder):
             self.replace(patches.callback_list(), "on_test_end", test_end)
             evaluate = functools.partial(self.within, "evaluate")
             self.replace(tf.keras.Model, "evaluate", evaluate)
-            name = "_validate_and_get_metrics_result"
-            self.replace(tf.keras.Model, name, self._shift_metrics)
+            self.replace(*patches.evaluation_metrics(tf), self._shift_metrics)
 
     def _shift_metrics(self, original):
         """Report what an evaluation computes, a little apart on each rank."""
@@ -351,11 +349,7 @@ class KerasRecorder(DeviceRecorder):
                 metrics = {k: self._computed.get(k, v) for k, v in metrics.items()}
             self._evaluations += 1
             shift = self.rank, self._evaluations, self.metric_shift
-            metrics = interventions.shifted(metrics, *shift)
-            for metric in means:  # where callbacks may look as well
-                if metric.name in metrics:
-                    metric.total.assign(metrics[metric.name])
-                    metric.count.assign(1)
+            metrics = interventions.shift_metrics(metrics, means, *shift)
             known = numbers_in({f"val_{k}": v for k, v in metrics.items()})
             fit, own = "fit" in self.activities, "epoch end" in self.activities
             self.event("evaluated", fit=fit, own=own, metrics=known)

@@ -100,7 +100,7 @@ class TaskRecorder(Recorder):
         patches.hook_strategies(self.after, self._strategy)
         start = "the start of the cluster"
         for owner, name, what in (
-            (patches.multi_worker_start(), "_initialize_multi_worker", start),
+            (*patches.multi_worker_start(), start),
             (patches.collective_launcher(), "all_reduce", "all_reduce"),
             (patches.collective_launcher(), "all_gather", "all_gather"),
         ):
