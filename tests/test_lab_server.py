@@ -5,13 +5,15 @@ import json
 import os
 import socket
 import subprocess
+import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
 
-from distcheck import lab
+from distcheck import lab, supervise
 from distcheck.lab import forked, server
 from distcheck.recorder import interventions
 from distcheck.recorder.files import files_in
@@ -73,7 +75,7 @@ def workers(tmp_path, monkeypatch):
     monkeypatch.setattr(server.time, "monotonic", lambda: made.now)
     monkeypatch.setattr(server, "_family", lambda pid: [pid])
     monkeypatch.setattr(server, "_computed", lambda pid: made.computed[pid])
-    monkeypatch.setattr(server, "_awake", lambda pid: pid in made.awake)
+    monkeypatch.setattr(supervise, "awake", lambda pid: pid in made.awake)
     made.running.started = made.running.silence.looked = made.now
     return made
 
@@ -155,8 +157,35 @@ def test_what_a_process_does_is_seen():
     (me,) = [one for one in server._family(os.getpid()) if one.pid == os.getpid()]
     before = server._computed(me)
     while server._computed(me) < before + 0.05:
-        assert server._awake(me)
+        assert supervise.awake(me)
     assert server._family(2**22 + 1) == []
+
+
+def test_who_waits_for_a_disk_is_awake_and_who_sleeps_is_not(tmp_path):
+    """As on a disk, a process waits for its child, which opens a pipe before it is
+    another program."""
+    os.mkfifo(tmp_path / "pipe")
+    waits = (
+        "import os; actions = [(os.POSIX_SPAWN_OPEN, 0, 'pipe', os.O_RDONLY, 0)]; "
+        "os.posix_spawn('/bin/true', ['true'], {}, file_actions=actions); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", waits], stdin=subprocess.PIPE, cwd=tmp_path
+    ) as started:
+        process = psutil.Process(started.pid)
+        wait_until(lambda: process.status() == psutil.STATUS_DISK_SLEEP)
+        assert supervise.awake(process)
+        (tmp_path / "pipe").write_text("")
+        wait_until(lambda: process.status() == psutil.STATUS_SLEEPING)
+        assert not supervise.awake(process)
+        started.communicate(b"\n")
+
+
+def wait_until(holds) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_whatever_a_program_leaves_the_next_scenario_has_its_files(

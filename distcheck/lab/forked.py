@@ -40,8 +40,8 @@ class Assignment:
     cluster: tasks.Cluster = field(default_factory=dict)
 
 
-def work(assigned: Assignment, environment: dict[str, str]) -> int:
-    """Be a worker: run the program. Returns its exit status if it is not recorded;
+def become_worker(assigned: Assignment, environment: dict[str, str]) -> int:
+    """Run the program as a worker. Returns its exit status if it is not recorded;
     else this process ends here, see `_run_recorded`.
 
     environment: of its messenger. By what mpirun has put there, MPI knows the rank.

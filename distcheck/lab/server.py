@@ -251,7 +251,7 @@ class Server:
                         sibling.messenger.close()
                 self.door.close()
                 messenger.close()
-                status = forked.work(running.assigned, request["environment"])
+                status = forked.become_worker(running.assigned, request["environment"])
             except BaseException:
                 traceback.print_exc()
             finally:
@@ -300,7 +300,9 @@ class Server:
             silence.reported, silence.computed, silence.asleep = reported, computed, 0.0
         # Who waits for another worker need not sleep meanwhile: MPI asks all the time.
         working = [r for r in families if waits.get(r) is None] or [*families]
-        if not any(_awake(process) for r in working for process in families[r]):
+        if not any(
+            supervise.awake(process) for r in working for process in families[r]
+        ):
             silence.asleep += LOOK_SECONDS
         all_there = len(waits) == running.size
         all_wait = all_there and None not in waits.values()
@@ -401,20 +403,6 @@ def _computed(process: psutil.Process) -> float:
     with contextlib.suppress(psutil.NoSuchProcess):
         return sum(process.cpu_times()[:4])
     return 0.0
-
-
-def _awake(process: psutil.Process) -> bool:
-    """Does its main thread compute, or want to, or does any thread wait for a disk?
-
-    Other threads tell no more: Horovod's asks for news all the time.
-    """
-    with contextlib.suppress(psutil.NoSuchProcess, OSError):  # a thread has ended
-        if process.status() == psutil.STATUS_RUNNING:
-            return True
-        threads = Path(f"/proc/{process.pid}/task").iterdir()
-        stats = [(thread / "stat").read_text() for thread in threads]
-        return any(stat.rpartition(")")[2].split()[0] == "D" for stat in stats)
-    return False
 
 
 # ------------------------------------------------------------ reports
