@@ -25,7 +25,7 @@ Who writes what, and who reads it. In the folder of the jobs:
 In FOLDER/<number of the job>/<scenario>/, where worker N has rank N:
 
     rank.N.jsonl       the recorder: what happened     the server (its end); judges
-    rank.N.NAME.npy    the recorder: arrays            judges; half.rank.N.NAME.npy,
+    rank.N.NAME.npy    the recorder: its `arrays`      judges; half.rank.N.NAME.npy,
                                                        not yet whole, nobody
     rank.N.out, .err   the program                     the server (how much?); judges
     rank.N.stack       worker N, if it is asked        judges: where was it in the end?

@@ -55,7 +55,9 @@ from distcheck.scenarios import Scenario, name_of
 NOISE = 0.05  # of a weight's spread: how far apart the workers start
 METRIC_SHIFT = 1 / 64  # how far apart their validation metrics are, at least
 CHANNELS = 2  # of a convolution, at most
-UPDATES = 3  # so many are computed: STEPS // 2, what each of two has in an epoch
+# So many training steps of a model are computed: STEPS // 2, as each of two workers has
+# in an epoch that they share.
+UPDATES = 3
 
 
 def pretend_gpus(context, count: int, chosen: str | None) -> dict[Any, int]:

@@ -117,7 +117,7 @@ class Exercise:
         script: Path,
         scenarios: tuple[str, ...],
         folder: Path,
-        perform: Callable = lab.perform,
+        perform: Callable,
     ) -> dict[str, Run]:
         """Run a program as it is, and return what was recorded, which is read from
         `folder` when a judge asks for it.
@@ -161,11 +161,11 @@ class Exercise:
                 )
                 for part in parts
             }
-        todo, done = work.todo_lines(text), self._done_in_ours(text)
+        done, todo = self._done_in_ours(text), work.todo_lines(text)
+        if done is None:
+            return {}
         verdicts = {}
-        for part in parts:
-            if done is None or number(part) <= done:
-                continue
+        for part in (part for part in parts if number(part) > done):
             # What the learner asked for comes first, then what it builds on.
             before = self.parts[: self.parts.index(part)]
             unfinished = [one for one in (part, *before) if one in todo]

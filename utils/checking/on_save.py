@@ -54,11 +54,9 @@ def watch(
                 saved = _next_save(program, checked)
                 tell(f"Checking {called(part)} of {name} ...")
                 wanted = functools.partial(_is_still, program, saved)
-                perform_if_wanted = functools.partial(perform, wanted=wanted)
+                do = functools.partial(perform, wanted=wanted)
                 try:
-                    report = checks.report_on(
-                        part, chosen.name, program, perform_if_wanted
-                    )
+                    report = checks.report_on(part, chosen.name, program, do)
                 except lab.Withdrawn:
                     continue
                 tell(report)

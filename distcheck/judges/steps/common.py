@@ -25,18 +25,18 @@ step = exercise(
 OTHER, OPPOSITE = "other options", "opposite"
 
 
-def whatever_the_options(judge: Callable[[Run], None]) -> Judge:
-    """A decorator for the judge of a single run: it judges the run without
+def whatever_the_options(judge_run: Callable[[Run], None]) -> Judge:
+    """A decorator for what judges a single run: it judges the run without
     OTHER_OPTIONS, and then the one with them."""
 
-    @functools.wraps(judge)
-    def judged(runs: dict[str, Run]) -> None:
-        judge(runs["two"])
+    @functools.wraps(judge_run)
+    def judge(runs: dict[str, Run]) -> None:
+        judge_run(runs["two"])
         if OTHER not in runs:  # tests run most wrong programs without
             return
         try:
             try:
-                judge(runs[OTHER])
+                judge_run(runs[OTHER])
             except Missing:
                 runs[OTHER].raise_if_in_trouble()
                 raise
@@ -45,4 +45,4 @@ def whatever_the_options(judge: Callable[[Run], None]) -> Judge:
             problem.seen += f" This was seen with {added}; without, it was right."
             raise
 
-    return judged
+    return judge
