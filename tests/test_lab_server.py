@@ -164,21 +164,23 @@ def test_what_a_process_does_is_seen():
 def test_who_waits_for_a_disk_is_awake_and_who_sleeps_is_not(tmp_path):
     """As on a disk, a process waits for its child, which opens a pipe before it is
     another program."""
-    os.mkfifo(tmp_path / "pipe")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
     waits = (
-        "import os; actions = [(os.POSIX_SPAWN_OPEN, 0, 'pipe', os.O_RDONLY, 0)]; "
-        "os.posix_spawn('/bin/true', ['true'], {}, file_actions=actions); input()"
+        "import os, sys; actions = [(os.POSIX_SPAWN_OPEN, 0, 'pipe', os.O_RDONLY, 0)]; "
+        "os.posix_spawn('/bin/true', ['true'], {}, file_actions=actions); sys.stdin.read()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", waits], stdin=subprocess.PIPE, cwd=tmp_path
     ) as started:
         process = psutil.Process(started.pid)
-        wait_until(lambda: process.status() == psutil.STATUS_DISK_SLEEP)
-        assert supervise.awake(process)
-        (tmp_path / "pipe").write_text("")
+        try:
+            wait_until(lambda: process.status() == psutil.STATUS_DISK_SLEEP)
+            assert supervise.awake(process)
+        finally:
+            os.close(os.open(pipe, os.O_RDWR))  # which lets the child go on
         wait_until(lambda: process.status() == psutil.STATUS_SLEEPING)
         assert not supervise.awake(process)
-        started.communicate(b"\n")
 
 
 def wait_until(holds) -> None:
