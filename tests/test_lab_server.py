@@ -167,8 +167,9 @@ def test_who_waits_for_a_disk_is_awake_and_who_sleeps_is_not(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     waits = (
-        "import os, sys; actions = [(os.POSIX_SPAWN_OPEN, 0, 'pipe', os.O_RDONLY, 0)]; "
-        "os.posix_spawn('/bin/true', ['true'], {}, file_actions=actions); sys.stdin.read()"
+        "import os, sys; opens = [(os.POSIX_SPAWN_OPEN, 0, 'pipe', os.O_RDONLY, 0)]; "
+        "os.posix_spawn('/bin/true', ['true'], {}, file_actions=opens); "
+        "sys.stdin.read()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", waits], stdin=subprocess.PIPE, cwd=tmp_path
