@@ -409,6 +409,12 @@ def test_searching_finds_the_ring_all_reduce(tab):
 
 
 @with_a_browser
+def test_searching_for_a_part_of_a_message_finds_its_page(tab):
+    tab.goto(tab.home + "search.html?q=not+enough+slots+available")
+    browser.wait_for(tab, f"{RESULTS}.includes('Messages: starting workers')")
+
+
+@with_a_browser
 def test_searching_works_without_a_server(tab, html):
     tab.goto(f"file://{html}/search.html?q=ring+all-reduce")
     browser.wait_for(tab, f"{RESULTS}.includes('Share the gradients')")
