@@ -334,6 +334,10 @@ TOO_WIDE = """(() => {
         if (box.getBoundingClientRect().right > right && !scrolls)
             wide.push(`${box.tagName} ${box.className} ${box.innerText.slice(0, 50)}`);
     }
+    for (const words of document.querySelectorAll(".page-toc .pre"))
+        if (words.getBoundingClientRect().right
+                > words.closest(".bd-sidebar-secondary").getBoundingClientRect().right)
+            wide.push(`contents: ${words.innerText}`);
     return wide;
 })()"""
 
