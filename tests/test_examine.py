@@ -458,7 +458,7 @@ def examined(graded, tmp_path_factory):
     """What examining normal submissions gave, by name, after all attacks."""
     folder = tmp_path_factory.mktemp("normal")
     programs = {
-        name: (name, markup.render(exercise.source.read_text(), len(exercise.parts)))
+        name: (name, markup.render(exercise.annotated.read_text(), len(exercise.parts)))
         for name, exercise in exercises.EXERCISES.items()
     }
 
