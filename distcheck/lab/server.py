@@ -329,7 +329,7 @@ class Server:
         # Asking mpirun nicely would take a second, and it would remove its files.
         mpirun = running.mpirun.poll()
         running.mpirun.kill()
-        # All are told before any is awaited: each takes a while to give its memory back.
+        # First all are told, as each takes a while to give its memory back.
         for process in living.values():
             os.kill(process.pid, signal.SIGKILL)
         running.mpirun.wait()
