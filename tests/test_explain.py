@@ -157,6 +157,7 @@ PREFIXES = {
     "mpirun with times": "Thu Nov 26 09:28:20 2026[1,{}]<stderr>:",
     "after the time of a cluster": "2026-11-26 09:28:20 [1,{}]<stderr>:",
     "Open MPI 5": "[prterun-host-7@1,{}]<stderr>: ",
+    "SageMaker": "[1,mpirank:{},algo-1]<stderr>:",
     "horovodrun": "[{}]<stderr>:",
     "srun --label": "{}: ",
     "srun --label, of ten": " {}: ",
@@ -299,6 +300,30 @@ def test_a_traceback_that_is_cut_off_is_an_error():
     assert first(TRACEBACK + "it went on\nEpoch 1/3\n") is None
 
 
+NOTEBOOK = """\
+ValueError                                Traceback (most recent call last)
+File ~/site-packages/fit.py:3, in fit(*args)
+      2     Horovod has been shut down
+----> 3 Horovod has been shut down
+
+File ~/site-packages/fit.py:9, in guess(*args)
+----> 9     raise ValueError(
+     10         "There are not enough slots available in the system to satisfy"
+"""
+
+
+def test_what_a_notebook_quotes_is_no_message():
+    assert first(NOTEBOOK + "ValueError: no shoe").text == "ValueError: no shoe"
+    assert first(NOTEBOOK + FULL).message.id == "setup.disk-full"
+    assert first("---> 12 Horovod has been shut down") is None
+
+
+@pytest.mark.parametrize("part", ["it_all", "...", "of_all: 3"])
+def test_a_part_of_a_frame_is_no_exception(part):
+    found = first(f"{TRACEBACK}{part}\nsocket.timeout: no shoe")
+    assert (found.text, found.kind) == ("socket.timeout: no shoe", "unknown")
+
+
 def test_what_stands_before_an_unknown_error_does_not_follow_from_it():
     crash = "terminate called after throwing an instance of 'shoe'\n"
     follows = "This follows from it"
@@ -342,7 +367,9 @@ def test_one_of_several_root_errors_is_the_cause(before):
     explanation = explain.explain((before + ROOTS).splitlines())
     assert [one.message.id for one in explanation.found] == ["setup.disk-full"]
     unknown = explain.explain((before + ROOTS.replace(FULL, "Shoe")).splitlines())
-    assert [one.kind for one in unknown.found] == ["unknown"]
+    assert [(one.kind, one.text) for one in unknown.found] == [
+        ("unknown", "  (1) Shoe")
+    ]
 
 
 def test_a_warning_matters_if_nothing_failed(monkeypatch):
@@ -428,6 +455,15 @@ def test_an_unknown_error_is_shown_with_its_place_and_not_guessed(text, place):
     assert found.text == text.splitlines()[-1]
     assert not explanation.ok
     assert "unknown to the course" in str(explanation)
+
+
+def test_what_complains_is_shown_where_there_is_no_error():
+    text = "Could not find the shoe\nThe sock cannot be put on\nEpoch 3/3\n"
+    (found,) = explain.explain(of_rank(2, text).splitlines()).found
+    assert (found.kind, found.number, found.ranks) == ("unknown", 2, [2])
+    both = explain.explain(of_rank(2, text + SLOTS).splitlines()).found
+    assert [one.kind for one in both] == ["error"]
+    assert first(f"WARNING: {text.splitlines()[0]}") is None
 
 
 @pytest.mark.parametrize(

@@ -188,10 +188,11 @@ def _first(candidates: Iterable[Message], lines: Sequence[str]) -> Message | Non
 # ------------------------------------------------------------ what a log has
 
 # What launchers put before a worker's line: mpirun --tag-output and horovodrun, maybe
-# after the time; `course run`; srun --label, which other lines may look like as well.
+# after the time, with more where SageMaker calls it; `course run`; srun --label, which
+# other lines may look like as well.
 _TAGGED = re.compile(
     r"(?:\w{3} \w{3} [ \d]\d [\d:]{8} \d{4}|\d{4}-\d\d-\d\d[ T][\d:.,]+Z? )?"
-    r"\[(?:[^],\s]+,)?(?P<rank>\d+)\]<std\w+>: ?"
+    r"\[(?:[^],\s]+,)?(?:mpirank:)?(?P<rank>\d+)(?:,[^]\s]+)?\]<std\w+>: ?"
 )
 _NUMBERED = re.compile(r"\[(?P<rank>\d+)\] ")
 _LABELED = re.compile(r" *(?P<rank>\d+): ")
@@ -199,6 +200,9 @@ _LABELED = re.compile(r" *(?P<rank>\d+): ")
 _REWRITTEN = re.compile(r".*\r(?=.)|\x08+|\x1b\[[0-9;]*[A-Za-z]")
 
 _TRACEBACK = "Traceback (most recent call last):"
+# A notebook's has the exception's name before it, and arrows at lines that it quotes.
+_OF_A_NOTEBOOK = re.compile(r"[\w.]+ {2,}Traceback \(most recent call last\)$")
+_POINTED_AT = re.compile(r"-+> *\d+ ")
 _CHAINED = (
     "During handling of the above exception",
     "The above exception was the direct cause",
@@ -209,7 +213,8 @@ _IGNORED = "Exception ignored in"
 # with the operation, and that of a layer of Keras with what the layer was given.
 _GOES_ON = re.compile(r":\s*$|Exception encountered when calling")
 _ENDS = re.compile(r"\[Op:|^Call arguments received by")
-_EXCEPTION = re.compile(r"[\w.]+(: |:?$)")
+# Its name, which has a capital letter or is one of a module.
+_EXCEPTION = re.compile(r"(?=[\w.]*[A-Z]|\w+\.\w)[\w.]*\w(: |:?$)")
 _IN_USER_CODE = ": in user code:"  # below it, indented, is what it really was
 _INNER = re.compile(r"\s+[\w.]+(?:Error|Exception): ")
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)')
@@ -229,10 +234,15 @@ _SAYS_ERROR = re.compile(
     r"|^ *\(\d\) [A-Z_]{7,}: "
     r"|NCCL WARN (?!NET/\w+ ?: (?:No|Unable|Failed to find)\b)"
 )
+# A line that matters only where there is no error.
+_COMPLAINS = re.compile(
+    r"\b(?i:could not|cannot|can't|unable to|failed to|aborted|aborting)\b"
+)
 # A line of a program that a traceback quotes: no message, whatever is in it.
 _RAISES = re.compile(r"(?:^|\s\s)raise \w")
 # TensorFlow's "2 root error(s) found.", below which these are.
 _ROOTS = re.compile(r"\d root error\(s\) found\.$")
+_ROOT = re.compile(r"\s*\(\d+\) (?!(?i:cancell?ed)\b)")
 _HARMLESS = re.compile(
     r"^(?:WARNING|INFO|DEBUG)\b|^[IW]\d{4} \d\d:|: [IW] \S+:\d+\] |severity=Corrected"
 )
@@ -420,6 +430,8 @@ def explain(log: Iterable[str]) -> Explanation:
                 found.append(one)
     if all(one.kind == "warning" for one in found):
         found += [one for worker in workers.values() if (one := worker.end())]
+    if not found:
+        found = [one for worker in workers.values() if (one := worker.complaint)]
     return Explanation(number, _grouped(found))
 
 
@@ -465,6 +477,7 @@ class _Worker:
         self.lines: deque[str] = deque(maxlen=LINES)
         self.error: Found | None = None  # the exception that is being read
         self.head: Found | None = None  # an error whose message is in the next line
+        self.complaint: Found | None = None  # the last one
         self.in_frames = self.chained = self.ignored = False
         self.left = 0  # lines that may still belong to the exception's message
         self.to_its_end = False
@@ -477,6 +490,8 @@ class _Worker:
         if text.rstrip().endswith(_TRACEBACK):  # with what is before each of its lines
             self.prefix, text = text.split(_TRACEBACK)[0], _TRACEBACK
         text = text.removeprefix(self.prefix)
+        if _OF_A_NOTEBOOK.match(text.rstrip()):
+            text = _TRACEBACK
         failed = _FAILED.match(text)
         if failed:
             text = text[failed.end() :]
@@ -510,7 +525,7 @@ class _Worker:
             if message and not message.warning:
                 self.error.explained_by(message, number, text)
                 self.error.place = self.place
-            elif _IN_USER_CODE in self.error.text and _INNER.match(text):
+            elif self._says_more(text):
                 self.error.number, self.error.text = number, text
                 self.error.place = self.place
             return None
@@ -519,7 +534,11 @@ class _Worker:
             named = match and match.groupdict().get("rank")
             ranks = [int(named)] if named else self.ranks
             return Found(number, text, ranks, message, self._place_above())
-        if _SAYS_ERROR.search(text) and not _HARMLESS.search(text):
+        if _HARMLESS.search(text):
+            return None
+        if _COMPLAINS.search(text):
+            self.complaint = Found(number, text, self.ranks)
+        if _SAYS_ERROR.search(text):
             self.place = ""
             for line in self.lines:
                 self._note_place(line)
@@ -557,7 +576,11 @@ class _Worker:
         above = _FRAME.match(self.lines[-2]) if len(self.lines) > 1 else None
         # Below frames of C, as HDF5 has them, there are messages.
         of_python = above and not above[1].endswith(".c")
-        return bool(_RAISES.search(text) or (of_python and text[:1].isspace()))
+        return bool(
+            _RAISES.search(text)
+            or _POINTED_AT.match(text)
+            or (of_python and text[:1].isspace())
+        )
 
     def _begin_traceback(self) -> None:
         self.in_frames, self.place, self.left, self.head = True, "", 0, None
@@ -597,6 +620,14 @@ class _Worker:
             self.left = 0
             return False
         return True
+
+    def _says_more(self, text: str) -> bool:
+        """Whether this is what an error really was that has only announced it."""
+        head = self.error.text
+        return bool(
+            (_IN_USER_CODE in head and _INNER.match(text))
+            or (_ROOTS.search(head) and _ROOT.match(text))
+        )
 
     def _place_above(self) -> str:
         """What is named right above the last line, as for what Python can't read."""
