@@ -231,10 +231,10 @@ def test_of_an_error_in_a_graph_the_inner_one_is_shown():
     log = (
         TRACEBACK + "ValueError: in user code:\n\n"
         '    File "/home/ada/train.py", line 9, in step  *\n        f(x)\n\n'
-        "    KeyError: 'images'\n"
+        "    ShoeError: 'images'\n"
     )
     found = first(log)
-    assert (found.kind, found.said) == ("unknown", "KeyError: 'images'")
+    assert (found.kind, found.said) == ("unknown", "ShoeError: 'images'")
     assert found.place == "train.py:9"
 
 
@@ -353,6 +353,31 @@ def test_of_chained_exceptions_the_known_one_or_the_last_one_counts():
     assert first(ENDED_BY_OTHERS + chain + TRACEBACK + FULL).kind == "error"
 
 
+def test_of_a_general_fault_what_says_more_is_explained():
+    chain = "\n{}\n\n".format(
+        "During handling of the above exception, another exception occurred:"
+    )
+    general = TRACEBACK + "KeyError: 'shoe'\n"
+    assert first(general).message.id == "python.key"
+    for text in (
+        general + chain + TRACEBACK + FULL,
+        TRACEBACK + FULL + chain + general,
+    ):
+        assert first(text).message.id == "setup.disk-full"
+    assert first(ENDED_BY_OTHERS + chain + general).kind == "consequence"
+    both = explain.explain((general + SLOTS).splitlines())
+    shown = ["python.key", "mpi.not-enough-slots"]
+    assert [one.message.id for one in both.shown] == shown
+    assert both.ok
+    assert explain.known(general) == ""
+    assert explain.known(TRACEBACK + FULL)
+
+
+def test_general_entries_are_in_a_file_of_their_own():
+    for name, entries in explain.by_file().items():
+        assert {entry.general for entry in entries} == {name == "python.toml"}
+
+
 ROOTS = f"""\
 UnknownError: 2 root error(s) found.
   (0) Cancelled: Operation was cancelled
@@ -443,7 +468,7 @@ def test_a_message_may_be_in_the_line_below_the_name_of_the_error(before):
         ("n1:7:9 [0] init.cc:5 NCCL WARN Never heard of", ""),
         ("terminate called after throwing an instance of 'shoe'", ""),
         (
-            '  File "train.py", line 3, in f\n    assert shoe\nAssertionError',
+            '  File "train.py", line 3, in f\n    assert shoe\nShoeError',
             "train.py:3",
         ),
     ],

@@ -20,8 +20,9 @@ END = "<!-- until here -->"
 TITLES = {
     "launch.toml": "When workers are started",
     "horovod.toml": "Horovod and NCCL",
-    "tensorflow.toml": "TensorFlow, Keras and Python",
+    "tensorflow.toml": "TensorFlow and Keras",
     "setup.toml": "When something is installed or built",
+    "python.toml": "Python itself",
 }
 KINDS = {"consequence": "This is a consequence.", "warning": "This is a warning."}
 HEADING = 100  # characters

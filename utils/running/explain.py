@@ -23,7 +23,7 @@ from utils.running.result import LOG
 
 TABLE = Path(__file__).with_name("messages")
 # Where two entries match a line, the earlier one explains it.
-FILES = ("launch.toml", "horovod.toml", "tensorflow.toml", "setup.toml")
+FILES = ("launch.toml", "horovod.toml", "tensorflow.toml", "setup.toml", "python.toml")
 LINES = 6  # a pattern with a \n in it is searched in as many lines of a rank
 CURES = 2  # more are no answer to somebody in trouble
 SEEN = ("here", "reported")
@@ -63,7 +63,8 @@ class Message:
     Its group `rank`, if it has one, says which rank failed.
     consequence: true of what others print because somebody failed: what came before is
     explained instead, if there is something. warning: true of what a run may go on
-    after: it is explained only if nothing failed.
+    after: it is explained only if nothing failed. general: true of what Python says
+    of faults in any program: what says more of the same error is explained instead.
     meaning, cause: a sentence each. apart: how to tell it from its neighbors. cure:
     what to type, or code, a line each, which may begin with a sentence.
     lesson: a lesson's number, or a page such as INSTALL.md. reports: public ones.
@@ -80,6 +81,7 @@ class Message:
     seen: str
     consequence: bool = False
     warning: bool = False
+    general: bool = False
     apart: str = ""
     lesson: str = ""
     reports: tuple[str, ...] = ()
@@ -254,6 +256,13 @@ _OF_A_MESSAGE = 200  # lines
 _SHOWN, _BRIEFLY = 160, 100  # characters of a line
 
 
+def _says(message: Message | None) -> int:
+    """How much an entry says of what went wrong."""
+    if message is None:
+        return 0
+    return 1 if message.general else 2 if message.consequence else 3
+
+
 @dataclass
 class Found:
     """An error or a warning in a log.
@@ -290,7 +299,7 @@ class Found:
 
     def explained_by(self, message: Message, number: int, text: str) -> None:
         """Take this entry for the whole exception, unless it has a better one."""
-        if self.message is None or (self.message.consequence > message.consequence):
+        if _says(message) > _says(self.message):
             self.message, self.number, self.text = message, number, text
 
     @property
@@ -356,12 +365,13 @@ class Explanation:
 
     @property
     def shown(self) -> list[Found]:
-        """The first; and if that is unknown, an error that is known. A warning is known
-        of much that has nothing to do with an exception."""
-        if not self.first or self.first.message:
+        """The first; and if little is known of that, an error of which more is known. A
+        warning is known of much that has nothing to do with an exception."""
+        if not self.first or _says(self.first.message) > 1:
             return self.found[:1]
         kinds = ("error",) if self.first.raised else ("error", "warning")
-        known = [one for one in self.found if one.kind in kinds]
+        found = self.found[1:]
+        known = [one for one in found if one.kind in kinds and _says(one.message) > 1]
         return [self.first, *known[:1]]
 
     @property
@@ -411,7 +421,8 @@ class Explanation:
 def known(text: str) -> str:
     """What is known of the error that a report quotes; "" if nothing is."""
     first = explain(text.splitlines()).first
-    return first.explained(where=False) if first and first.kind == "error" else ""
+    told = first and first.kind == "error" and not first.message.general
+    return first.explained(where=False) if told else ""
 
 
 def explain(log: Iterable[str]) -> Explanation:
