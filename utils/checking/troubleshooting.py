@@ -33,7 +33,7 @@ PAGES = {
     ),
     "tensorflow.toml": (
         "Messages: TensorFlow and Keras",
-        "by TensorFlow and its strategies, Keras 2 and 3, and CUDA",
+        "by TensorFlow and its strategies, Keras 2 and 3, CUDA and Python",
     ),
     "setup.toml": (
         "Messages: installing and building",
