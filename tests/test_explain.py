@@ -489,6 +489,9 @@ def test_what_complains_is_shown_where_there_is_no_error():
     both = explain.explain(of_rank(2, text + SLOTS).splitlines()).found
     assert [one.kind for one in both] == ["error"]
     assert first(f"WARNING: {text.splitlines()[0]}") is None
+    failed = "2024-01-05 00:17: W op_kernel.cc:9] OP_REQUIRES failed: no such shoe"
+    assert first(failed).kind == "unknown"
+    assert first(failed.replace("OP_REQUIRES", "Layer")) is None
 
 
 @pytest.mark.parametrize(

@@ -239,6 +239,7 @@ _SAYS_ERROR = re.compile(
 # A line that matters only where there is no error.
 _COMPLAINS = re.compile(
     r"\b(?i:could not|cannot|can't|unable to|failed to|aborted|aborting)\b"
+    r"|\bOP_REQUIRES failed\b"
 )
 # A line of a program that a traceback quotes: no message, whatever is in it.
 _RAISES = re.compile(r"(?:^|\s\s)raise \w")
@@ -246,7 +247,8 @@ _RAISES = re.compile(r"(?:^|\s\s)raise \w")
 _ROOTS = re.compile(r"\d root error\(s\) found\.$")
 _ROOT = re.compile(r"\s*\(\d+\) (?!(?i:cancell?ed)\b)")
 _HARMLESS = re.compile(
-    r"^(?:WARNING|INFO|DEBUG)\b|^[IW]\d{4} \d\d:|: [IW] \S+:\d+\] |severity=Corrected"
+    r"^(?:WARNING|INFO|DEBUG)\b|^[IW]\d{4} \d\d:|severity=Corrected"
+    r"|: [IW] \S+:\d+\] (?!OP_REQUIRES failed)"
 )
 
 _AT_ONCE = 2_000  # lines
