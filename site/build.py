@@ -34,7 +34,7 @@ LOOK_UP = {
     "exercises/messages/horovod": "Messages: Horovod and NCCL",
     "exercises/messages/tensorflow": "Messages: TensorFlow and Keras",
     "exercises/messages/setup": "Messages: installing and building",
-    "exercises/messages/python": "Messages: Python",
+    "exercises/messages/general": "Messages: any program",
     "exercises/clusters": "Which cluster for whom",
     "exercises/gpus": "Where to get a GPU",
 }

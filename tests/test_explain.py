@@ -369,13 +369,18 @@ def test_of_a_general_fault_what_says_more_is_explained():
     shown = ["python.key", "mpi.not-enough-slots"]
     assert [one.message.id for one in both.shown] == shown
     assert both.ok
+    noise, matters = (
+        next(m.line for m in MESSAGES if m.id == id_)
+        for id_ in ("keras.slow-callback", "data.ran-out")
+    )
+    assert first(f"{matters}\n{noise}\n").message.id == "data.ran-out"
     assert explain.known(general) == ""
     assert explain.known(TRACEBACK + FULL)
 
 
 def test_general_entries_are_in_a_file_of_their_own():
     for name, entries in explain.by_file().items():
-        assert {entry.general for entry in entries} == {name == "python.toml"}
+        assert {entry.general for entry in entries} == {name == "general.toml"}
 
 
 ROOTS = f"""\

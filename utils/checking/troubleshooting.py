@@ -39,9 +39,9 @@ PAGES = {
         "Messages: installing and building",
         "by the set-up of the course, pip, CMake and compilers",
     ),
-    "python.toml": (
-        "Messages: Python",
-        "by Python when any program fails",
+    "general.toml": (
+        "Messages: any program",
+        "by Python when any program fails, or as warnings that rarely matter",
     ),
 }
 KINDS = {"consequence": "This is a consequence.", "warning": "This is a warning."}

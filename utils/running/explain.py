@@ -23,7 +23,7 @@ from utils.running.result import LOG
 
 TABLE = Path(__file__).with_name("messages")
 # Where two entries match a line, the earlier one explains it.
-FILES = ("launch.toml", "horovod.toml", "tensorflow.toml", "setup.toml", "python.toml")
+FILES = ("launch.toml", "horovod.toml", "tensorflow.toml", "setup.toml", "general.toml")
 LINES = 6  # a pattern with a \n in it is searched in as many lines of a rank
 CURES = 2  # more are no answer to somebody in trouble
 SEEN = ("here", "reported")
@@ -63,8 +63,9 @@ class Message:
     Its group `rank`, if it has one, says which rank failed.
     consequence: true of what others print because somebody failed: what came before is
     explained instead, if there is something. warning: true of what a run may go on
-    after: it is explained only if nothing failed. general: true of what Python says
-    of faults in any program: what says more of the same error is explained instead.
+    after: it is explained only if nothing failed. general: true of what any
+    program may print: what says more of the same error, or warns of more, is explained
+    instead.
     meaning, cause: a sentence each. apart: how to tell it from its neighbors. cure:
     what to type, or code, a line each, which may begin with a sentence.
     lesson: a lesson's number, or a page such as INSTALL.md. reports: public ones.
@@ -291,13 +292,14 @@ class Found:
         return "warning" if self.message.warning and not self.raised else "error"
 
     @property
-    def order(self) -> tuple[int, int]:
+    def order(self) -> tuple[int, bool, int]:
         """What matters most is least: the first error, else the last warning, as a
         program warns of much at its start that has nothing to do with its end."""
         kind = "error" if self.raised and not self.message else self.kind
         kinds = ("error", "unknown", "warning", "consequence")
         number = -self.number if kind == "warning" else self.number
-        return kinds.index(kind), number
+        rarely = kind == "warning" and self.message.general
+        return kinds.index(kind), rarely, number
 
     def explained_by(self, message: Message, number: int, text: str) -> None:
         """Take this entry for the whole exception, unless it has a better one."""
