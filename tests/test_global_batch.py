@@ -136,12 +136,13 @@ def test_the_time_and_the_target():
     assert global_batch.target(RUNS) == 0.75
 
 
-def test_runs_that_are_done_are_not_repeated(tmp_path):
-    which = {"workers": 1, "recipe": "base rate", "epochs": 2, "images": 640}
-    done = [which | {"seed": seed, "accuracy": [0.5]} for seed in (1, 2)]
+def test_runs_that_are_done_are_not_repeated(tmp_path, monkeypatch):
+    monkeypatch.setattr(global_batch, "WORKERS", (1,))
+    which = {"workers": 1, "recipe": "base rate", "epochs": 4, "images": 6400}
+    done = [which | {"seed": seed, "accuracy": [0.5]} for seed in (1, 2, 3)]
     saved = tmp_path / "kept.json"
     saved.write_text(json.dumps(done))
-    assert global_batch.measure((1,), (1, 2), 2, 640, saved) == done
+    assert global_batch.measure(saved) == done
 
 
 def test_all_recipes_end_at_the_rate_that_they_name():

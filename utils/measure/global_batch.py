@@ -1,7 +1,6 @@
 """What the global batch does to accuracy: measured on workers, and in a tiny model.
 
     python -m utils.measure.global_batch
-    python -m utils.measure.global_batch --workers 1 2 4 8
 
 trains solutions/scaled_solution.py on 1, 2 and 4 workers for the same number of epochs,
 by three recipes, from three seeds each, and records how accurate it became. Stopped,
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
 PROGRAM = course.PACKAGE_ROOT / "solutions" / "scaled_solution.py"
 BASE_LR, BATCH, EPOCHS, IMAGES = 0.02, 64, 4, 6_400
-SEEDS = (1, 2, 3)
+WORKERS, SEEDS = (1, 2, 4), (1, 2, 3)
 TIME_LIMIT = 600.0  # seconds for a run; on two idle cores it takes about fifty
 GOAL = 0.9  # test accuracy, of an attempt
 
@@ -53,26 +52,20 @@ RECIPES = {
 # ------------------------------------------------------------ recording
 
 
-def measure(
-    workers: tuple[int, ...] = (1, 2, 4),
-    seeds: tuple[int, ...] = SEEDS,
-    epochs: int = EPOCHS,
-    images: int = IMAGES,
-    saved: Path | None = None,
-) -> list[dict]:
-    """Train on each number of workers by each recipe from each seed.
+def measure(saved: Path) -> list[dict]:
+    """Train on each of WORKERS by each recipe from each of SEEDS.
 
     Each worker has the share of the cores that one of the largest team has. saved: file
     with the runs that are done, to go on from. Returns, for each run, its workers,
     recipe and seed, and after each epoch the validation accuracy and the seconds of
     training so far. Raises RunFailed as `launch.run` does.
     """
-    done = json.loads(saved.read_text()) if saved and saved.exists() else []
-    for n in workers:
+    done = json.loads(saved.read_text()) if saved.exists() else []
+    for n in WORKERS:
         for recipe, options in RECIPES.items():
-            for seed in seeds:
+            for seed in SEEDS:
                 setting = {"workers": n, "recipe": recipe, "seed": seed}
-                setting |= {"epochs": epochs, "images": images}
+                setting |= {"epochs": EPOCHS, "images": IMAGES}
                 if any(setting.items() <= run.items() for run in done):
                     continue
                 # With one worker there is nothing to scale.
@@ -81,12 +74,12 @@ def measure(
                 run = launch.run(
                     PROGRAM,
                     workers=n,
-                    compared_with=max(workers),
+                    compared_with=max(WORKERS),
                     time_limit=TIME_LIMIT,
                     quiet=True,
-                    epochs=epochs,
+                    epochs=EPOCHS,
                     batch_size=BATCH,
-                    train_images=images,
+                    train_images=IMAGES,
                     width=1,
                     seed=seed,
                     data="auto",
@@ -100,8 +93,7 @@ def measure(
                 done.append(setting | facts)
                 reached = f"{facts['accuracy'][-1]:.4f} after {run.seconds:.0f} s"
                 print(f"{n} workers, {recipe}, seed {seed}: {reached}")
-                if saved:
-                    files.write_whole(saved, json.dumps(done))
+                files.write_whole(saved, json.dumps(done))
     return done
 
 
@@ -590,10 +582,6 @@ def record_to_a_loss() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Record what the global batch does.")
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
-    parser.add_argument("--epochs", type=int, default=EPOCHS)
-    parser.add_argument("--train-images", type=int, default=IMAGES)
     parser.add_argument("--to-a-loss", action="store_true")
     args = parser.parse_args()
     if args.to_a_loss:
@@ -601,30 +589,13 @@ def main() -> None:
         return
     saved = course.root() / "logs" / "global_batch.json"
     saved.parent.mkdir(exist_ok=True)
-    runs = measure(
-        tuple(args.workers), tuple(args.seeds), args.epochs, args.train_images, saved
-    )
-    wanted = {"epochs": args.epochs, "images": args.train_images}
-    runs = [run for run in runs if wanted.items() <= run.items()]
-    runs = [run for run in runs if run["workers"] in args.workers]
-    runs = [run for run in runs if run["seed"] in args.seeds]
+    runs = measure(saved)
     notices = list(dict.fromkeys(text for run in runs for text in run["notices"]))
-    defaults = [
-        ("--workers", args.workers, [1, 2, 4]),
-        ("--seeds", args.seeds, [*SEEDS]),
-    ]
-    command = "python -m utils.measure.global_batch"
-    for option, value, default in defaults:
-        if value != default:
-            command += f" {option} {' '.join(map(str, value))}"
-    if args.epochs != EPOCHS:
-        command += f" --epochs {args.epochs}"
-    if args.train_images != IMAGES:
-        command += f" --train-images {args.train_images}"
     results = {"runs": runs, "batch": BATCH, "base_lr": BASE_LR, "target": target(runs)}
-    results |= {"epochs": args.epochs, "images": args.train_images}
-    share = machine.share(max(args.workers))
+    results |= {"epochs": EPOCHS, "images": IMAGES}
+    share = machine.share(max(WORKERS))
     note = f"Threads of each worker: {share}, on {machine.cores()} cores."
+    command = "python -m utils.measure.global_batch"
     records.save("global_batch", results, command, (note, *notices))
     saved.unlink()
 

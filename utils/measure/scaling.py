@@ -1,7 +1,6 @@
 """How fast 1, 2, ... workers are: measured now, or recorded for those who can't wait.
 
-    python -m utils.measure.scaling          records all of it anew
-    python -m utils.measure.scaling --short  the same with fewer sizes and steps
+    python -m utils.measure.scaling    records all of it anew
 
 Each worker computes with the same share of the cores, however many workers there are,
 unless it is said otherwise. Speeds are those of a run's epochs after the first.
@@ -168,20 +167,17 @@ def tuned(log: Path | str) -> pandas.DataFrame:
 # Enough to tell the cost model's five numbers apart, and to see the strong and the weak
 # scaling of a step of 64 images.
 BATCHES = {1: (16, 64, 256), 2: (16, 64), 4: (16, 64)}  # by width
-SHORT = {1: (16, 64), 2: (16,)}
 STEP = 64
 
 
-def record(short: bool = False) -> Path:
+def record() -> Path:
     """Measure on 1, 2, ... workers, as many as there are cores and one more, what takes
     too long for a notebook, and keep it as the record "scaling"; returns its path."""
     os.environ.update(machine.HIDDEN)  # a core stands in for a GPU
-    batches = SHORT if short else BATCHES
-    often = {"rounds": 1, "steps": 2} if short else {"rounds": 2, "steps": 4}
     cores = machine.cores()
     counts = sorted({1, *(2**n for n in range(1, 10) if 2**n <= cores), cores})
     sizes = [
-        f"{batch}x{width}" for width, numbers in batches.items() for batch in numbers
+        f"{batch}x{width}" for width, numbers in BATCHES.items() for batch in numbers
     ]
     shares = {count: f"{STEP // count}x1" for count in [*counts, cores + 1]}
     measured = []
@@ -191,7 +187,7 @@ def record(short: bool = False) -> Path:
         cases = sizes if count in (1, cores) else [f"{STEP}x1"]
         cases = [f"{way}:{case}" for way in ways for case in cases]
         cases += [f"{ways[-1]}:{share}"] * (f"{ways[-1]}:{share}" not in cases)
-        measured += step_times(count, cases, compared_with=cores, **often)
+        measured += step_times(count, cases, compared_with=cores)
     whole_run = launch.run(
         files.shown(STOPWATCH),
         "--cases",
@@ -208,7 +204,7 @@ def record(short: bool = False) -> Path:
             "--cases",
             "together:16x1",
             workers=max(2, cores),
-            steps=80 if short else 400,
+            steps=400,
             environment=AUTOTUNE | {"HOROVOD_AUTOTUNE_LOG": str(log)},
         )
         tries = tuned(log).to_dict("records")
@@ -221,8 +217,7 @@ def record(short: bool = False) -> Path:
         "autotune": tries,
     }
     notes = (f"One core a worker; the {cores + 1} workers share {cores} cores.",)
-    command = "python -m utils.measure.scaling" + " --short" * short
-    return records.save("scaling", results, command, notes)
+    return records.save("scaling", results, "python -m utils.measure.scaling", notes)
 
 
 def as_plain(point: cost_model.Point) -> dict:
@@ -274,6 +269,6 @@ def step_speeds(
 
 if __name__ == "__main__":
     try:
-        print(files.shown(record(short="--short" in sys.argv[1:])))
+        print(files.shown(record()))
     except errors.UserError as error:
         sys.exit(str(error))
