@@ -131,17 +131,6 @@ def test_records_are_written_between_the_marks(tmp_path, monkeypatch):
         bench.with_records("no marks")
 
 
-def test_a_record_that_is_none_is_refused(tmp_path):
-    with pytest.raises(errors.UserError, match=r"there is no record .*gone\.json"):
-        records.load("gone", tmp_path)
-    (tmp_path / "half.json").write_text('{"machine": "x"')
-    with pytest.raises(errors.UserError, match=r"half\.json is not a record"):
-        records.load("half", tmp_path)
-    (tmp_path / "other.json").write_text('{"notes": [], "color": 1}')
-    with pytest.raises(errors.UserError, match=r"other\.json is not a record"):
-        records.load("other", tmp_path)
-
-
 def test_the_sections_stand_in_one_order_everywhere():
     assert list(bench.SECTIONS) == list(table.TITLES)
 
