@@ -471,11 +471,7 @@ def score(folder: Path, dataset: data.Dataset, width: int | None = 1) -> float:
         model = _whole_network(folder, dataset)
     else:
         model = _course_network(folder, width)
-    right = 0
-    for images, labels in data.test_batches(dataset, 200).as_numpy_iterator():
-        outputs = model(images, training=False).numpy()
-        right += int((outputs.argmax(1) == labels.argmax(1)).sum())
-    return right / len(dataset.x_test)
+    return data.test_accuracy(model, dataset)
 
 
 def _newest(folder: Path, *endings: str) -> Path | None:

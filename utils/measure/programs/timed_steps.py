@@ -114,9 +114,7 @@ def main() -> None:
         def barrier():
             hvd.allreduce(0.0)  # ends when all have come
 
-        if gpus := tf.config.list_physical_devices("GPU"):
-            gpu = gpus[0] if len(gpus) == 1 else gpus[hvd.local_rank()]
-            tf.config.set_visible_devices(gpu, "GPU")
+        devices.pin(hvd.local_rank())
     elif args.how == "mirrored":
         strategy = tf.distribute.MirroredStrategy(
             devices.replica_devices(args.replicas)
