@@ -149,6 +149,11 @@ def target(runs: list[dict]) -> float:
 # ------------------------------------------------------------ the gradient's noise
 
 
+def _softmax(scores: np.ndarray) -> np.ndarray:
+    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
 class OneLayer:
     """Softmax regression, a network of one layer, on the images of a data set.
 
@@ -162,9 +167,7 @@ class OneLayer:
         self.weights = np.zeros((self.x.shape[1], self.y.shape[1]), np.float32)
 
     def _guess(self, x: np.ndarray) -> np.ndarray:
-        scores = x @ self.weights
-        scores = np.exp(scores - scores.max(axis=1, keepdims=True))
-        return scores / scores.sum(axis=1, keepdims=True)
+        return _softmax(x @ self.weights)
 
     def loss(self) -> float:
         """Mean cross-entropy of all images."""
@@ -375,9 +378,7 @@ def _gradients(
 ) -> tuple[np.ndarray, ...]:
     """Of the mean cross-entropy, by each of the weights."""
     hidden, scores = _forward(weights, x)
-    guess = np.exp(scores - scores.max(axis=1, keepdims=True))
-    guess /= guess.sum(axis=1, keepdims=True)
-    error = (guess - targets) / len(x)
+    error = (_softmax(scores) - targets) / len(x)
     before = (error @ weights[2].T) * (hidden > 0)
     return x.T @ before, before.sum(axis=0), hidden.T @ error, error.sum(axis=0)
 
