@@ -209,7 +209,7 @@ def test_a_command_that_ends_before_it_has_said_something_is_an_error():
             bench._wait_for(process, "two")
 
 
-def test_operations_are_added_up_by_their_type():
+def test_operations_are_added_up_by_their_type(tmp_path):
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     from utils.measure.programs import timed_steps
@@ -227,7 +227,8 @@ def test_operations_are_added_up_by_their_type():
     for number, (name, picoseconds) in enumerate(events):
         plane.event_metadata[number].name = name
         line.events.add(metadata_id=number, duration_ps=int(picoseconds))
-    totals = timed_steps.seconds_by_type(space.SerializeToString(), steps=2)
+    (tmp_path / "host.xplane.pb").write_bytes(space.SerializeToString())
+    totals = timed_steps.seconds_by_type(tmp_path, steps=2)
     assert totals == pytest.approx({"Conv2D": 0.002, "Relu": 0.001})
 
 
