@@ -587,7 +587,7 @@ def main() -> None:
     saved = course.root() / "logs" / "global_batch.json"
     saved.parent.mkdir(exist_ok=True)
     runs = measure(saved)
-    notices = list(dict.fromkeys(text for run in runs for text in run["notices"]))
+    notices = list(dict.fromkeys(text for run in runs for text in run.pop("notices")))
     results = {"runs": runs, "batch": BATCH, "base_lr": BASE_LR, "target": target(runs)}
     results |= {"epochs": EPOCHS, "images": IMAGES}
     share = machine.share(max(WORKERS))
