@@ -35,15 +35,12 @@ def measure(
     program: Path | str,
     workers: Iterable[int],
     train_images: int,
-    weak: bool = False,
     **options: object,
 ) -> dict[int, Run]:
     """Run a program that shares its epoch on 1, 2, ... workers: workers -> Run. Each
     worker has the same share of the machine: that of one in the largest team.
 
-    train_images: of an epoch, whoever trains on them (strong scaling); weak: of an
-        epoch for each worker.
-    options: of `launch.run`.
+    train_images: of an epoch, whoever trains on them. options: of `launch.run`.
     """
     counts = list(workers)
     return {
@@ -51,7 +48,7 @@ def measure(
             program,
             workers=count,
             compared_with=max(counts),
-            train_images=train_images * (count if weak else 1),
+            train_images=train_images,
             **options,
         )
         for count in counts
