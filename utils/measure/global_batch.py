@@ -65,7 +65,6 @@ def measure(saved: Path) -> list[dict]:
         for recipe, options in RECIPES.items():
             for seed in SEEDS:
                 setting = {"workers": n, "recipe": recipe, "seed": seed}
-                setting |= {"epochs": EPOCHS, "images": IMAGES}
                 if any(setting.items() <= run.items() for run in done):
                     continue
                 # With one worker there is nothing to scale.
@@ -132,7 +131,7 @@ def steps_to(run: dict, accuracy: float) -> int | None:
     epoch = _first_epoch(run, accuracy)
     if epoch is None:
         return None
-    return (epoch + 1) * (run["images"] // BATCH // run["workers"])
+    return (epoch + 1) * (IMAGES // BATCH // run["workers"])
 
 
 def _first_epoch(run: dict, accuracy: float) -> int | None:
