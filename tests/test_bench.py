@@ -101,9 +101,12 @@ def test_the_figure_has_a_bar_for_each_row_that_is_compared():
 
 def test_a_record_comes_back_as_it_was(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "FOLDER", tmp_path)
-    table.keep(example(), "course bench launch")
+    kept = example()
+    kept.rows.append(Row("against ours", [190.0, 99.0, 45.0], "images/s"))
+    kept.compare("ours", "against ours")
+    table.keep(kept, "course bench launch")
     section, record = table.recorded("launch")
-    assert section.rows == example().rows
+    assert section.rows == kept.rows
     assert section.notes[0] == "A note."
     assert record.machine == machine.summary()
     assert "`course bench launch`" in record.origin
@@ -226,7 +229,8 @@ def test_operations_are_added_up_by_their_type(tmp_path):
     line = plane.lines.add()
     for number, (name, picoseconds) in enumerate(events):
         plane.event_metadata[number].name = name
-        line.events.add(metadata_id=number, duration_ps=int(picoseconds))
+        when = {"offset_ps": int(number * 1e9), "duration_ps": int(picoseconds)}
+        line.events.add(metadata_id=number, **when)
     (tmp_path / "host.xplane.pb").write_bytes(space.SerializeToString())
     totals = timed_steps.seconds_by_type(tmp_path, steps=2)
     assert totals == pytest.approx({"Conv2D": 0.002, "Relu": 0.001})
