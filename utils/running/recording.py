@@ -7,6 +7,7 @@ network it keeps a sample of the weights: all of WRN-16-10's, of eight workers a
 twenty batches, are 12 GB.
 """
 
+import functools
 import inspect
 import json
 import os
@@ -122,6 +123,7 @@ def change_callbacks(change: Callable[[list], list]) -> None:
     fit = tf.keras.Model.fit
     signature = inspect.signature(fit)
 
+    @functools.wraps(fit)  # with whose signature it can be changed once more
     def observed(*args, **kwargs):
         call = signature.bind(*args, **kwargs)
         call.arguments["callbacks"] = change(call.arguments.get("callbacks") or [])
