@@ -161,8 +161,6 @@ def test_what_can_not_be_is_refused(lan):
             lan.shape(wrong)
     with pytest.raises(errors.UserError, match="a number from 1"):
         namespaces.hosts(0).__enter__()
-    with pytest.raises(errors.UserError, match="agent is 'rsh'"):
-        namespaces.hosts(2, agent="rsh").__enter__()
     with pytest.raises(errors.UserError, match=r"on host 2, `false`.*status 1"):
         lan.do(2, "false")
 
