@@ -130,16 +130,9 @@ class Progress(Page):
         for name, part in self.parts_of_all:
             check = self.record["checks"].get(_key(name, part), {})
             shown = self.record["hints"].get(_key(name, part), 0)
-            state = check.get("state", NOT_CHECKED)
-            result.append(
-                (
-                    f"{name}.py",
-                    called(part),
-                    state,
-                    check.get("when", ""),
-                    f"{shown} of {len(hints.LEVELS)}",
-                )
-            )
+            state, when = check.get("state", NOT_CHECKED), check.get("when", "")
+            hints_of_it = f"{shown} of {len(hints.LEVELS)}"
+            result.append((f"{name}.py", called(part), state, when, hints_of_it))
         return result
 
     def as_json(self) -> dict:
