@@ -1,6 +1,7 @@
 """Speeds, limits and step times: what is computed of them, kept and drawn."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -51,7 +52,8 @@ def test_several_rounds_count_by_their_median():
 
 def test_points_survive_being_recorded(tmp_path):
     points = points_for({(2, 64, True): 0.25, (1, 16, False): 0.125})
-    rows = [scaling.as_plain(point) for point in points]
+    points.insert(1, replace(points[0], seconds=0.5))  # of another round
+    rows = scaling.as_plain(points)
     records.save("s", {"points": rows}, "python", folder=tmp_path)
     recorded = records.load("s", tmp_path).results["points"]
     assert scaling.from_plain(recorded) == points

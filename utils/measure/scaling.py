@@ -206,10 +206,10 @@ def record() -> Path:
         )
         tries = tuned(log).to_dict("records")
     results = {
-        "points": [as_plain(point) for point in measured],
+        "points": as_plain(measured),
         "all_cores": {
             "cores": cores,
-            "points": [as_plain(p) for p in points(whole_run)],
+            "points": as_plain(points(whole_run)),
         },
         "autotune": tries,
     }
@@ -217,16 +217,22 @@ def record() -> Path:
     return records.save("scaling", results, "python -m utils.measure.scaling", notes)
 
 
-def as_plain(point: cost_model.Point) -> dict:
-    """A point as a record keeps it."""
-    width = int(point.network.name.rpartition("-")[2])
-    return {
-        "workers": point.workers,
-        "batch": point.batch,
-        "width": width,
-        "seconds": round(point.seconds, 5),
-        "talks": point.talks,
-    }
+def as_plain(points: Iterable[cost_model.Point]) -> list[dict]:
+    """Points as a record keeps them: of each case, the seconds of all rounds."""
+    cases: dict[tuple, list[float]] = {}
+    for point in points:
+        case = (point.workers, point.batch, point.network, point.talks)
+        cases.setdefault(case, []).append(round(point.seconds, 5))
+    return [
+        {
+            "workers": workers,
+            "batch": batch,
+            "width": int(network.name.rpartition("-")[2]),
+            "talks": talks,
+            "seconds": seconds,
+        }
+        for (workers, batch, network, talks), seconds in cases.items()
+    ]
 
 
 def from_plain(rows: Iterable[dict]) -> list[cost_model.Point]:
@@ -236,10 +242,11 @@ def from_plain(rows: Iterable[dict]) -> list[cost_model.Point]:
             row["workers"],
             row["batch"],
             cost_model.wide_resnet(row["width"]),
-            row["seconds"],
+            seconds,
             row["talks"],
         )
         for row in rows
+        for seconds in row["seconds"]
     ]
 
 
