@@ -376,7 +376,9 @@ def test_a_warning_may_be_the_cause_of_what_failed():
 
 
 def test_what_ended_a_program_is_no_warning():
-    compiler = "Could not find compiler compatible with this TensorFlow installation."
+    compiler = (
+        "Compiler g++-5 (version 5.4) is not usable for this PyTorch installation."
+    )
     assert first(compiler).kind == "warning"
     found = first(f"{TRACEBACK}DistutilsPlatformError: {compiler}")
     assert (found.kind, found.message.id) == ("error", "build.compiler-abi")
@@ -400,7 +402,7 @@ def test_a_message_may_be_in_the_line_below_the_name_of_the_error(before):
     [
         ("train.cc:3:5: error: expected ';'", ""),
         ("fatal: not a git repository", ""),
-        ("Fatal Python error: Aborted", ""),
+        ("Fatal Python error: Shoe", ""),
         ("bash: line 1: 17 Aborted (core dumped) python train.py", ""),
         (
             '  File "train.py", line 3\n    x = (\n        ^\nCompileError: bad',
