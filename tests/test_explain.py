@@ -367,10 +367,10 @@ def test_a_warning_may_be_the_cause_of_what_failed():
     warning = "n1:7:9 [0] init.cc:5 NCCL WARN 'CUDA driver is a stub library'"
     failed = "UnknownError: ncclCommInitRank failed: unhandled cuda error"
     alone = explain.explain([warning])
-    assert str(alone).startswith("There is no error in the log, but a warning. Line 1")
+    assert str(alone).startswith("No error is seen in the log, but a warning. Line 1")
     both = explain.explain([warning, failed])
     assert both.first.message.id == "cuda.stub"
-    assert "no error" not in str(both)
+    assert "No error" not in str(both)
     assert str(both).startswith("This warning may be the cause of what failed. Line 1")
     assert "\nThis follows from an error: Line 2 of the log: UnknownError" in str(both)
 
@@ -445,7 +445,7 @@ def test_an_unknown_error_is_shown_with_its_place_and_not_guessed(text, place):
 )
 def test_what_is_no_error_is_not_called_one(text):
     explanation = explain.explain(of_rank(0, text).splitlines())
-    assert str(explanation) == "There is no error in the log."
+    assert str(explanation) == "No line of the log looks like an error."
     assert explanation.ok
 
 

@@ -361,7 +361,7 @@ class Explanation:
 
     def __str__(self) -> str:
         if not self.first:
-            return "There is no error in the log."
+            return "No line of the log looks like an error."
         texts = [one.explained() for one in self.shown]
         texts[1:] = [f"The log also has this. {text}" for text in texts[1:]]
         consequences = [
@@ -377,7 +377,7 @@ class Explanation:
             texts[0] = f"This warning may be the cause of what failed. {texts[0]}"
             cause = "an error"
         elif self.first.kind == "warning":
-            texts[0] = f"There is no error in the log, but a warning. {texts[0]}"
+            texts[0] = f"No error is seen in the log, but a warning. {texts[0]}"
         texts += [
             f"This follows from {cause}: {one.where}: {one.said[:_BRIEFLY]}"
             for one in consequences[:2]
