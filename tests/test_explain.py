@@ -352,7 +352,7 @@ def test_a_warning_matters_if_nothing_failed(monkeypatch):
     stall = dataclasses.replace(stall, warning=True)
     monkeypatch.setattr(explain, "messages", lambda: (stall, *MESSAGES))
     log = of_rank(0, "ranks are late")
-    assert "no error in the log, but a warning" in str(explain.explain([log]))
+    assert "No error is seen in the log, but a warning" in str(explain.explain([log]))
     assert first(log + of_rank(1, SHUT_DOWN)).message is stall
     assert first(log + of_rank(1, TRACEBACK + FULL)).kind == "error"
     kinds = {UNKNOWN: ["unknown"], "ERROR 7": ["unknown", "warning"]}
