@@ -219,7 +219,8 @@ _LIBRARY = re.compile(
 )
 # An error that isn't an exception of Python's: a compiler's, a launcher's, a library's.
 _SAYS_ERROR = re.compile(
-    r"\w(?:Error|Exception)\)?(?: \(see above for traceback\))?: |\b[Ee]rror ?: |\bERROR\b"
+    r"\w(?:Error|Exception)\)?(?: \(see above for traceback\))?: "
+    r"|\b[Ee]rror ?: |\bERROR\b"
     r"|^[\w.]*[a-z](?:Error|Exception)$"
     r"|\bError while |\bCMake Error\b|(?<!non-)\b(?i:fatal)\b"
     r"|^F\d{4} \d\d:|(?:^|: )F \S+:\d+\] |: Assertion .+ failed\.$"
