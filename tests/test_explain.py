@@ -375,6 +375,17 @@ def test_a_warning_may_be_the_cause_of_what_failed():
     assert "\nThis follows from an error: Line 2 of the log: UnknownError" in str(both)
 
 
+def test_a_reason_below_what_follows_from_it_is_explained():
+    head = "slurmstepd: error: pyxis: {}\n"
+    reason = head.format("    mkdir: cannot create directory '/run/enroot': no")
+    log = head.format("child 7 failed with error code: 1") + reason
+    log += head.format("couldn't start container")
+    assert first(log).message.id == "pyxis.folder"
+    assert first(log.replace(reason, "")).kind == "consequence"
+    left_out = "srun: error: spank: x11.so: Plugin file not found\n"
+    assert first(left_out + log).message.id == "pyxis.folder"
+
+
 def test_what_ended_a_program_is_no_warning():
     compiler = (
         "Compiler g++-5 (version 5.4) is not usable for this PyTorch installation."
@@ -403,6 +414,7 @@ def test_a_message_may_be_in_the_line_below_the_name_of_the_error(before):
         ("train.cc:3:5: error: expected ';'", ""),
         ("fatal: not a git repository", ""),
         ("Fatal Python error: Shoe", ""),
+        ("ShoeError(LaceError): no knot", ""),
         ("bash: line 1: 17 Aborted (core dumped) python train.py", ""),
         (
             '  File "train.py", line 3\n    x = (\n        ^\nCompileError: bad',
