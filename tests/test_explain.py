@@ -415,6 +415,8 @@ def test_a_message_may_be_in_the_line_below_the_name_of_the_error(before):
         ("fatal: not a git repository", ""),
         ("Fatal Python error: Shoe", ""),
         ("ShoeError(LaceError): no knot", ""),
+        ("shop.api.exceptions.NoShoe: 5 left", ""),
+        ("An error occurred (NoShoe) when calling the shop", ""),
         ("bash: line 1: 17 Aborted (core dumped) python train.py", ""),
         (
             '  File "train.py", line 3\n    x = (\n        ^\nCompileError: bad',

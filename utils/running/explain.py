@@ -221,7 +221,8 @@ _LIBRARY = re.compile(
 _SAYS_ERROR = re.compile(
     r"\w(?:Error|Exception)\)?(?: \(see above for traceback\))?: "
     r"|\b[Ee]rror ?: |\bERROR\b"
-    r"|^[\w.]*[a-z](?:Error|Exception)$"
+    r"|^[\w.]*[a-z](?:Error|Exception)$|\bAn error occurred \("
+    r"|^(?:\w+\.)+(?:errors?|exceptions?|lib)\.[A-Z]\w+: "
     r"|\bError while |\bCMake Error\b|(?<!non-)\b(?i:fatal)\b"
     r"|^F\d{4} \d\d:|(?:^|: )F \S+:\d+\] |: Assertion .+ failed\.$"
     r"|Segmentation fault|Bus error|\(core dumped\)"
