@@ -452,6 +452,7 @@ def test_an_unknown_error_is_shown_with_its_place_and_not_guessed(text, place):
         "Epoch 3/3",
         "60/60 - loss: 0.3 - mean_squared_error: 0.1",
         "WARNING:tensorflow:Error: none of these",
+        'Setting Spark log level to "ERROR".',
         "I0000 00:00:17.1 5 cuda.cc:9] ERROR of no importance",
         "n1:7:9 [0] net_ib.cc:5 NCCL WARN NET/IB : No device found.",
         f"Exception ignored in: <function f>\n{UNKNOWN}",

@@ -237,6 +237,7 @@ _RAISES = re.compile(r"(?:^|\s\s)raise \w")
 _ROOTS = re.compile(r"\d root error\(s\) found\.$")
 _HARMLESS = re.compile(
     r"^(?:WARNING|INFO|DEBUG)\b|^[IW]\d{4} \d\d:|: [IW] \S+:\d+\] |severity=Corrected"
+    r"|\blog level to\b"
 )
 
 _AT_ONCE = 2_000  # lines
