@@ -409,7 +409,7 @@ def test_a_warning_matters_if_nothing_failed(monkeypatch):
     stall = dataclasses.replace(stall, warning=True)
     monkeypatch.setattr(explain, "messages", lambda: (stall, *MESSAGES))
     log = of_rank(0, "ranks are late")
-    assert "no error in the log, but a warning" in str(explain.explain([log]))
+    assert "No error is seen in the log, but a warning" in str(explain.explain([log]))
     assert first(log + of_rank(1, SHUT_DOWN)).message is stall
     assert first(log + of_rank(1, TRACEBACK + FULL)).kind == "error"
     kinds = {UNKNOWN: ["unknown"], "ERROR 7": ["unknown", "warning"]}
@@ -424,16 +424,29 @@ def test_a_warning_may_be_the_cause_of_what_failed():
     warning = "n1:7:9 [0] init.cc:5 NCCL WARN 'CUDA driver is a stub library'"
     failed = "UnknownError: ncclCommInitRank failed: unhandled cuda error"
     alone = explain.explain([warning])
-    assert str(alone).startswith("There is no error in the log, but a warning. Line 1")
+    assert str(alone).startswith("No error is seen in the log, but a warning. Line 1")
     both = explain.explain([warning, failed])
     assert both.first.message.id == "cuda.stub"
-    assert "no error" not in str(both)
+    assert "No error" not in str(both)
     assert str(both).startswith("This warning may be the cause of what failed. Line 1")
     assert "\nThis follows from an error: Line 2 of the log: UnknownError" in str(both)
 
 
+def test_a_reason_below_what_follows_from_it_is_explained():
+    head = "slurmstepd: error: pyxis: {}\n"
+    reason = head.format("    mkdir: cannot create directory '/run/enroot': no")
+    log = head.format("child 7 failed with error code: 1") + reason
+    log += head.format("couldn't start container")
+    assert first(log).message.id == "pyxis.folder"
+    assert first(log.replace(reason, "")).kind == "consequence"
+    left_out = "srun: error: spank: x11.so: Plugin file not found\n"
+    assert first(left_out + log).message.id == "pyxis.folder"
+
+
 def test_what_ended_a_program_is_no_warning():
-    compiler = "Could not find compiler compatible with this TensorFlow installation."
+    compiler = (
+        "Compiler g++-5 (version 5.4) is not usable for this PyTorch installation."
+    )
     assert first(compiler).kind == "warning"
     found = first(f"{TRACEBACK}DistutilsPlatformError: {compiler}")
     assert (found.kind, found.message.id) == ("error", "build.compiler-abi")
@@ -457,7 +470,10 @@ def test_a_message_may_be_in_the_line_below_the_name_of_the_error(before):
     [
         ("train.cc:3:5: error: expected ';'", ""),
         ("fatal: not a git repository", ""),
-        ("Fatal Python error: Aborted", ""),
+        ("Fatal Python error: Shoe", ""),
+        ("ShoeError(LaceError): no knot", ""),
+        ("shop.api.exceptions.NoShoe: 5 left", ""),
+        ("An error occurred (NoShoe) when calling the shop", ""),
         ("bash: line 1: 17 Aborted (core dumped) python train.py", ""),
         (
             '  File "train.py", line 3\n    x = (\n        ^\nCompileError: bad',
@@ -505,6 +521,7 @@ def test_what_complains_is_shown_where_there_is_no_error():
         "Epoch 3/3",
         "60/60 - loss: 0.3 - mean_squared_error: 0.1",
         "WARNING:tensorflow:Error: none of these",
+        'Setting Spark log level to "ERROR".',
         "I0000 00:00:17.1 5 cuda.cc:9] ERROR of no importance",
         "n1:7:9 [0] net_ib.cc:5 NCCL WARN NET/IB : No device found.",
         f"Exception ignored in: <function f>\n{UNKNOWN}",
@@ -512,7 +529,7 @@ def test_what_complains_is_shown_where_there_is_no_error():
 )
 def test_what_is_no_error_is_not_called_one(text):
     explanation = explain.explain(of_rank(0, text).splitlines())
-    assert str(explanation) == "There is no error in the log."
+    assert str(explanation) == "No line of the log looks like an error."
     assert explanation.ok
 
 

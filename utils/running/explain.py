@@ -227,8 +227,10 @@ _LIBRARY = re.compile(
 )
 # An error that isn't an exception of Python's: a compiler's, a launcher's, a library's.
 _SAYS_ERROR = re.compile(
-    r"\w(?:Error|Exception)(?: \(see above for traceback\))?: |\b[Ee]rror ?: |\bERROR\b"
-    r"|^[\w.]*[a-z](?:Error|Exception)$"
+    r"\w(?:Error|Exception)\)?(?: \(see above for traceback\))?: "
+    r"|\b[Ee]rror ?: |\bERROR\b"
+    r"|^[\w.]*[a-z](?:Error|Exception)$|\bAn error occurred \("
+    r"|^(?:\w+\.)+(?:errors?|exceptions?|lib)\.[A-Z]\w+: "
     r"|\bError while |\bCMake Error\b|(?<!non-)\b(?i:fatal)\b"
     r"|^F\d{4} \d\d:|(?:^|: )F \S+:\d+\] |: Assertion .+ failed\.$"
     r"|Segmentation fault|Bus error|\(core dumped\)"
@@ -249,7 +251,7 @@ _ROOTS = re.compile(r"\d root error\(s\) found\.$")
 _ROOT = re.compile(r"\s*\(\d+\) (?!(?i:cancell?ed)\b)")
 _HARMLESS = re.compile(
     r"^(?:WARNING|INFO|DEBUG)\b|^[IW]\d{4} \d\d:|severity=Corrected"
-    r"|: [IW] \S+:\d+\] (?!OP_REQUIRES failed)"
+    r"|: [IW] \S+:\d+\] (?!OP_REQUIRES failed)|\blog level to\b"
 )
 
 _AT_ONCE = 2_000  # lines
@@ -385,7 +387,7 @@ class Explanation:
 
     def __str__(self) -> str:
         if not self.first:
-            return "There is no error in the log."
+            return "No line of the log looks like an error."
         texts = [one.explained() for one in self.shown]
         texts[1:] = [f"The log also has this. {text}" for text in texts[1:]]
         consequences = [
@@ -401,7 +403,7 @@ class Explanation:
             texts[0] = f"This warning may be the cause of what failed. {texts[0]}"
             cause = "an error"
         elif self.first.kind == "warning":
-            texts[0] = f"There is no error in the log, but a warning. {texts[0]}"
+            texts[0] = f"No error is seen in the log, but a warning. {texts[0]}"
         texts += [
             f"This follows from {cause}: {one.where}: {one.said[:_BRIEFLY]}"
             for one in consequences[:2]
