@@ -26,7 +26,7 @@ from ci_sample import drawn
 from test_evidence import OUTCOME
 
 from distcheck import files, lab, parts
-from distcheck.verdict import WRONG
+from distcheck.verdict import WRONG, Verdict
 from utils.base import course
 from utils.checking import exercises
 from utils.grading import examine, sandbox
@@ -548,6 +548,17 @@ def test_nothing_is_left(graded, examined):
     for grader in (os.getpid(), *graders):
         assert not list(Path(tempfile.gettempdir()).glob(f"{files.SCRATCH}{grader}-*"))
     assert not Path(course.PACKAGE_ROOT, "utils", "course-was-here").exists()
+
+
+def test_the_first_end_of_several_is_the_reason():
+    """Steps are judged by several runs, of which each may end in its own way."""
+    verdicts = tuple(
+        Verdict(step, f"step-{step}.crashed", WRONG, "", f"It failed in line {step}.")
+        for step in (2, 5)
+    )
+    its = exercises.find(FULL), examine.LIMITS, SILENCE
+    examined = examine._Sandboxed(b"", *its, protected=True).examined(verdicts)
+    assert (examined.status, examined.reason) == (CRASHED, "It failed in line 2.")
 
 
 def test_a_link_in_the_place_of_what_a_life_left_is_not_shown(tmp_path, monkeypatch):

@@ -104,6 +104,21 @@ def test_a_gpu_is_right_if_it_is_the_worker_s_own(report, two, given, crowded, c
 
 
 @pytest.mark.parametrize(
+    ("growth", "caught"),
+    [
+        ([1], "right"),
+        ([0, 1, 2, 3], "right"),
+        ([], "no-memory-growth"),
+        ([3], "no-memory-growth"),
+    ],
+)
+def test_memory_growth_is_on_for_the_worker_s_own_gpu(report, growth, caught):
+    devices = {"what": "devices", "visible": [1], "growth": growth}
+    report([chooses(3), [STARTED, devices]])
+    assert verdict(report, 1).id == f"step-1.{caught}"
+
+
+@pytest.mark.parametrize(
     ("hosts", "caught"),
     [
         (([0], [0]), "right"),
@@ -626,6 +641,16 @@ def test_metrics_that_only_one_rank_has_are_named(report):
     judged = verdict(report, 6)
     assert (judged.id, judged.state) == ("step-6.other-metrics", WRONG)
     assert "val_top, but rank 1 val_accuracy" in judged.seen
+
+
+def test_a_metric_that_is_equal_by_chance_leaves_the_others_to_be_judged(report):
+    """Of few images, both ranks may have equally many right."""
+    computed = [metrics | {"val_accuracy": 0.5} for metrics in OWN]
+    calls = [callback("Mine", metrics, metrics, 9, metrics) for metrics in computed]
+    report([[FIT, forward(False), call] for call in calls])
+    judged = verdict(report, 6)
+    assert (judged.id, judged.state) == ("step-6.not-averaged", WRONG)
+    assert "val_loss = 2.2500 on rank 0" in judged.seen
 
 
 def evaluated(metrics, own=True):
