@@ -118,6 +118,20 @@ def in_a_plain_shell(command: str) -> str:
     ).stdout
 
 
+def course_command(
+    *words: str, stdin=subprocess.DEVNULL, **environment: str
+) -> subprocess.CompletedProcess:
+    """`course WORDS`, as on a wide terminal without colors."""
+    return subprocess.run(
+        [Path(sys.executable).with_name("course"), *words],
+        stdin=stdin,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1", **environment},
+    )
+
+
 def wait_for(condition, seconds: float = 60, what: str = "the condition"):
     """Wait until `condition()` is true and return its value; fail after `seconds`."""
     deadline = time.monotonic() + seconds

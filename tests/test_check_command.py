@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import json
-import os
 import subprocess
 import sys
 import time
@@ -11,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from processes import ship_the_exercise
+from processes import course_command, ship_the_exercise
 
 from distcheck.judges.runs import Problem
 from distcheck.verdict import NOT_CHECKED, WRONG, Verdict
@@ -36,16 +35,6 @@ def solve(folder: Path, n: int, old: str = "", new: str = "") -> Path:
     assert old in text
     path.write_text(text.replace(old, new) if old else text)
     return path
-
-
-def course_command(*arguments: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [Path(sys.executable).with_name("course"), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1"},
-    )
 
 
 @pytest.mark.parametrize("step", exercises.find("fashion_mnist").parts)

@@ -1,18 +1,16 @@
 """The doctor really starts two processes; where something is broken it says so."""
 
-import functools
-import http.server
 import json
 import os
 import re
-import subprocess
 import sys
-import threading
 from dataclasses import replace
 
 import pytest
 from machines import PROBED
+from processes import course_command, serving
 from rich.console import Console
+from test_data import Server
 
 from distcheck import errors, mpi
 from utils import figures
@@ -23,18 +21,6 @@ from utils.lessons import outline
 from utils.training import fetch
 
 pytestmark = pytest.mark.timeout(300)
-
-
-def course_doctor(**environment: str) -> tuple[int, dict]:
-    """Exit status and JSON of the command."""
-    answer = subprocess.run(
-        [sys.executable, "-m", "utils.cli", "doctor", "--json"],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env={**os.environ, **environment},
-    )
-    return answer.returncode, json.loads(answer.stdout)
 
 
 # -------------------------------------------------------------- the whole of it
@@ -84,7 +70,6 @@ def test_a_machine_without_data_still_runs_the_course(report):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_the_report_reads_the_same_everywhere(report):
     console = Console(width=200)
     with console.capture() as captured:
@@ -100,8 +85,9 @@ def test_a_broken_package_is_reported_with_its_reason_and_a_fix(tmp_path):
     (tmp_path / "tensorflow").mkdir()
     broken = tmp_path / "tensorflow" / "__init__.py"
     broken.write_text("raise ImportError('broken on purpose')")
-    status, report = course_doctor(PYTHONPATH=str(tmp_path))
-    assert status == 1
+    answer = course_command("doctor", "--json", PYTHONPATH=str(tmp_path))
+    assert answer.returncode == 1
+    report = json.loads(answer.stdout)
     assert not report["ok"]
     lines = {line["name"]: line for line in report["lines"]}
     assert lines["tensorflow"]["state"] == MISSING
@@ -221,19 +207,11 @@ def test_a_wrong_data_folder_is_missing_and_says_what_is_wrong(nowhere, monkeypa
 
 def test_data_that_can_be_downloaded_is_fine(nowhere, monkeypatch):
     (nowhere / doctor.SMALLEST_FILE).write_bytes(b"labels")
-    handler = functools.partial(Quiet, directory=str(nowhere))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever).start()
-        monkeypatch.setenv("COURSE_MIRROR", f"http://127.0.0.1:{server.server_port}")
+    with serving(Server(nowhere)) as server:
+        monkeypatch.setenv("COURSE_MIRROR", server.address)
         line = doctor._data_line()
-        server.shutdown()
     assert line.state == OK
     assert "downloaded when first used" in line.found
-
-
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *arguments):
-        """Say nothing on standard error."""
 
 
 @pytest.mark.skipif("COURSE_DATA" not in os.environ, reason="COURSE_DATA is not set")

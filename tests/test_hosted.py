@@ -82,10 +82,8 @@ def test_what_is_no_repository_is_refused(tmp_path, name):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_notebooks_themselves_are_not_overwritten(tmp_path, monkeypatch):
-    for folder in ("notebooks", "exercises"):  # a course of its own
-        (tmp_path / folder).mkdir()
-    source = tmp_path / "notebooks" / "00_check_your_machine.ipynb"
+def test_the_notebooks_themselves_are_not_overwritten(own_course, monkeypatch):
+    source = own_course / "notebooks" / "00_check_your_machine.ipynb"
     shutil.copy(ROOT / "notebooks" / source.name, source)
     before = source.read_bytes()
     monkeypatch.chdir(source.parent)
