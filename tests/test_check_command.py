@@ -237,14 +237,6 @@ def test_a_step_done_passes_and_shows_the_difference(copy):
 
 
 @pytest.mark.slow
-def test_a_step_that_is_done_below_its_todo_is_right(copy):
-    solve(copy, 3, "# Step 3", "# TODO: Step 3")
-    answer = course_command("check", "3")
-    assert answer.returncode == 0, answer.stdout + answer.stderr
-    assert "still says `TODO: Step 3`" in answer.stdout
-
-
-@pytest.mark.slow
 def test_a_deadlock_names_the_ranks_the_calls_and_the_line(copy):
     call = "callbacks.append(hvd.callbacks.BroadcastGlobalVariablesCallback(0))"
     path = solve(copy, 4, call, f"if hvd.rank() == 0:\n    {call}")

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import sys
-from dataclasses import replace
 
 import pytest
 from machines import PROBED
@@ -14,7 +13,7 @@ from test_data import Server
 
 from distcheck import errors, mpi
 from utils import figures
-from utils.base import course, profiles
+from utils.base import course
 from utils.checking import doctor
 from utils.checking.doctor import LIMITED, MISSING, OK, Line, Report
 from utils.lessons import outline
@@ -236,14 +235,3 @@ def test_real_data_is_checked(monkeypatch):
 def test_devices_are_shared_out(workers, devices, one_each, shares, words):
     assert figures.machine.share_out(workers, devices, one_each) == shares
     assert figures.machine.in_words(shares, "core").startswith(words)
-
-
-@pytest.mark.parametrize("workers", [1, 2, 8])
-def test_the_machine_is_drawn_with_its_words(workers):
-    settings = replace(profiles.PROFILES["cpu"], workers=workers)
-    diagram = figures.machine.show_machine(Report([], [], settings))
-    drawn = " ".join(text.get_text() for axes in diagram.axes for text in axes.texts)
-    assert "worker 0" in drawn
-    assert diagram.words in drawn
-    picture = diagram._repr_mimebundle_()[0]["image/png"]
-    assert len(picture) > 1000

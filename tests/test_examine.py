@@ -352,16 +352,9 @@ ALL_ATTACKS = [
         WRONG,
         "nested too deeply",
     ),
-    Attack("is long, with sums", "x = 1" + "+1" * 40_000, WRONG, "nested too deeply"),
     Attack(
         "runs what the page shows as a comment",
         "# coding: raw_unicode_escape\n# \\u000araise SystemExit",
-        WRONG,
-        "declares the coding raw_unicode_escape",
-    ),
-    Attack(
-        "hides its coding behind a return",
-        "\f\r# coding: raw_unicode_escape\n# \\u000araise SystemExit",
         WRONG,
         "declares the coding raw_unicode_escape",
     ),

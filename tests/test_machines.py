@@ -419,18 +419,6 @@ def test_workers_share_the_machine_out(counts, started):
             assert {variables[name] for name in names} == {str(threads)}
 
 
-def test_each_task_gets_a_device_of_its_own(counts):
-    _, gpus = counts
-    for workers in WORKERS:
-        cluster = {"worker": [f"a:{port}" for port in range(workers)], "ps": ["b:1"]}
-        given = [tasks.own_environment(task) for task in tasks.tasks_of(cluster)]
-        seen = [variables.get("CUDA_VISIBLE_DEVICES") for variables in given]
-        if workers <= gpus:
-            assert seen == [*map(str, range(workers)), "-1"]
-        else:
-            assert set(seen) == ({"-1"} if gpus else {None})
-
-
 @pytest.mark.parametrize(
     ("count", "options", "cores"),
     [

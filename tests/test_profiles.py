@@ -47,12 +47,6 @@ def test_gpu_with_one_worker_per_gpu(nvidia_smi):
     assert (settings.name, settings.workers, settings.width) == ("gpu", 2, 10)
 
 
-@pytest.mark.parametrize(("visible", "count"), [("", 0), ("-1", 0), ("1", 1)])
-def test_hidden_gpus_do_not_count(pretend, visible, count):
-    pretend(gpus=2, visible=visible)
-    assert machine.gpus() == count
-
-
 @needs_no_gpu
 def test_a_driver_that_fails_drives_no_gpu(nvidia_smi):
     nvidia_smi("echo 'GPU 0: from a broken driver'; exit 9")
