@@ -104,31 +104,28 @@ def assert_none_is_left(folder: Path) -> None:
     assert not processes
 
 
+def captured(command, timeout: float = 240, **options) -> subprocess.CompletedProcess:
+    """Run a command to its end, with what it prints."""
+    options |= {"capture_output": True, "text": True}
+    return subprocess.run(command, timeout=timeout, **options)
+
+
 def in_a_plain_shell(command: str) -> str:
     """What a command prints that a person types, with `.venv` activated."""
-    return subprocess.run(
-        command,
-        shell=True,
-        env=os.environ
-        | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    ).stdout
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path}
+    return captured(command, shell=True, env=environment, check=True).stdout
 
 
 def course_command(
     *words: str, stdin=subprocess.DEVNULL, **environment: str
 ) -> subprocess.CompletedProcess:
     """`course WORDS`, as on a wide terminal without colors."""
-    return subprocess.run(
+    plain = {"COLUMNS": "200", "NO_COLOR": "1"}
+    return captured(
         [Path(sys.executable).with_name("course"), *words],
         stdin=stdin,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1", **environment},
+        env=os.environ | plain | environment,
     )
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from processes import serving
+from processes import captured, serving
 
 from distcheck import files
 from distcheck.errors import UserError
@@ -841,9 +841,7 @@ def test_horovod_is_not_rewritten_by_autograph():
         "assert gradients[0].numpy() == [2.0]\n"
         "print(optimizer._allreduce_grads._autograph)\n"
     )
-    answer = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
-    )
+    answer = captured([sys.executable, "-c", program])
     assert answer.stdout.splitlines()[-1:] == ["False"], answer.stderr
 
 
@@ -854,7 +852,5 @@ def test_loading_images_does_without_tensorflow():
         "data.load('sample', 100)\n"
         "print('tensorflow' in sys.modules)\n"
     )
-    answer = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
-    )
+    answer = captured([sys.executable, "-c", program])
     assert answer.stdout.splitlines() == ["False"], answer.stderr

@@ -3,11 +3,11 @@ GPUs that are only pretended."""
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
 from machines import Machine
+from processes import captured
 
 from distcheck import machine
 from utils.training import devices
@@ -37,11 +37,8 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def ended():
-    return subprocess.run(
+    return captured(
         [sys.executable, "-c", CODE],
-        capture_output=True,
-        text=True,
-        timeout=120,
         env=os.environ | machine.HIDDEN | {machine.PRETEND: Machine(cores=2).counts},
     )
 
@@ -120,7 +117,5 @@ from utils import data, figures
 figures.training.augmented(data.load(train_images=8), versions=1)
 print(grows)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120
-    )
+    done = captured([sys.executable, "-c", code])
     assert done.stdout == "[('GPU:0', True), ('GPU:1', True)]\n", done.stderr

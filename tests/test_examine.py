@@ -11,7 +11,6 @@ import csv
 import json
 import os
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,6 +22,7 @@ import psutil
 import pytest
 from check_tables import TABLES
 from ci_sample import drawn
+from processes import captured
 from test_evidence import OUTCOME
 
 from distcheck import files, lab, parts
@@ -415,13 +415,11 @@ def secret(tmp_path_factory) -> Path:
 
 
 def grade_class(folder: Path, out: Path, exercise: str) -> dict:
-    done = subprocess.run(
+    done = captured(
         [
             *(sys.executable, "-c", GRADER, str(folder), str(out), exercise),
             *(json.dumps(LIMITS), str(SILENCE), str(UNTIL[exercise])),
         ],
-        capture_output=True,
-        text=True,
         timeout=1500,
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -21,7 +21,7 @@ import nbformat
 import psutil
 import pytest
 import yaml
-from processes import wait_for
+from processes import captured, wait_for
 
 from distcheck import errors
 from utils.base import course
@@ -135,13 +135,8 @@ def on(host: Path, code: str, folder: Path, **variables: str) -> str:
         f"globals().update(runpy.run_path({str(SCRIPT)!r}))\n"
         f"OURS = Path({sys.prefix!r})\n"
     )
-    done = subprocess.run(
-        [host, "-c", begin + code],
-        cwd=folder,
-        env=outside(**variables),
-        capture_output=True,
-        text=True,
-        timeout=300,
+    done = captured(
+        [host, "-c", begin + code], cwd=folder, env=outside(**variables), timeout=300
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -374,9 +369,7 @@ def published_branch() -> str:
 
 def git(*words: str | Path, folder: Path) -> str:
     command = ["git", "-C", folder, *words]
-    return subprocess.run(
-        command, check=True, timeout=60, capture_output=True, text=True
-    ).stdout
+    return captured(command, check=True).stdout
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from unittest import mock
 import nbformat
 import pytest
 from machines import PROBED, PROBED_GPU
-from processes import empty_course
+from processes import captured, empty_course
 
 from distcheck import errors, machine, mpi, tasks
 from utils import figures
@@ -58,9 +58,7 @@ def test_a_pretended_machine_is_there_for_all_that_counts(pretend):
 def test_a_process_that_is_started_pretends_likewise(pretend):
     pretend(cores=64, gpus=1)
     code = "from utils import settings; print(settings(alone=True))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120
-    )
+    done = captured([sys.executable, "-c", code])
     assert done.stdout == f"{profiles.settings(alone=True)}\n"
     assert "this machine is pretended: cores=64 gpus=1." in done.stderr
 

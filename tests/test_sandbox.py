@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from processes import descendants_of_runs_in, wait_for
+from processes import captured, descendants_of_runs_in, wait_for
 
 from distcheck import errors, files, supervise
 from utils.base import course
@@ -542,13 +542,7 @@ def test_an_ordinary_user_gets_the_same_sandbox(folder):
         pytest.skip("no Python here that an ordinary user may run")
     os.chown(folder, sandbox.NOBODY, sandbox.NOBODY)
     (folder.parent / "secret").touch()
-    done = subprocess.run(
-        [interpreter, "-B", "-c", code, str(folder), todo],
-        capture_output=True,
-        text=True,
-        timeout=20,
-        **options,
-    )
+    done = captured([interpreter, "-B", "-c", code, str(folder), todo], **options)
     if "can't make a sandbox here" in done.stderr:
         pytest.skip(done.stderr[-500:])
     assert not done.returncode, done.stderr

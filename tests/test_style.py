@@ -1,10 +1,10 @@
 """The code is formatted and linted, notebooks too."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from processes import captured
 
 from utils.base import course
 
@@ -22,11 +22,5 @@ def test_what_checks_the_code_has_nothing_to_say(checker, options):
     program = Path(sys.executable).with_name(checker)
     if checker == "basedpyright" and not program.exists():
         pytest.skip("what checks types is not installed: `make types` adds it")
-    done = subprocess.run(
-        [program, *options],
-        cwd=course.PACKAGE_ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = captured([program, *options], cwd=course.PACKAGE_ROOT, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
