@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from socketserver import BaseServer
 
@@ -87,11 +88,16 @@ def descendants_of_runs_in(folder: Path) -> list[psutil.Process]:
 
     They are known by the variable COURSE_RUN, which they all inherit.
     """
+    return with_variable("COURSE_RUN", lambda run: run.startswith(str(folder)))
+
+
+def with_variable(name: str, fits: Callable[[str], bool]) -> list[psutil.Process]:
+    """Every living process in whose environment a variable fits."""
     processes = []
-    for process in psutil.process_iter():
+    for process in psutil.process_iter(["name"]):
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            run = process.environ().get("COURSE_RUN", "")
-            if run.startswith(str(folder)) and process.status() != "zombie":
+            value = process.environ().get(name, "")
+            if fits(value) and process.status() != psutil.STATUS_ZOMBIE:
                 processes.append(process)
     return processes
 

@@ -10,7 +10,6 @@ import uuid
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 from nbformat.v4 import (
     new_code_cell,
@@ -19,7 +18,7 @@ from nbformat.v4 import (
     new_output,
     writes_json,
 )
-from processes import wait_for
+from processes import wait_for, with_variable
 
 from distcheck import errors
 from utils.base import course, profiles, sources
@@ -251,18 +250,7 @@ def family(monkeypatch):
     """Lists the processes that were started during this test, wherever they went."""
     name = str(uuid.uuid4())
     monkeypatch.setenv("COURSE_FAMILY", name)
-
-    def members() -> list[psutil.Process]:
-        processes = []
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get("COURSE_FAMILY") == name:
-                    processes.append(process)
-            except (psutil.NoSuchProcess, psutil.AccessDenied):
-                continue
-        return processes
-
-    return members
+    return lambda: with_variable("COURSE_FAMILY", lambda value: value == name)
 
 
 @pytest.mark.slow
