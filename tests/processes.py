@@ -146,15 +146,13 @@ def wait_for(condition, seconds: float = 60, what: str = "the condition"):
     raise AssertionError(f"waited {seconds} s for {what}")
 
 
-def wait_until_none_is_left(folder: Path) -> float:
-    """Wait until no process of a run is left; return how many seconds that took."""
-    started = time.monotonic()
+def wait_until_none_is_left(folder: Path) -> None:
+    """Wait until no process of a run is left."""
     wait_for(
         lambda: not descendants_of_runs_in(folder),
         seconds=10,
         what="every process of the run to end",
     )
-    return time.monotonic() - started
 
 
 @contextlib.contextmanager

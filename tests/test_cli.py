@@ -52,9 +52,12 @@ def test_bench_names_its_sections():
     assert {*TITLES} <= {*words}
 
 
-def test_help_does_not_wait_for_tensorflow():
-    program = "import sys, utils.cli; sys.exit('tensorflow' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
+@pytest.mark.parametrize(
+    "program", ["import utils.cli", "from utils import data; data.load('sample', 100)"]
+)
+def test_help_and_images_do_not_wait_for_tensorflow(program):
+    code = f"{program}; import sys; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
 
 @pytest.mark.parametrize(

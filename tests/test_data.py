@@ -843,14 +843,3 @@ def test_horovod_is_not_rewritten_by_autograph():
     )
     answer = captured([sys.executable, "-c", program])
     assert answer.stdout.splitlines()[-1:] == ["False"], answer.stderr
-
-
-def test_loading_images_does_without_tensorflow():
-    program = (
-        "import sys\n"
-        "from utils import data\n"
-        "data.load('sample', 100)\n"
-        "print('tensorflow' in sys.modules)\n"
-    )
-    answer = captured([sys.executable, "-c", program])
-    assert answer.stdout.splitlines() == ["False"], answer.stderr

@@ -11,7 +11,7 @@ from processes import course_command, serving
 from rich.console import Console
 from test_data import Server
 
-from distcheck import errors, mpi
+from distcheck import mpi
 from utils import figures
 from utils.base import course
 from utils.checking import doctor
@@ -98,12 +98,6 @@ def test_a_broken_package_is_reported_with_its_reason_and_a_fix(tmp_path):
     assert verdicts["01"].startswith("not before this is fixed: TensorFlow")
 
 
-def test_an_unknown_profile_is_wrong_usage(monkeypatch):
-    monkeypatch.setenv("COURSE_PROFILE", "laptop")
-    with pytest.raises(errors.UserError, match="ci, cpu or gpu"):
-        doctor.doctor()
-
-
 def test_what_is_known_of_an_error_is_a_part_of_the_fix(monkeypatch):
     says = "import sys; sys.exit('OSError: [Errno 28] No space left on device')"
     facts = doctor._facts_from([sys.executable, "-c", says], dict(os.environ))
@@ -140,11 +134,6 @@ def test_software_that_is_missing_has_a_fix(facts, name, words):
     assert lines[name].state == MISSING
     assert words in lines[name].found
     assert "make setup" in lines[name].fix
-
-
-def test_software_that_is_there_needs_nothing():
-    for line in doctor._lines_of_software(PROBED):
-        assert (line.state, line.fix) == (OK, "")
 
 
 def test_one_core_is_a_limit_not_an_obstacle(pretend):

@@ -912,11 +912,13 @@ def test_ci_runs_what_the_readme_says_and_fails_with_it(failing, tmp_path):
     assert (answer.returncode == 0) == (failing is None)
 
 
-def test_github_runs_the_same_commands():
+def test_github_runs_the_same_commands(setup):
     """On each Python that the course supports."""
     workflow = yaml.safe_load((ROOT / ".github/workflows/course.yml").read_text())
-    steps = workflow["jobs"]["course"]["steps"]
-    github_runs = [step["run"] for step in steps if "run" in step]
+    job = workflow["jobs"]["course"]
+    pythons = job["strategy"]["matrix"]["python"]
+    assert sorted(pythons) == sorted(setup.prerequisites.PYTHONS)
+    github_runs = [step["run"] for step in job["steps"] if "run" in step]
     ci_runs = re.findall(r"^make .*", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
     assert ci_runs == [f"make {target}" for target in CI_RUNS]
     assert github_runs == ['make setup PYTHON="$(command -v python)"', ".ci/run"]

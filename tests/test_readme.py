@@ -63,16 +63,3 @@ def test_issues_ask_for_the_doctor():
         (doctor,) = (field for field in fields if field["id"] == "doctor")
         assert "`course doctor --json`" in doctor["attributes"]["label"]
         assert doctor["validations"]["required"]
-
-
-def test_the_workflow_runs_what_ci_runs_on_each_python():
-    workflow = yaml.safe_load((ROOT / ".github/workflows/course.yml").read_text())
-    job = workflow["jobs"]["course"]
-    assert ".ci/run" in [step.get("run") for step in job["steps"]]
-    supported = re.search(
-        r"^PYTHONS = \((.*?)\)",
-        (ROOT / "utils/setup/prerequisites.py").read_text(),
-        re.MULTILINE | re.DOTALL,
-    )
-    pythons = re.findall(r"\d\.\d+", supported[1])
-    assert sorted(job["strategy"]["matrix"]["python"]) == sorted(pythons)

@@ -498,20 +498,6 @@ def check_afresh():
     sandbox.check.__wrapped__()
 
 
-def test_workers_of_mpirun_meet(folder):
-    pytest.importorskip("mpi4py")
-    if not shutil.which("mpirun", path=Path(sys.executable).parent):
-        pytest.skip("no mpirun beside this Python")
-    code = (
-        "from mpi4py import MPI; w = MPI.COMM_WORLD; "
-        "print('sum', w.allreduce(w.rank + 1), flush=True)"
-    )
-    line = ["mpirun", "-np", "2", "--oversubscribe", "--bind-to", "none"]
-    ended = run(folder, [*line, "python", "-c", code])
-    assert ended.status == 0, ended
-    assert ended.output.count("sum 3") == 2
-
-
 def test_an_ordinary_user_gets_the_same_sandbox(folder):
     """On a machine where we are root; where we aren't, the other tests show it."""
     if os.geteuid() != 0:

@@ -368,7 +368,7 @@ def test_each_task_that_computes_gets_a_gpu_of_its_own(monkeypatch, pretend):
     pretend(gpus=2)
     alone = {"chief 0": "-1", "worker 0": "0", "worker 1": "1", "ps 0": "-1"}
     assert seen() == alone
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
-    assert seen() == {**alone, "worker 0": "3", "worker 1": "5"}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, MIG-5a1e-0001")
+    assert seen() == {**alone, "worker 0": "3", "worker 1": "MIG-5a1e-0001"}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     assert set(seen().values()) == {"-1"}  # too few: all compute on cores
