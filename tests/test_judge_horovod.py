@@ -250,6 +250,24 @@ def test_which_optimizer_trained_decides_what_is_said(report, wrapped, reduced, 
     assert verdict(report, 3).id == f"step-3.{caught}"
 
 
+@pytest.mark.parametrize(
+    ("value", "times", "caught"),
+    [
+        (2.5, 1, "right"),
+        (1.5, 1, "loss-divided"),  # (2 + 0.5) / 2, and 2 / 2 + 0.5
+        (1.25, 1, "loss-divided"),
+        (1.25, 2, "right"),
+        (2.5, 2, "sum"),
+    ],
+)
+def test_the_mean_of_divided_losses_is_divided_twice(report, value, times, caught):
+    loss = {"what": "loss", "value": value, "cross_entropy": 2.0, "penalty": 0.5}
+    events = [forward(True), loss | {"line": 5}, update()]
+    mean = GRADIENTS.mean(axis=0)
+    report([events] * 2, local=GRADIENTS, applied=[times * mean] * 2)
+    assert verdict(report, 3).id == f"step-3.{caught}"
+
+
 # ------------------------------------------------------------ step 4
 
 MADE = np.random.default_rng(1).normal(0, 1, (2, 1000))
