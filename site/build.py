@@ -29,6 +29,10 @@ TIME_LIMIT = 600.0  # seconds for Sphinx
 LOOK_UP = {
     "exercises/glossary": "Glossary",
     "exercises/clinic": "Troubleshooting",
+    "exercises/messages/launch": "Messages: starting workers",
+    "exercises/messages/horovod": "Messages: Horovod and NCCL",
+    "exercises/messages/tensorflow": "Messages: TensorFlow, Keras, Python",
+    "exercises/messages/setup": "Messages: installing and building",
     "exercises/clusters": "Which cluster for whom",
     "exercises/gpus": "Where to get a GPU",
 }

@@ -135,7 +135,7 @@ def course_command(
     )
 
 
-def wait_for(condition, seconds: float = 60, what: str = "the condition"):
+def wait_for(condition, seconds: float = 240, what: str = "the condition"):
     """Wait until `condition()` is true and return its value; fail after `seconds`."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
