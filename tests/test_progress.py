@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 
-from distcheck.verdict import RIGHT, WRONG, Verdict
+from distcheck.verdict import RIGHT, Verdict
 from utils.lessons import progress
 
 NOTES = 200
@@ -60,32 +60,3 @@ def test_looking_writes_nothing(own_course):
     before = (own_course / "progress.json").stat().st_mtime_ns
     progress.load()
     assert (own_course / "progress.json").stat().st_mtime_ns == before
-
-
-def test_what_was_noted_when_tasks_were_called_steps_is_carried_over(own_course):
-    path = own_course / "progress.json"
-    facts = {"state": RIGHT, "id": "step-2.right", "when": "2026-01-01 10:00"}
-    six = {"fashion_mnist 2": facts}
-    former = {**six, "mirrored 2": facts, "scaled 3": facts, "many_workers 5": facts}
-    path.write_text(
-        json.dumps({"checks": former, "hints": {"mirrored 2": 3, "fashion_mnist 1": 1}})
-    )
-    checks = progress.load()["checks"]
-    task = facts | {"id": "task-B.right"}
-    assert checks.pop("mirrored B") == task
-    assert checks.pop("many_workers E")["id"] == "task-E.right"
-    assert checks.pop("scaled C")["state"] == RIGHT
-    assert checks == six
-    assert progress.hints_shown("mirrored", "B") == 3
-    assert progress.hints_shown("fashion_mnist", 1) == 1
-    assert progress.Progress().done == 4
-    # What is found out from now on is kept beside that, under the new name alone.
-    progress.note("mirrored", [Verdict("B", "task-B.sum", WRONG, "", "")])
-    kept = json.loads(path.read_text())["checks"]
-    assert kept["mirrored B"]["id"] == "task-B.sum"
-    assert kept.keys() == {
-        "fashion_mnist 2",
-        "mirrored B",
-        "scaled C",
-        "many_workers E",
-    }

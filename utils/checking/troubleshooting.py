@@ -32,12 +32,16 @@ PAGES = {
         "by Horovod and NCCL during the training",
     ),
     "tensorflow.toml": (
-        "Messages: TensorFlow, Keras and Python",
+        "Messages: TensorFlow and Keras",
         "by TensorFlow and its strategies, Keras 2 and 3, CUDA and Python",
     ),
     "setup.toml": (
         "Messages: installing and building",
         "by the set-up of the course, pip, CMake and compilers",
+    ),
+    "general.toml": (
+        "Messages: any program",
+        "by Python when any program fails, or as warnings that rarely matter",
     ),
 }
 KINDS = {"consequence": "This is a consequence.", "warning": "This is a warning."}
