@@ -1,11 +1,10 @@
 """Build the site: `make site`. It is then in build/site/html.
 
 The pages lie as they lie in the course, so that links between them hold: the executed
-copies of the notebooks, the texts of exercises/, the handbook if there is one. Added
-are the landing page and what is made from code: the table of lessons, the reference.
+copies of the notebooks, the texts of exercises/, the handbook. Added are the landing
+page and what is made from code: the table of lessons, the reference.
 """
 
-import argparse
 import re
 import shutil
 import subprocess
@@ -49,10 +48,10 @@ HANDBOOK = "handbook"
 NO_WORDS = "A figure, drawn by the code above it."
 
 
-def assemble(pages: Path, profile: str, lessons: Sequence[Path]) -> None:
+def assemble(pages: Path, profile: str) -> None:
     """Put the sources of all pages into the empty folder `pages`.
 
-    profile: whose executed copies are shown; lessons: the notebooks to show.
+    profile: whose executed copies are shown.
     """
     for name in ("static", "screenshots"):
         shutil.copytree(HERE / name, pages / name)
@@ -60,7 +59,7 @@ def assemble(pages: Path, profile: str, lessons: Sequence[Path]) -> None:
         shutil.copy(HERE / name, pages)
     (pages / "notebooks").mkdir()
     shutil.copy(ROOT / "notebooks" / "cover.png", pages / "notebooks")
-    for path in lessons:
+    for path in notebooks.discover():
         page = lesson(path, profile)
         nbformat.write(page, pages / "notebooks" / path.name)
     for name in LOOK_UP:
@@ -71,10 +70,9 @@ def assemble(pages: Path, profile: str, lessons: Sequence[Path]) -> None:
     handbook = [path for path in (ROOT / HANDBOOK).rglob("*.*") if path.is_file()]
     for path in handbook:
         copy(path, pages / path.relative_to(ROOT))
-    shown = {path.stem for path in lessons}
-    (pages / "lessons.md").write_text(table(shown))
+    (pages / "lessons.md").write_text(table())
     with (pages / "index.md").open("a") as index:
-        index.write(sidebar(shown, handbook))
+        index.write(sidebar(handbook))
     plain_where_there_is_no_page(pages)
 
 
@@ -139,34 +137,28 @@ def box(kind: str, title: str, lines: Sequence[str]) -> str:
     )
 
 
-def table(shown: set[str]) -> str:
+def table() -> str:
     """The table of the lessons, and what they take together."""
     lessons = outline.read().notebooks
     hours = sum(notebook.minutes for notebook in lessons.values()) / 60
-    rows = [
-        line
-        for line in outline.table().splitlines()
-        if not (name := re.search(r"notebooks/(\w+)\.ipynb", line)) or name[1] in shown
-    ]
     return (
         f"Together they take about {hours:.0f} hours. There are several ways through "
-        f"them:\n\n{outline.routes()}\n\n" + "\n".join(rows) + "\n"
+        f"them:\n\n{outline.routes()}\n\n{outline.table()}\n"
     )
 
 
 # -------------------------------------------------------------- between pages
 
 
-def sidebar(shown: set[str], handbook: Sequence[Path]) -> str:
+def sidebar(handbook: Sequence[Path]) -> str:
     """The tables of contents that make the sidebar, in Markdown."""
     lessons = {
         f"notebooks/{name}": f"{notebook.number} {notebook.title}"
         for name, notebook in outline.read().notebooks.items()
-        if name in shown
     }
     chapters = [
         path.relative_to(ROOT).with_suffix("").as_posix()
-        for path in sorted(handbook, key=lambda path: (path.stem not in FRONT, path))
+        for path in sorted(handbook, key=lambda path: (path.stem != "README", path))
         if path.suffix == ".md"
     ]
     parts = {
@@ -178,13 +170,8 @@ def sidebar(shown: set[str], handbook: Sequence[Path]) -> str:
     return "".join(contents(title, entries) for title, entries in parts.items())
 
 
-FRONT = ("README", "index")  # what is first in a folder
-
-
 def contents(title: str, entries: Mapping[str, str]) -> str:
     """A table of contents: page -> what it is called, "" for its own heading."""
-    if not entries:
-        return ""
     lines = [f"{name} <{page}>" if name else page for page, name in entries.items()]
     options = [":hidden:", ":maxdepth: 1", f":caption: {title}"]
     return "\n".join(["", "```{toctree}", *options, "", *lines, "```", ""])
@@ -213,7 +200,7 @@ def plain_where_there_is_no_page(pages: Path) -> None:
 # -------------------------------------------------------------- building
 
 
-def build(folder: Path, profile: str, numbers: Sequence[str] = ()) -> Path:
+def build(folder: Path, profile: str) -> Path:
     """Build the site in `folder`; return the folder with its pages.
 
     Raises UserError when anything is wrong with it; Sphinx has then said what.
@@ -221,7 +208,7 @@ def build(folder: Path, profile: str, numbers: Sequence[str] = ()) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     pages, html = folder / "pages", folder / "html"
     pages.mkdir(parents=True)
-    assemble(pages, profile, notebooks.discover(numbers))
+    assemble(pages, profile)
     command = [sys.executable, "-m", "sphinx", "--builder", "html", "--jobs", "auto"]
     command += ["--fail-on-warning", "--keep-going", "--quiet", str(pages), str(html)]
     status = subprocess.run(command, timeout=TIME_LIMIT).returncode
@@ -231,13 +218,8 @@ def build(folder: Path, profile: str, numbers: Sequence[str] = ()) -> Path:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Build the site.")
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "site")
-    parser.add_argument("--profile", default=profiles.in_force().name)
-    parser.add_argument("numbers", nargs="*", help="of notebooks; default: all")
-    options = parser.parse_args()
     try:
-        html = build(options.out, options.profile, options.numbers)
+        html = build(ROOT / "build" / "site", profiles.in_force().name)
     except errors.UserError as error:
         sys.exit(f"The site could not be built: {error}")
     print(f"The site is in {files.shown(html)}: open its index.html.")

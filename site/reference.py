@@ -86,12 +86,9 @@ def _tree(name: str) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-
-
 def _public(node: ast.stmt) -> bool:
     """Is it a function or a class that is explained, for all to use?"""
-    if not isinstance(node, (*FUNCTIONS, ast.ClassDef)) or node.name == "main":
+    if not isinstance(node, (ast.FunctionDef, ast.ClassDef)) or node.name == "main":
         return False
     return not node.name.startswith("_") and ast.get_docstring(node) is not None
 

@@ -86,19 +86,18 @@ class Program:
 class Tables:
     """The tables of an exercise.
 
-    files: tests/wrong_FILES.toml and tests/right_FILES.toml hold the rows. at_least: so
-    many wrong programs for each part, so many right ones. right_in, wrong_in: the
-    scenarios that these are run in, where a row says nothing else; wrong ones by
-    default in those of the check that is to catch them. stages_in: those of the
-    triangle.
+    files: tests/wrong_FILES.toml and tests/right_FILES.toml hold the rows; by default
+    they are called after the exercise. right_in, wrong_in: the scenarios that these
+    are run in, where a row says nothing else; stages_in: those of the triangle. By
+    default wrong ones are run in those of the check that is to catch them, all others
+    in those of the exercise.
     """
 
     exercise: exercises.Exercise
-    files: str
-    at_least: tuple[int, int]
-    right_in: tuple[str, ...]
-    stages_in: tuple[str, ...]
+    files: str = ""
+    right_in: tuple[str, ...] = ()
     wrong_in: tuple[str, ...] = ()
+    stages_in: tuple[str, ...] = ()
 
     @cached_property
     def finished(self) -> str:
@@ -117,12 +116,17 @@ class Tables:
         name, done = self.exercise.name, range(len(self.exercise.parts) + 1)
         texts = [rendered(self.exercise, n) for n in done]
         return [
-            Program(name, f"{n} done", text, self.stages_in, done=n)
+            Program(name, f"{n} done", text, self.stages_in or self._all_in, done=n)
             for n, text in zip(done, texts, strict=True)
         ]
 
+    @property
+    def _all_in(self) -> tuple[str, ...]:
+        return self.exercise.scenarios(self.exercise.parts)
+
     def _rows(self, kind: str) -> list[dict]:
-        path = Path(__file__).with_name(f"{kind}_{self.files}.toml")
+        files = self.files or f"{self.exercise.name}_programs"
+        path = Path(__file__).with_name(f"{kind}_{files}.toml")
         rows = tomli.loads(path.read_text())
         return rows.get("program") or rows[self.exercise.name]
 
@@ -131,7 +135,7 @@ class Tables:
         if row.get("in_a_function"):
             text = f"def main():\n{textwrap.indent(text, '    ')}\n\nmain()\n"
         caught = row.get("caught", "")
-        scenarios = self.right_in
+        scenarios = self.right_in or self._all_in
         if caught:
             part = outline.exercise(self.exercise.name).part(caught[len("step-")])
             scenarios = self.wrong_in or self.exercise.scenarios([part])
@@ -168,100 +172,22 @@ def edited(text: str, edits: Iterable[tuple[str, str]]) -> str:
     return text
 
 
-REPLICAS = ("replicas",)
-CLUSTER = ("cluster",)
-SERVERS = ("servers",)
-DEVICES = ("devices",)
 # Two workers show all but a number that happens to be two.
-TWO_MACHINES = ("two machines",)
-SIX_STEPS = exercises.find("fashion_mnist").scenarios(
-    exercises.find("fashion_mnist").parts
-)
-LIVES = exercises.find("survive").scenarios(exercises.find("survive").parts)
-FILES = exercises.find("from_files").scenarios(exercises.find("from_files").parts)
-PARTS = ("parts",)
+TWO_MACHINES = {"right_in": ("two machines",), "wrong_in": ("two machines",)}
+REPLICAS = dict.fromkeys(("right_in", "wrong_in", "stages_in"), ("replicas",))
+OTHERWISE: dict[str, dict] = {
+    "fashion_mnist": {
+        "files": "programs",
+        "right_in": ("two", "other options", "opposite"),
+    },
+    "scaled": TWO_MACHINES | {"stages_in": ("machine", "two machines")},
+    "from_files": {"stages_in": ("files", "uneven files", "rest of files")},
+    "mirrored": {"files": "replica_programs"},
+    "custom_loop": REPLICAS | {"files": "replica_programs"},
+}
 TABLES = {
-    tables.exercise.name: tables
-    for tables in (
-        Tables(
-            exercises.find("fashion_mnist"),
-            "programs",
-            at_least=(6, 12),
-            right_in=("two", "other options", "opposite"),
-            stages_in=SIX_STEPS,
-        ),
-        Tables(
-            exercises.find("scaled"),
-            "scaled_programs",
-            at_least=(5, 7),
-            right_in=TWO_MACHINES,
-            wrong_in=TWO_MACHINES,
-            stages_in=("machine", "two machines"),
-        ),
-        Tables(
-            exercises.find("survive"),
-            "survive_programs",
-            at_least=(5, 7),
-            right_in=LIVES,
-            stages_in=LIVES,
-        ),
-        Tables(
-            exercises.find("from_files"),
-            "from_files_programs",
-            at_least=(3, 4),
-            right_in=FILES,
-            stages_in=tuple(scenario for scenario in FILES if scenario != "few files"),
-        ),
-        Tables(
-            exercises.find("zero"),
-            "zero_programs",
-            at_least=(2, 4),
-            right_in=PARTS,
-            stages_in=PARTS,
-        ),
-        Tables(
-            exercises.find("bandwidth"),
-            "bandwidth_programs",
-            at_least=(2, 4),
-            right_in=("two wires", "three wires"),
-            stages_in=("two wires", "three wires"),
-        ),
-        Tables(
-            exercises.find("many_workers"),
-            "many_workers_programs",
-            at_least=(3, 7),
-            right_in=CLUSTER,
-            wrong_in=CLUSTER,
-            stages_in=CLUSTER,
-        ),
-        Tables(
-            exercises.find("servers"),
-            "servers_programs",
-            at_least=(2, 5),
-            right_in=SERVERS,
-            wrong_in=SERVERS,
-            stages_in=SERVERS,
-        ),
-        Tables(
-            exercises.find("way_on"),
-            "way_on_programs",
-            at_least=(2, 4),
-            right_in=DEVICES,
-            wrong_in=DEVICES,
-            stages_in=DEVICES,
-        ),
-        *(
-            Tables(
-                exercise,
-                "replica_programs",
-                at_least=(4, 5),
-                right_in=REPLICAS,
-                wrong_in=REPLICAS,
-                stages_in=REPLICAS,
-            )
-            for exercise in (exercises.find("mirrored"), exercises.find("custom_loop"))
-        ),
-    )
+    name: Tables(exercise, **OTHERWISE.get(name, {}))
+    for name, exercise in exercises.EXERCISES.items()
 }
 
 
@@ -365,10 +291,9 @@ def test_check_k_passes_after_step_n_just_if_k_is_not_above_n(stage, observed):
 def test_the_tables_are_large_enough(request):
     for name in request.module.EXERCISES:
         tables = TABLES[name]
-        per_part, least_right = tables.at_least
         caught = [program.part for program in tables.wrong]
         for part in tables.exercise.parts:
-            assert caught.count(part) >= per_part, (name, part)
-        assert len(tables.right) >= least_right
+            assert caught.count(part) >= 2, (name, part)
+        assert len(tables.right) >= 4
         texts = [program.text for program in tables.wrong + tables.right]
         assert len({*texts}) == len(texts), name

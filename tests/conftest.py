@@ -10,6 +10,7 @@ import psutil
 import pytest
 from ci_sample import ONE_IN
 from machines import Machine
+from processes import empty_course
 
 from distcheck import machine
 from distcheck.errors import UserError
@@ -61,6 +62,13 @@ def pretend(monkeypatch):
         monkeypatch.setattr(gpu, "ask", lambda: there.nvidia_smi)
 
     return install
+
+
+@pytest.fixture
+def own_course(tmp_path):
+    """An empty course of the test's own, in which it works."""
+    with empty_course(tmp_path):
+        yield tmp_path
 
 
 @pytest.fixture(scope="session")

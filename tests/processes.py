@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from socketserver import BaseServer
 
@@ -87,11 +88,16 @@ def descendants_of_runs_in(folder: Path) -> list[psutil.Process]:
 
     They are known by the variable COURSE_RUN, which they all inherit.
     """
+    return with_variable("COURSE_RUN", lambda run: run.startswith(str(folder)))
+
+
+def with_variable(name: str, fits: Callable[[str], bool]) -> list[psutil.Process]:
+    """Every living process in whose environment a variable fits."""
     processes = []
-    for process in psutil.process_iter():
+    for process in psutil.process_iter(["name"]):
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            run = process.environ().get("COURSE_RUN", "")
-            if run.startswith(str(folder)) and process.status() != "zombie":
+            value = process.environ().get(name, "")
+            if fits(value) and process.status() != psutil.STATUS_ZOMBIE:
                 processes.append(process)
     return processes
 
@@ -104,18 +110,29 @@ def assert_none_is_left(folder: Path) -> None:
     assert not processes
 
 
+def captured(command, timeout: float = 240, **options) -> subprocess.CompletedProcess:
+    """Run a command to its end, with what it prints."""
+    options |= {"capture_output": True, "text": True}
+    return subprocess.run(command, timeout=timeout, **options)
+
+
 def in_a_plain_shell(command: str) -> str:
     """What a command prints that a person types, with `.venv` activated."""
-    return subprocess.run(
-        command,
-        shell=True,
-        env=os.environ
-        | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    ).stdout
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path}
+    return captured(command, shell=True, env=environment, check=True).stdout
+
+
+def course_command(
+    *words: str, stdin=subprocess.DEVNULL, **environment: str
+) -> subprocess.CompletedProcess:
+    """`course WORDS`, as on a wide terminal without colors."""
+    plain = {"COLUMNS": "200", "NO_COLOR": "1"}
+    return captured(
+        [Path(sys.executable).with_name("course"), *words],
+        stdin=stdin,
+        env=os.environ | plain | environment,
+    )
 
 
 def wait_for(condition, seconds: float = 240, what: str = "the condition"):
@@ -129,15 +146,13 @@ def wait_for(condition, seconds: float = 240, what: str = "the condition"):
     raise AssertionError(f"waited {seconds} s for {what}")
 
 
-def wait_until_none_is_left(folder: Path) -> float:
-    """Wait until no process of a run is left; return how many seconds that took."""
-    started = time.monotonic()
+def wait_until_none_is_left(folder: Path) -> None:
+    """Wait until no process of a run is left."""
     wait_for(
         lambda: not descendants_of_runs_in(folder),
         seconds=10,
         what="every process of the run to end",
     )
-    return time.monotonic() - started
 
 
 @contextlib.contextmanager

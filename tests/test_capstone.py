@@ -4,6 +4,7 @@ import ast
 
 import numpy as np
 import pytest
+from processes import empty_course
 
 from utils.base import course
 from utils.running import launch
@@ -26,10 +27,7 @@ def runs(tmp_path_factory):
     """The three programs, and the leaderboard that they have written, in a course of
     its own."""
     folder = tmp_path_factory.mktemp("course")
-    for name in ("notebooks", "exercises"):
-        (folder / name).mkdir()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
+    with empty_course(folder), pytest.MonkeyPatch.context() as patch:
         patch.delenv("COURSE_DATA", raising=False)
         limits = {"quiet": True, "time_limit": 300}
         by_program = {
@@ -85,10 +83,7 @@ def test_the_runs_say_that_the_doodles_are_a_sample(runs):
         assert f"320 training images from {doodles.SAMPLE}" in run.log.read_text()
 
 
-def test_other_classes_may_be_named(tmp_path, monkeypatch):
-    for name in ("notebooks", "exercises"):
-        (tmp_path / name).mkdir()
-    monkeypatch.chdir(tmp_path)
+def test_other_classes_may_be_named(own_course, monkeypatch):
     monkeypatch.delenv("COURSE_DATA", raising=False)
     pair = FEW | {"classes": "fish,zebra", "images": 320}
     launch.run(STARTER, workers=1, quiet=True, time_limit=300, **pair)

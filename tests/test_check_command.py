@@ -2,7 +2,6 @@
 
 import functools
 import json
-import os
 import subprocess
 import sys
 import time
@@ -10,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from processes import ship_the_exercise
+from processes import course_command, ship_the_exercise
 
 from distcheck.judges.runs import Problem
 from distcheck.verdict import NOT_CHECKED, WRONG, Verdict
@@ -35,16 +34,6 @@ def solve(folder: Path, n: int, old: str = "", new: str = "") -> Path:
     assert old in text
     path.write_text(text.replace(old, new) if old else text)
     return path
-
-
-def course_command(*arguments: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [Path(sys.executable).with_name("course"), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1"},
-    )
 
 
 @pytest.mark.parametrize("step", exercises.find("fashion_mnist").parts)
@@ -243,14 +232,6 @@ def test_a_step_done_passes_and_shows_the_difference(copy):
     assert "right" in answer.stdout
     assert "+gpus = tf.config" in answer.stdout
     assert progress.Progress().done == 1
-
-
-@pytest.mark.slow
-def test_a_step_that_is_done_below_its_todo_is_right(copy):
-    solve(copy, 3, "# Step 3", "# TODO: Step 3")
-    answer = course_command("check", "3")
-    assert answer.returncode == 0, answer.stdout + answer.stderr
-    assert "still says `TODO: Step 3`" in answer.stdout
 
 
 @pytest.mark.slow

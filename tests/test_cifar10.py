@@ -17,9 +17,7 @@ from test_data import (
     Server,
     alone,  # noqa: F401
     dead_server,  # noqa: F401
-    pixels,
     published,  # noqa: F401
-    reference,
     take,
 )
 
@@ -113,13 +111,6 @@ def test_a_download_is_unpacked_kept_and_used_again(place, images):
     assert dataset.classes[3] == "cat"
 
 
-def test_a_mirror_is_asked_first(place, folder, tmp_path, monkeypatch):
-    with serving(Server(folder)) as mirror:
-        monkeypatch.setenv("COURSE_MIRROR", mirror.address)
-        fetch.cifar10()
-    assert (mirror.asked, place.asked) == ([NAME], [])
-
-
 def change_a_byte(path):
     content = bytearray(path.read_bytes())
     content[5000] ^= 1
@@ -138,14 +129,6 @@ def test_a_corrupt_archive_is_not_kept_and_not_read(place, folder, damage):
     assert not (cached() / NAME).exists()
 
 
-def test_a_corrupt_archive_in_the_cache_is_fetched_again(place, images, capfd):
-    fetch.cifar10()
-    cut_short(cached() / NAME)
-    assert np.array_equal(fetch.cifar10()["x_test"], images["x_test"])
-    assert "NOTICE" in capfd.readouterr().err
-    assert place.asked == [NAME, NAME]
-
-
 class Evil:
     def __reduce__(self):
         return os.system, ("echo run by a data set",)
@@ -157,26 +140,6 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path, monkeypatch, capfd):
     with pytest.raises(UserError, match=r"asks for \w+\.system, which no data set"):
         fetch.cifar10()
     assert "run by a data set" not in capfd.readouterr().out
-
-
-@pytest.mark.parametrize("inside", ["", "cifar10"])
-def test_course_data_is_the_folder_or_the_one_above(
-    folder, images, tmp_path, monkeypatch, inside
-):
-    course_data = tmp_path / "given"
-    course_data.mkdir()
-    folder.rename(course_data / inside)
-    monkeypatch.setenv("COURSE_DATA", str(course_data))
-    assert np.array_equal(fetch.cifar10()["x_train"], images["x_train"])
-    assert data.load_cifar10().name == "CIFAR-10"
-    assert not fetch.cache_folder().exists()
-
-
-def test_course_data_without_it_is_an_error(tmp_path, monkeypatch, place):
-    monkeypatch.setenv("COURSE_DATA", str(tmp_path / "nowhere"))
-    with pytest.raises(UserError, match=rf"does not hold CIFAR-10:\n  {NAME} is mis"):
-        data.load_cifar10("auto")
-    assert place.asked == []
 
 
 # --- A sample ------------------------------------------------------------------------
@@ -249,11 +212,6 @@ def test_part_of_it_is_balanced(sample):
         data.load_cifar10(train_images=0)
 
 
-def test_more_than_there_is_takes_all_with_a_notice(sample, capfd):
-    assert len(data.load_cifar10(train_images=60_000).x_train) == 600
-    assert "NOTICE: 60,000 training images were asked for" in capfd.readouterr().err
-
-
 # --- A stand-in ----------------------------------------------------------------------
 
 
@@ -311,28 +269,6 @@ def test_batches_are_colored_and_validation_images_are_not_test_images(sample):
             assert np.sort(x.sum((1, 2, 3))) == pytest.approx(
                 np.sort(wanted.sum((1, 2, 3))), abs=0.05
             )
-
-
-def test_every_channel_is_flipped_and_shifted_as_a_grey_image_is():
-    moves = [(f, d, r) for f in (0, 1) for d in (-5, 0, 3) for r in (-4, 0, 5)]
-    images = np.random.default_rng(1).integers(
-        1, 256, (len(moves), 28, 28, 3), np.uint8
-    )
-    flips = np.array([flip == 1 for flip, _, _ in moves])
-    shifts = np.array([move[1:] for move in moves], np.int32)
-    results = data.flip_and_shift(images, flips, shifts).numpy()
-    for image, move, moved in zip(images, moves, results, strict=True):
-        for channel in range(3):
-            wanted = reference(image[..., channel], *move)
-            assert np.array_equal(moved[..., channel], wanted), move
-
-
-def test_what_is_shifted_in_is_black(sample):
-    white = np.full((20, 32, 32, 3), 200, np.uint8)
-    labels = np.arange(20, dtype=np.uint8) % 10
-    dataset = data.Dataset("white", white, labels, white, labels, mean=80.0, std=40.0)
-    values = pixels(take(data.training_batches(dataset, 20), 1))
-    assert set(np.unique(values)) == {-2.0, 3.0}
 
 
 @pytest.mark.skipif(not REAL_DATA, reason="COURSE_DATA does not name a folder")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import typer
 from nbformat.v4 import new_code_cell, new_notebook, writes_json
+from processes import course_command
 
 from distcheck.audit import WRONG, Finding, Report
 from utils import cli
@@ -23,53 +24,40 @@ COMMANDS = {
 }
 
 
-def run_course(
-    *arguments: str, stdin=subprocess.DEVNULL, **environment: str
-) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [Path(sys.executable).with_name("course"), *arguments],
-        stdin=stdin,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1", **environment},
-    )
-
-
 @pytest.fixture
-def tiny_course(tmp_path, monkeypatch):
+def tiny_course(own_course):
     """A course of two notebooks: 00 runs, 01 fails."""
-    for folder in ("notebooks", "exercises"):
-        (tmp_path / folder).mkdir()
     for name, source in (("00_good", "1 + 1;"), ("01_bad", "1 / 0")):
         cell = new_code_cell(source, id="only")
-        path = tmp_path / "notebooks" / f"{name}.ipynb"
+        path = own_course / "notebooks" / f"{name}.ipynb"
         path.write_text(writes_json(new_notebook(cells=[cell])))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    return own_course
 
 
 def test_help_lists_every_command():
-    answer = run_course("--help")
+    answer = course_command("--help")
     assert answer.returncode == 0
     assert all(command in answer.stdout for command in COMMANDS)
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_every_command_explains_itself(command):
-    answer = run_course(command, "--help")
+    answer = course_command(command, "--help")
     assert answer.returncode == 0
     assert f"course {command}" in answer.stdout
 
 
 def test_bench_names_its_sections():
-    words = re.findall(r"\w+", run_course("bench", "--help").stdout)
+    words = re.findall(r"\w+", course_command("bench", "--help").stdout)
     assert {*TITLES} <= {*words}
 
 
-def test_help_does_not_wait_for_tensorflow():
-    program = "import sys, utils.cli; sys.exit('tensorflow' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
+@pytest.mark.parametrize(
+    "program", ["import utils.cli", "from utils import data; data.load('sample', 100)"]
+)
+def test_help_and_images_do_not_wait_for_tensorflow(program):
+    code = f"{program}; import sys; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -87,7 +75,7 @@ def test_help_does_not_wait_for_tensorflow():
     ],
 )
 def test_wrong_usage_is_one_message_and_status_2(tiny_course, arguments, words):
-    answer = run_course(*arguments)
+    answer = course_command(*arguments)
     assert answer.returncode == 2
     assert words in answer.stderr
     assert "Traceback" not in answer.stderr
@@ -95,7 +83,7 @@ def test_wrong_usage_is_one_message_and_status_2(tiny_course, arguments, words):
 
 
 def test_an_unknown_profile_in_the_environment_is_wrong_usage(tiny_course):
-    answer = run_course("notebooks", COURSE_PROFILE="laptop")
+    answer = course_command("notebooks", COURSE_PROFILE="laptop")
     assert answer.returncode == 2
     assert answer.stderr.startswith("there is no profile 'laptop'")
 
@@ -109,7 +97,7 @@ def test_grade_writes_the_gradebook_and_says_where(bubblewrap, tmp_path, monkeyp
     )
     (tmp_path / "class" / "Ada.py").write_text(exercise)
     (tmp_path / "class" / "Bo.py").write_text("")
-    answer = run_course("grade", "class", "--out", "grades")
+    answer = course_command("grade", "class", "--out", "grades")
     assert answer.returncode == 0, answer.stderr
     ada, bo = (line for line in answer.stdout.splitlines() if " of 6 " in line)
     assert "wrong" in ada
@@ -117,7 +105,7 @@ def test_grade_writes_the_gradebook_and_says_where(bubblewrap, tmp_path, monkeyp
     assert "Open grades/index.html" in answer.stdout
     book = (tmp_path / "grades" / "gradebook.csv").read_text()
     assert "step-1.todo step-2.todo" in book
-    again = run_course("grade", "class", "--out", "grades", "--json")
+    again = course_command("grade", "class", "--out", "grades", "--json")
     assert [row["total"] for row in json.loads(again.stdout)] == [0, 0]
     assert "are known from before" in again.stderr
 
@@ -136,12 +124,12 @@ def test_grade_runs_nothing_unprotected_without_being_told_to(tmp_path, monkeypa
                 link.symlink_to(program)
     command = ("grade", "class", "--out", "grades", "--until", "1")
     path = os.pathsep.join([str(Path(sys.executable).parent), str(tmp_path / "bin")])
-    answer = run_course(*command, PATH=path)
+    answer = course_command(*command, PATH=path)
     assert answer.returncode == 2
     assert "sudo apt install bubblewrap" in answer.stderr
     assert "--unprotected" in answer.stderr
     assert not (tmp_path / "grades").exists()
-    answer = run_course(*command, "--unprotected", PATH=path)
+    answer = course_command(*command, "--unprotected", PATH=path)
     assert answer.returncode == 0, answer.stderr
     assert "wrong" in answer.stdout
     assert "NOT PROTECTED" in (tmp_path / "grades" / "reports" / "ada.html").read_text()
@@ -149,7 +137,7 @@ def test_grade_runs_nothing_unprotected_without_being_told_to(tmp_path, monkeypa
 
 @pytest.mark.slow
 def test_notebooks_says_no_if_one_fails_and_runs_the_rest(tiny_course):
-    answer = run_course("notebooks", "--profile", "ci")
+    answer = course_command("notebooks", "--profile", "ci")
     assert answer.returncode == 1
     assert "00_good ..." in answer.stderr
     good, bad = (
@@ -164,14 +152,14 @@ def test_notebooks_says_no_if_one_fails_and_runs_the_rest(tiny_course):
 
 @pytest.mark.slow
 def test_notebooks_says_yes_and_does_nothing_twice(tiny_course):
-    first = run_course("notebooks", "0", "--profile", "ci", "--json")
-    again = run_course("notebooks", "00", "--profile", "ci", "--json")
+    first = course_command("notebooks", "0", "--profile", "ci", "--json")
+    again = course_command("notebooks", "00", "--profile", "ci", "--json")
     assert (first.returncode, again.returncode) == (0, 0)
     (was,), (is_now,) = json.loads(first.stdout), json.loads(again.stdout)
     assert (was["cached"], is_now["cached"]) == (False, True)
     assert was["html"] == "executed/ci/00_good.html"
     assert was | {"cached": True} == is_now
-    output = run_course("notebooks", "00", "--profile", "ci").stdout
+    output = course_command("notebooks", "00", "--profile", "ci").stdout
     assert "before, nothing changed" in output
 
 
@@ -182,28 +170,28 @@ SLOTS = "There are not enough slots available in the system to satisfy the 4\n"
 
 def test_explain_reads_a_log_a_pipe_or_the_newest_run(tiny_course):
     (tiny_course / "log").write_text(f"[0] hello\n{DISK_FULL}")
-    answer = run_course("explain", "log")
+    answer = course_command("explain", "log")
     assert (answer.returncode, answer.stderr) == (0, "")
     first, second, *rest = answer.stdout.splitlines()
     assert (first, second) == ("log, 2 lines:", f"Rank 1, line 2 of the log: {FULL}")
     assert any("The disk is full" in line for line in rest)
     with (tiny_course / "log").open() as log:
-        piped = run_course("explain", stdin=log).stdout.splitlines()
+        piped = course_command("explain", stdin=log).stdout.splitlines()
     assert piped == ["standard input, 2 lines:", second, *rest]
-    assert "there is no run" in run_course("explain").stderr
+    assert "there is no run" in course_command("explain").stderr
     for day, text in (("25", DISK_FULL), ("26", "[0] KeyError: 'x'\n")):
         folder = tiny_course / "logs" / f"2026-11-{day}_09-00-00_program"
         folder.mkdir(parents=True)
         (folder / "log.txt").write_text(text)
-    answer = run_course("explain")
+    answer = course_command("explain")
     assert answer.returncode == 1
     assert answer.stdout.startswith(f"{folder.relative_to(tiny_course)}/log.txt, 1 li")
     assert "unknown to the course" in answer.stdout
     # What mpirun says belongs to the run, and what is no error hides none.
     (folder / "log.txt").write_text("[0] hello\n")
-    assert "no error" in run_course("explain").stdout
+    assert "no error" in course_command("explain").stdout
     (folder / "launcher.txt").write_text(SLOTS)
-    answer = json.loads(run_course("explain", "--json").stdout)
+    answer = json.loads(course_command("explain", "--json").stdout)
     (found,) = answer["found"]
     assert (found["id"], found["ranks"]) == ("mpi.not-enough-slots", [])
     assert found["cure"]
@@ -211,7 +199,7 @@ def test_explain_reads_a_log_a_pipe_or_the_newest_run(tiny_course):
 
 
 def test_explain_is_instant_and_refuses_what_is_not_there(tiny_course):
-    answer = run_course("explain", "nothing")
+    answer = course_command("explain", "nothing")
     assert (answer.returncode, answer.stdout) == (2, "")
     assert "there is no log nothing" in answer.stderr
     script = "import sys; from utils.running import explain; explain.messages(); "

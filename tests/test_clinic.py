@@ -4,7 +4,6 @@ import re
 
 import pytest
 from ci_sample import drawn
-from processes import empty_course
 
 from distcheck import errors, show
 from utils.checking import clinic, troubleshooting
@@ -38,12 +37,6 @@ STALLS = (
     "Validation on one rank only",
     "Slow, not stuck",
 )
-
-
-@pytest.fixture
-def folder(tmp_path):
-    with empty_course(tmp_path):
-        yield tmp_path
 
 
 # ------------------------------------------------------------ the page
@@ -104,7 +97,7 @@ def test_no_program_tells_what_it_has():
 # ------------------------------------------------------------ naming it
 
 
-def test_the_right_name_is_told_from_a_wrong_one(folder):
+def test_the_right_name_is_told_from_a_wrong_one(own_course):
     right = repr(clinic.diagnose(2, "Unequal steps"))
     assert "Yes: Unequal steps" in right
     assert clinic.diseases()["Unequal steps"]["Cure"] in right
@@ -115,7 +108,7 @@ def test_the_right_name_is_told_from_a_wrong_one(folder):
     assert "Unequal steps" not in wrong
 
 
-def test_without_a_name_all_are_listed(folder):
+def test_without_a_name_all_are_listed(own_course):
     listed = repr(clinic.diagnose(1))
     assert all(name in listed for name in clinic.diseases())
     names = [row[0] for row in clinic.diagnose(1).parts[0].rows]
@@ -123,7 +116,7 @@ def test_without_a_name_all_are_listed(folder):
     assert names != [case.disease for case in clinic.cases()]  # that order would tell
 
 
-def test_what_is_unchanged_is_not_called_cured(folder, monkeypatch):
+def test_what_is_unchanged_is_not_called_cured(own_course, monkeypatch):
     """Nor is it run: nothing could come of it."""
     monkeypatch.setattr(clinic, "observe", None)
     case = clinic.case(14)  # all signs of health are there
@@ -154,16 +147,18 @@ def observed(folder, **facts):
     return clinic.Observed(run, folder, **facts)
 
 
-def test_what_is_shown_has_two_looks_the_limits_files_and_history(folder, monkeypatch):
+def test_what_is_shown_has_two_looks_the_limits_files_and_history(
+    own_course, monkeypatch
+):
     def looks(function):
         frames = (stacks.Frame("clinic_14.py", 57, function),)
         return [stacks.Stack(rank, frames, 0.5) for rank in (0, 1)]
 
-    (folder / "0").mkdir()
+    (own_course / "0").mkdir()
     history = "epoch,accuracy,loss\n0,0.7500,1.7312\n"
-    (folder / "0" / "history.csv").write_text(history)
+    (own_course / "0" / "history.csv").write_text(history)
     seen = observed(
-        folder,
+        own_course,
         stood_still=looks("sleep"),
         later=looks("fit"),
         written={0: ["history.csv"], 1: ["weights.h5"]},
@@ -184,14 +179,14 @@ def test_what_is_shown_has_two_looks_the_limits_files_and_history(folder, monkey
     assert "ended before a second look" in repr(clinic.admit(14))
 
 
-def test_what_there_is_not_is_refused(folder):
+def test_what_there_is_not_is_refused(own_course):
     with pytest.raises(errors.UserError, match="there is no case 99"):
         clinic.admit(99)
     with pytest.raises(errors.UserError, match="no disease 'flu'"):
         clinic.diagnose(1, "flu")
 
 
-def test_a_slip_in_the_learner_s_program_is_named_as_theirs(folder):
+def test_a_slip_in_the_learner_s_program_is_named_as_theirs(own_course):
     clinic.case(6).program.write_text("x = (\n")
     with pytest.raises(errors.UserError, match=r"exercises/clinic_06\.py .* line 1"):
         clinic.cure(6)
@@ -203,7 +198,7 @@ def test_a_slip_in_the_learner_s_program_is_named_as_theirs(folder):
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("case", drawn(clinic.cases()), ids=lambda case: case.disease)
-def test_the_fault_is_seen(case, folder):
+def test_the_fault_is_seen(case, own_course):
     case.program.write_text(case.ill)
     observed = clinic.observe(case.program, case)
     wrong = {name for name, what in clinic.signs_of(observed, case).items() if what}
@@ -224,14 +219,14 @@ CURED = {case.healthy.partition("import")[2]: case for case in clinic.cases()}.v
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("case", drawn([*CURED]), ids=lambda case: case.disease)
-def test_what_is_cured_is_healthy(case, folder):
+def test_what_is_cured_is_healthy(case, own_course):
     case.program.write_text(case.healthy)
     assert "Your program" in repr(clinic.cure(case.number))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_case_12_is_met_by_its_message(folder):
+def test_case_12_is_met_by_its_message(own_course):
     clinic.admit(12)
     _, lines = explain.open_log(None)  # of the newest run
     first = explain.explain(lines).first
@@ -240,7 +235,7 @@ def test_case_12_is_met_by_its_message(folder):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_learner_s_program_is_left_alone_and_judged(folder):
+def test_a_learner_s_program_is_left_alone_and_judged(own_course):
     case = clinic.case(6)
     text = f"{case.ill}# I'll find it\n"
     case.program.write_text(text)
@@ -253,7 +248,7 @@ def test_a_learner_s_program_is_left_alone_and_judged(folder):
 
 
 @pytest.mark.slow
-def test_what_trains_nothing_is_not_healthy(folder):
+def test_what_trains_nothing_is_not_healthy(own_course):
     case = clinic.case(6)
     case.program.write_text("print('hello')\n")
     signs = clinic.examine(case.program, case)
@@ -263,7 +258,7 @@ def test_what_trains_nothing_is_not_healthy(folder):
 
 
 @pytest.mark.slow
-def test_a_cure_that_leaves_images_out_is_none(folder):
+def test_a_cure_that_leaves_images_out_is_none(own_course):
     """All workers make the same steps, so nothing stands still; but too few."""
     case = clinic.case(2)
     right = "steps = len(dataset.x_train) // batch_size // size\n"

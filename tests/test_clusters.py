@@ -3,10 +3,10 @@
 import re
 import runpy
 import shlex
-import subprocess
 import sys
 
 import pytest
+from processes import captured
 
 from distcheck import mpi
 from utils.base import course
@@ -33,12 +33,8 @@ def test_a_table_is_what_its_command_prints(command, table):
 
 def test_the_command_prints_its_table():
     command, table = COMMANDS[0]
-    done = subprocess.run(
-        [sys.executable, *shlex.split(command)[1:]],
-        cwd=course.PACKAGE_ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
+    done = captured(
+        [sys.executable, *shlex.split(command)[1:]], cwd=course.PACKAGE_ROOT
     )
     assert (done.returncode, done.stdout) == (0, table)
 
@@ -92,13 +88,8 @@ def test_commands_for_hosts_start_workers(words, tmp_path):
     (tmp_path / "hosts").write_text("localhost slots=2\n")
     (tmp_path / "here.py").write_text("print('here')")
     line = [HERE.get(word, word) for word in words[: words.index("python")]]
-    done = subprocess.run(
-        [*line, sys.executable, "here.py"],
-        cwd=tmp_path,
-        env=mpi.clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
+    done = captured(
+        [*line, sys.executable, "here.py"], cwd=tmp_path, env=mpi.clean_environment()
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("here") == 2

@@ -3,11 +3,12 @@ GPUs that are only pretended."""
 
 import json
 import os
-import subprocess
 import sys
+from unittest import mock
 
 import pytest
 from machines import Machine
+from processes import captured
 
 from distcheck import machine
 from utils.training import devices
@@ -37,11 +38,8 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def ended():
-    return subprocess.run(
+    return captured(
         [sys.executable, "-c", CODE],
-        capture_output=True,
-        text=True,
-        timeout=120,
         env=os.environ | machine.HIDDEN | {machine.PRETEND: Machine(cores=2).counts},
     )
 
@@ -71,30 +69,21 @@ def test_more_replicas_than_gpus_compute_on_cores(monkeypatch, capsys):
     """The devices are pretended; what is done with their list is not."""
     import tensorflow as tf
 
-    gpus, grown, hidden, split = ["first", "second"], [], [], []
-    there = {"GPU": gpus, "CPU": ["processor"]}
-    monkeypatch.setattr(tf.config, "list_physical_devices", there.get)
-    monkeypatch.setattr(tf.config, "get_visible_devices", there.get)
-    monkeypatch.setattr(
-        tf.config, "set_visible_devices", lambda devices, _: hidden.append(devices)
-    )
-    monkeypatch.setattr(
-        tf.config, "get_logical_device_configuration", lambda device: None
-    )
-    monkeypatch.setattr(
-        tf.config,
-        "set_logical_device_configuration",
-        lambda device, parts: split.append((device, len(parts))),
-    )
-    monkeypatch.setattr(
-        tf.config.experimental, "set_memory_growth", lambda gpu, on: grown.append(gpu)
-    )
+    config = mock.MagicMock()
+    monkeypatch.setattr(tf, "config", config)
+    there = {"GPU": ["first", "second"], "CPU": ["processor"]}
+    config.list_physical_devices = config.get_visible_devices = there.get
+    config.get_logical_device_configuration.return_value = None
     assert devices.replica_devices() == ["GPU:0", "GPU:1"]
     assert devices.replica_devices(1) == ["GPU:0"]
-    assert set(grown) == set(gpus)
-    assert (hidden, split, capsys.readouterr().err) == ([], [], "")
+    grown = config.experimental.set_memory_growth.call_args_list
+    assert {call.args for call in grown} == {("first", True), ("second", True)}
+    config.set_visible_devices.assert_not_called()
+    assert capsys.readouterr().err == ""
     assert devices.replica_devices(3) == ["CPU:0", "CPU:1", "CPU:2"]
-    assert (hidden, split) == ([[]], [("processor", 3)])
+    config.set_visible_devices.assert_called_once_with([], "GPU")
+    parts = [config.LogicalDeviceConfiguration.return_value] * 3
+    config.set_logical_device_configuration.assert_called_once_with("processor", parts)
     assert "2 GPUs, and 3 replicas need one each" in capsys.readouterr().err
 
 
@@ -120,7 +109,5 @@ from utils import data, figures
 figures.training.augmented(data.load(train_images=8), versions=1)
 print(grows)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120
-    )
+    done = captured([sys.executable, "-c", code])
     assert done.stdout == "[('GPU:0', True), ('GPU:1', True)]\n", done.stderr

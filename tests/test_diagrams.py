@@ -60,6 +60,7 @@ DRAWINGS = {
     "steps of 4": lambda: diagrams.ring_in_steps(4),
     "one worker stops": diagrams.one_worker_stops,
     "busiest wire": busiest_wire,
+    "decision chart": diagrams.decision_chart,
     "commits": lambda: elastic.commits(every=10, dies_in=14, batches=20),
     "unequal steps": feeding.unequal_steps,
     "loss scale": memory.loss_scale_around_horovod,

@@ -13,6 +13,7 @@ import numpy
 import pytest
 import tomli
 import typer.testing
+from processes import captured
 
 from distcheck import audit, cli, errors
 from distcheck.judges.audit import QUESTIONS, RIGHT, UNKNOWN, WRONG, Finding
@@ -191,13 +192,8 @@ def in_folder(folder: Path, *command: object, **options) -> subprocess.Completed
     """Run a command in an environment without the course's programs."""
     variables = {name: os.environ[name] for name in ("HOME",) if name in os.environ}
     variables |= {"PATH": "/usr/bin:/bin", "COLUMNS": "200"}
-    return subprocess.run(
-        [str(word) for word in command],
-        cwd=folder,
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=800,
+    return captured(
+        [str(word) for word in command], cwd=folder, env=variables, timeout=800
     )
 
 

@@ -1,40 +1,25 @@
 """The doctor really starts two processes; where something is broken it says so."""
 
-import functools
-import http.server
 import json
 import os
 import re
-import subprocess
 import sys
-import threading
-from dataclasses import replace
 
 import pytest
 from machines import PROBED
+from processes import course_command, serving
 from rich.console import Console
+from test_data import Server
 
-from distcheck import errors, mpi
+from distcheck import mpi
 from utils import figures
-from utils.base import course, profiles
+from utils.base import course
 from utils.checking import doctor
 from utils.checking.doctor import LIMITED, MISSING, OK, Line, Report
 from utils.lessons import outline
 from utils.training import fetch
 
 pytestmark = pytest.mark.timeout(300)
-
-
-def course_doctor(**environment: str) -> tuple[int, dict]:
-    """Exit status and JSON of the command."""
-    answer = subprocess.run(
-        [sys.executable, "-m", "utils.cli", "doctor", "--json"],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env={**os.environ, **environment},
-    )
-    return answer.returncode, json.loads(answer.stdout)
 
 
 # -------------------------------------------------------------- the whole of it
@@ -84,7 +69,6 @@ def test_a_machine_without_data_still_runs_the_course(report):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_the_report_reads_the_same_everywhere(report):
     console = Console(width=200)
     with console.capture() as captured:
@@ -100,8 +84,9 @@ def test_a_broken_package_is_reported_with_its_reason_and_a_fix(tmp_path):
     (tmp_path / "tensorflow").mkdir()
     broken = tmp_path / "tensorflow" / "__init__.py"
     broken.write_text("raise ImportError('broken on purpose')")
-    status, report = course_doctor(PYTHONPATH=str(tmp_path))
-    assert status == 1
+    answer = course_command("doctor", "--json", PYTHONPATH=str(tmp_path))
+    assert answer.returncode == 1
+    report = json.loads(answer.stdout)
     assert not report["ok"]
     lines = {line["name"]: line for line in report["lines"]}
     assert lines["tensorflow"]["state"] == MISSING
@@ -111,12 +96,6 @@ def test_a_broken_package_is_reported_with_its_reason_and_a_fix(tmp_path):
     assert lines["cores"]["state"] in (OK, LIMITED)
     verdicts = {lesson["number"]: lesson["verdict"] for lesson in report["lessons"]}
     assert verdicts["01"].startswith("not before this is fixed: TensorFlow")
-
-
-def test_an_unknown_profile_is_wrong_usage(monkeypatch):
-    monkeypatch.setenv("COURSE_PROFILE", "laptop")
-    with pytest.raises(errors.UserError, match="ci, cpu or gpu"):
-        doctor.doctor()
 
 
 def test_what_is_known_of_an_error_is_a_part_of_the_fix(monkeypatch):
@@ -155,11 +134,6 @@ def test_software_that_is_missing_has_a_fix(facts, name, words):
     assert lines[name].state == MISSING
     assert words in lines[name].found
     assert "make setup" in lines[name].fix
-
-
-def test_software_that_is_there_needs_nothing():
-    for line in doctor._lines_of_software(PROBED):
-        assert (line.state, line.fix) == (OK, "")
 
 
 def test_one_core_is_a_limit_not_an_obstacle(pretend):
@@ -221,19 +195,11 @@ def test_a_wrong_data_folder_is_missing_and_says_what_is_wrong(nowhere, monkeypa
 
 def test_data_that_can_be_downloaded_is_fine(nowhere, monkeypatch):
     (nowhere / doctor.SMALLEST_FILE).write_bytes(b"labels")
-    handler = functools.partial(Quiet, directory=str(nowhere))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever).start()
-        monkeypatch.setenv("COURSE_MIRROR", f"http://127.0.0.1:{server.server_port}")
+    with serving(Server(nowhere)) as server:
+        monkeypatch.setenv("COURSE_MIRROR", server.address)
         line = doctor._data_line()
-        server.shutdown()
     assert line.state == OK
     assert "downloaded when first used" in line.found
-
-
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *arguments):
-        """Say nothing on standard error."""
 
 
 @pytest.mark.skipif("COURSE_DATA" not in os.environ, reason="COURSE_DATA is not set")
@@ -258,14 +224,3 @@ def test_real_data_is_checked(monkeypatch):
 def test_devices_are_shared_out(workers, devices, one_each, shares, words):
     assert figures.machine.share_out(workers, devices, one_each) == shares
     assert figures.machine.in_words(shares, "core").startswith(words)
-
-
-@pytest.mark.parametrize("workers", [1, 2, 8])
-def test_the_machine_is_drawn_with_its_words(workers):
-    settings = replace(profiles.PROFILES["cpu"], workers=workers)
-    diagram = figures.machine.show_machine(Report([], [], settings))
-    drawn = " ".join(text.get_text() for axes in diagram.axes for text in axes.texts)
-    assert "worker 0" in drawn
-    assert diagram.words in drawn
-    picture = diagram._repr_mimebundle_()[0]["image/png"]
-    assert len(picture) > 1000

@@ -8,11 +8,11 @@ import contextlib
 import http.server
 import itertools
 import json
-import threading
 import urllib.parse
 
 import numpy as np
 import pytest
+from processes import serving
 from test_data import (
     alone,  # noqa: F401
     cut_short,
@@ -67,16 +67,12 @@ class Endless(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def place(monkeypatch):
     """Where doodles are published; `changed` is what becomes of them on the way."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Endless) as server:
-        server.asked, server.changed = [], lambda content: content
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        monkeypatch.setattr(
-            doodles, "PLACES", (f"http://127.0.0.1:{server.server_port}",)
-        )
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Endless)
+    server.asked, server.changed = [], lambda content: content
+    place = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setattr(doodles, "PLACES", (place,))
+    with serving(server):
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def cached(word: str):

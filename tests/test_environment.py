@@ -22,7 +22,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from processes import wait_for
+from processes import captured, wait_for
 
 from utils.running import explain
 
@@ -145,13 +145,10 @@ def test_mpirun_starts_workers_without_ssh(tmp_path):
 
 @pytest.mark.slow
 def test_a_notebook_finds_mpirun_wherever_jupyter_was_started():
-    answer = subprocess.run(
+    answer = captured(
         [BIN / "jupyter", "run", "--kernel", "python3"],
         input="import shutil, sys; print(shutil.which('mpirun'), sys.prefix)",
         env={"PATH": "/usr/bin:/bin", "HOME": os.environ["HOME"]},
-        capture_output=True,
-        text=True,
-        timeout=120,
     )
     assert answer.stdout.split() == [str(BIN / "mpirun"), sys.prefix], answer.stderr
     kernel = Path(sys.prefix, "share", "jupyter", "kernels", "python3", "kernel.json")
@@ -793,7 +790,7 @@ def test_without_disk_space(setup, course, tmp_path):
         f"cp -r {course} {tmp_path}/disk; cd {tmp_path}/disk/course; "
         f"{sys.executable} utils/setup/install.py"
     )
-    result = subprocess.run([*small, commands], capture_output=True, text=True)
+    result = captured([*small, commands])
     assert result.returncode == 1
     assert "Disk space is missing: 5 GB needed, 0.0 GB free" in result.stderr
     assert_names_the_commands(result.stderr)
@@ -874,9 +871,7 @@ def test_on_each_platform(setup, system, machine, libc, advice):
 
 
 def test_bare_make_lists_the_commands():
-    answer = subprocess.run(
-        ["make"], cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
+    answer = captured(["make"], cwd=ROOT)
     targets = re.search(r"\.PHONY: help (.*)", (ROOT / "Makefile").read_text())[1]
     commands = re.findall(r"^make ([\w-]+) +\S", answer.stdout, re.MULTILINE)
     assert commands == targets.split()
@@ -918,11 +913,13 @@ def test_ci_runs_what_the_readme_says_and_fails_with_it(failing, tmp_path):
     assert (answer.returncode == 0) == (failing is None)
 
 
-def test_github_runs_the_same_commands():
+def test_github_runs_the_same_commands(setup):
     """On each Python that the course supports."""
     workflow = yaml.safe_load((ROOT / ".github/workflows/course.yml").read_text())
-    steps = workflow["jobs"]["course"]["steps"]
-    github_runs = [step["run"] for step in steps if "run" in step]
+    job = workflow["jobs"]["course"]
+    pythons = job["strategy"]["matrix"]["python"]
+    assert sorted(pythons) == sorted(setup.prerequisites.PYTHONS)
+    github_runs = [step["run"] for step in job["steps"] if "run" in step]
     ci_runs = re.findall(r"^make .*", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
     assert ci_runs == [f"make {target}" for target in CI_RUNS]
     assert github_runs == ['make setup PYTHON="$(command -v python)"', ".ci/run"]
@@ -930,11 +927,9 @@ def test_github_runs_the_same_commands():
 
 def test_other_systems_are_skipped_with_a_word_where_none_can_be_made(tmp_path):
     for name in ("headers", "systems", "gpu-build"):
-        skipped = subprocess.run(
+        skipped = captured(
             [sys.executable, ROOT / "tests" / "systems.py", name],
             env={"PATH": str(tmp_path)},
-            capture_output=True,
-            text=True,
         )
         assert (skipped.returncode, skipped.stderr) == (0, "")
         assert skipped.stdout.startswith(f"{name}: skipped, as it takes root and mmdeb")

@@ -11,7 +11,6 @@ import csv
 import json
 import os
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,6 +22,7 @@ import psutil
 import pytest
 from check_tables import TABLES
 from ci_sample import drawn
+from processes import captured
 from test_evidence import OUTCOME
 
 from distcheck import files, lab, parts
@@ -352,16 +352,9 @@ ALL_ATTACKS = [
         WRONG,
         "nested too deeply",
     ),
-    Attack("is long, with sums", "x = 1" + "+1" * 40_000, WRONG, "nested too deeply"),
     Attack(
         "runs what the page shows as a comment",
         "# coding: raw_unicode_escape\n# \\u000araise SystemExit",
-        WRONG,
-        "declares the coding raw_unicode_escape",
-    ),
-    Attack(
-        "hides its coding behind a return",
-        "\f\r# coding: raw_unicode_escape\n# \\u000araise SystemExit",
         WRONG,
         "declares the coding raw_unicode_escape",
     ),
@@ -422,13 +415,11 @@ def secret(tmp_path_factory) -> Path:
 
 
 def grade_class(folder: Path, out: Path, exercise: str) -> dict:
-    done = subprocess.run(
+    done = captured(
         [
             *(sys.executable, "-c", GRADER, str(folder), str(out), exercise),
             *(json.dumps(LIMITS), str(MAY_COMPUTE), str(UNTIL[exercise])),
         ],
-        capture_output=True,
-        text=True,
         timeout=1500,
     )
     assert done.returncode == 0, done.stderr[-3000:]
@@ -550,14 +541,16 @@ def test_nothing_is_left(graded, examined):
     assert not Path(course.PACKAGE_ROOT, "utils", "course-was-here").exists()
 
 
-def test_the_first_end_of_several_is_the_reason():
+def test_the_first_end_of_several_is_the_reason(tmp_path):
     """Steps are judged by several runs, of which each may end in its own way."""
     verdicts = tuple(
         Verdict(step, f"step-{step}.crashed", WRONG, "", f"It failed in line {step}.")
         for step in (2, 5)
     )
-    its = exercises.find(FULL), examine.LIMITS, SILENCE
-    examined = examine._Sandboxed(b"", *its, protected=True).examined(verdicts)
+    sandboxed = examine._Sandboxed(
+        b"", exercises.find(FULL), tmp_path, examine.LIMITS, 1.0, protected=True
+    )
+    examined = sandboxed.examined(verdicts)
     assert (examined.status, examined.reason) == (CRASHED, "It failed in line 2.")
 
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from processes import captured
 
 from distcheck import files, supervise
 from distcheck.files import scratch, whole, write_whole
@@ -80,9 +81,7 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 files.write_whole(pathlib.Path(sys.argv[1]), 2000 * "x")
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code, path], capture_output=True, text=True, timeout=60
-    )
+    done = captured([sys.executable, "-c", code, path])
     assert "File too large" in done.stderr
     assert path.read_text() == "old"
     assert alone(path)

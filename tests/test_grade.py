@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 import re
 import shutil
 import signal
@@ -553,12 +552,6 @@ def test_the_log_is_kept_short(handed_in, out, examination):
     page = (out / "reports/alicia.html").read_text()
     assert "[420 lines left out]" in page
     assert "line 499 [U+DCFF]" in page
-
-
-def test_no_half_file_is_left(handed_in, out, examination):
-    grade(handed_in, out, examine=examination)
-    assert list(out.rglob(files.HALVES)) == []
-    assert os.listdir(out / ".cache").count("grading") == 1
 
 
 def test_two_gradings_at_once_give_each_learner_one_id(

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from processes import captured
 from typer.testing import CliRunner
 
 from distcheck import errors
@@ -71,12 +72,10 @@ def files_of(folder: Path) -> dict[str, str]:
 def in_class(library: Path, folder: Path, *words: str) -> subprocess.CompletedProcess:
     """`course WORDS` in a folder, by the library of a hand-out."""
     own = {"PYTHONPATH": str(library), "NO_COLOR": "1", "COLUMNS": "100"}
-    return subprocess.run(
+    return captured(
         [sys.executable, "-m", "utils.cli", *words],
         cwd=folder,
         env=os.environ | own,
-        capture_output=True,
-        text=True,
         timeout=300,
     )
 

@@ -21,7 +21,7 @@ import nbformat
 import psutil
 import pytest
 import yaml
-from processes import wait_for
+from processes import captured, wait_for
 
 from distcheck import errors
 from utils.base import course
@@ -82,10 +82,8 @@ def test_what_is_no_repository_is_refused(tmp_path, name):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_notebooks_themselves_are_not_overwritten(tmp_path, monkeypatch):
-    for folder in ("notebooks", "exercises"):  # a course of its own
-        (tmp_path / folder).mkdir()
-    source = tmp_path / "notebooks" / "00_check_your_machine.ipynb"
+def test_the_notebooks_themselves_are_not_overwritten(own_course, monkeypatch):
+    source = own_course / "notebooks" / "00_check_your_machine.ipynb"
     shutil.copy(ROOT / "notebooks" / source.name, source)
     before = source.read_bytes()
     monkeypatch.chdir(source.parent)
@@ -137,13 +135,8 @@ def on(host: Path, code: str, folder: Path, **variables: str) -> str:
         f"globals().update(runpy.run_path({str(SCRIPT)!r}))\n"
         f"OURS = Path({sys.prefix!r})\n"
     )
-    done = subprocess.run(
-        [host, "-c", begin + code],
-        cwd=folder,
-        env=outside(**variables),
-        capture_output=True,
-        text=True,
-        timeout=300,
+    done = captured(
+        [host, "-c", begin + code], cwd=folder, env=outside(**variables), timeout=300
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -376,9 +369,7 @@ def published_branch() -> str:
 
 def git(*words: str | Path, folder: Path) -> str:
     command = ["git", "-C", folder, *words]
-    return subprocess.run(
-        command, check=True, timeout=60, capture_output=True, text=True
-    ).stdout
+    return captured(command, check=True).stdout
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 from filelock import FileLock, Timeout
-from processes import program, ship_the_exercise, working_in
+from processes import program, ship_the_exercise, with_variable, working_in
 
 from distcheck import files, supervise
 
@@ -39,12 +39,7 @@ COMMANDS = {
 
 def marked(mark: str) -> list[psutil.Process]:
     """The living processes that were started with this mark, at whatever depth."""
-    processes = []
-    for process in psutil.process_iter(["name"]):
-        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            if process.environ().get(MARK) == mark:
-                processes.append(process)
-    return processes
+    return with_variable(MARK, lambda value: value == mark)
 
 
 def left_behind(folder: Path, temporary: Path, mark: str) -> list[str]:

@@ -8,13 +8,13 @@ import os
 import re
 import runpy
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import jsonschema
 import pytest
 import yaml
+from processes import captured
 
 from distcheck import machine, mpi, tasks
 from utils.base import course
@@ -240,12 +240,9 @@ def test_each_slot_has_a_gpu_and_all_threads():
 def test_without_a_gpu_nothing_is_trained(tmp_path):
     program = tmp_path / "trains.py"
     program.write_text("print('trains')")
-    done = subprocess.run(
+    done = captured(
         [sys.executable, str(CLUSTER / "on_gpus.py"), str(program)],
         env=dict(os.environ, **machine.HIDDEN),
-        capture_output=True,
-        text=True,
-        timeout=120,
     )
     assert done.returncode == 1
     assert "TensorFlow sees no GPU here, so nothing is trained" in done.stderr

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import psutil
 import pytest
@@ -454,24 +455,14 @@ def test_the_supervisor_passes_the_commands_own_status_on():
         done.stdin.close()
 
 
-class Unkillable:
-    """A process that another user owns, or that the kernel never lets go."""
-
-    pid = 4_000_000
-
-    def name(self):
-        return "stuck"
-
-    def status(self):
-        return psutil.STATUS_DISK_SLEEP
-
-    def kill(self):
-        raise psutil.AccessDenied(self.pid)
-
-
 def test_what_can_not_be_killed_is_named_and_not_waited_for(monkeypatch, capsys):
+    """As one that another user owns, or that the kernel never lets go."""
+    stuck = mock.Mock(pid=4_000_000)
+    stuck.name.return_value = "stuck"
+    stuck.status.return_value = psutil.STATUS_DISK_SLEEP
+    stuck.kill.side_effect = psutil.AccessDenied(stuck.pid)
     supervisor = supervise.Supervisor(["true"], None)
-    monkeypatch.setattr(supervisor, "_left", lambda: [Unkillable()])
+    monkeypatch.setattr(supervisor, "_left", lambda: [stuck])
     monkeypatch.setattr(supervise, "KILL_SECONDS", 0.2)
     with subprocess.Popen(["true"]) as child:
         child.wait()

@@ -9,7 +9,6 @@ from test_data import alone  # noqa: F401
 
 from distcheck import files
 from distcheck.errors import UserError
-from utils.base import course
 from utils.training import doodles, leaderboard
 from utils.training.leaderboard import score
 
@@ -22,14 +21,8 @@ def dataset():
 
 
 @pytest.fixture(autouse=True)
-def course_folder(alone, tmp_path, monkeypatch):  # noqa: F811
-    """A course of its own, with an empty leaderboard."""
-    for name in ("notebooks", "exercises"):
-        (tmp_path / name).mkdir()
-    monkeypatch.chdir(tmp_path)
+def empty_leaderboard(alone, own_course, monkeypatch):  # noqa: F811
     monkeypatch.setattr(doodles, "PLACES", ())
-    assert course.root() == tmp_path
-    return tmp_path
 
 
 class Knows:

@@ -11,14 +11,11 @@ from utils.lessons import claims, margins, notebook_rules, notebooks
 
 
 @pytest.fixture
-def tiny_course(tmp_path, monkeypatch):
+def tiny_course(own_course):
     """A course of two notebooks, of one cell each."""
-    for folder in ("notebooks", "exercises"):
-        (tmp_path / folder).mkdir()
     for name in ("00_one", "01_two"):
-        write(tmp_path / "notebooks" / f"{name}.ipynb", f"claim({name!r})")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+        write(own_course / "notebooks" / f"{name}.ipynb", f"claim({name!r})")
+    return own_course
 
 
 def write(path, source, *outputs, **facts):

@@ -3,11 +3,11 @@ notices what is held."""
 
 import json
 import os
-import subprocess
 import sys
 
 import numpy as np
 import pytest
+from processes import captured
 
 from utils.base import course
 from utils.figures import memory
@@ -67,9 +67,7 @@ def test_the_peak_notices_what_was_held_for_a_moment():
         "PYTHONPATH": str(course.PACKAGE_ROOT),
         "CUDA_VISIBLE_DEVICES": "-1",
     }
-    said = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=120
-    )
+    said = captured(command, env=environment)
     before, after = json.loads(said.stdout.splitlines()[-1])
     assert 90e6 < after - before < 300e6, said.stderr[-2000:]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from processes import empty_course, program, wait_for
+from processes import captured, empty_course, program, wait_for
 
 from distcheck import errors, supervise
 from utils import figures
@@ -76,7 +76,7 @@ def lan(request, folder):
 def machine():
     """What hosts must leave as it was: the machine's cards, addresses, mounts."""
     answers = [
-        subprocess.run(["ip", *words], capture_output=True, text=True).stdout
+        captured(["ip", *words]).stdout
         for words in (["-o", "link"], ["-o", "address"], ["netns", "list"])
     ]
     mounts = Path("/proc/self/mounts").read_text()
@@ -224,9 +224,7 @@ with namespaces.hosts(2, mbit=100) as lan:
 
 def ask(*before):
     """What ASK says with the rights that the command `before` leaves it."""
-    return subprocess.run(
-        [*before, sys.executable, "-c", ASK], capture_output=True, text=True, timeout=90
-    )
+    return captured([*before, sys.executable, "-c", ASK])
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="without root, all tests show this")

@@ -10,7 +10,6 @@ import uuid
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 from nbformat.v4 import (
     new_code_cell,
@@ -19,7 +18,7 @@ from nbformat.v4 import (
     new_output,
     writes_json,
 )
-from processes import wait_for
+from processes import wait_for, with_variable
 
 from distcheck import errors
 from utils.base import course, profiles, sources
@@ -66,12 +65,19 @@ def test_what_is_folded_stays_folded_on_its_page_and_images_are_in_it(tmp_path):
 
 
 @pytest.fixture
-def tiny_course(tmp_path, monkeypatch):
-    """A course of its own in a temporary folder; the test writes its notebooks."""
-    for folder in ("notebooks", "exercises", "solutions"):
-        (tmp_path / folder).mkdir()
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+def tiny_course(own_course):
+    """A course whose notebooks the test writes."""
+    (own_course / "solutions").mkdir()
+    return own_course
+
+
+@pytest.fixture
+def steps_course(tiny_course):
+    """The same, with the exercise of the six steps."""
+    shutil.copy(
+        course.PACKAGE_ROOT / "solutions/fashion_mnist_solution.py", "solutions"
+    )
+    return tiny_course
 
 
 def write(folder: Path, name: str, *sources: str, outputs=None) -> Path:
@@ -118,17 +124,14 @@ def test_a_kernel_whose_ports_were_taken_is_started_anew(stillborn, started, tmp
     assert bool(status) == (stillborn == 9)
 
 
-def test_a_notebook_runs_in_a_scratch_copy(tiny_course, monkeypatch):
-    real_data = tiny_course / "elsewhere"
+def test_a_notebook_runs_in_a_scratch_copy(steps_course, monkeypatch):
+    real_data = steps_course / "elsewhere"
     real_data.mkdir()
     monkeypatch.setenv("COURSE_DATA", "elsewhere")  # relative to here, not to there
-    shutil.copy(
-        course.PACKAGE_ROOT / "solutions/fashion_mnist_solution.py", "solutions"
-    )
-    exercise = tiny_course / "exercises" / "fashion_mnist.py"
+    exercise = steps_course / "exercises" / "fashion_mnist.py"
     exercise.write_text("my own work")
     path = write(
-        tiny_course,
+        steps_course,
         "00_look_around",
         "import os\nfrom pathlib import Path\nfrom utils import course, settings",
         "print(settings().name)",
@@ -142,18 +145,15 @@ def test_a_notebook_runs_in_a_scratch_copy(tiny_course, monkeypatch):
     assert result.findings == ()
     assert stdout_of(result) == ["ci", "True", "False", "True", "True"]
     assert exercise.read_text() == "my own work"
-    assert not (tiny_course / "logs").exists()
-    assert result.ipynb == tiny_course / "executed/ci/00_look_around.ipynb"
+    assert not (steps_course / "logs").exists()
+    assert result.ipynb == steps_course / "executed/ci/00_look_around.ipynb"
     assert sorted(path.name for path in result.ipynb.parent.iterdir()) == [
         "00_look_around.html",
         "00_look_around.ipynb",
     ]
 
 
-def test_the_exercise_is_done_as_far_as_the_notebook_has_come(tiny_course):
-    shutil.copy(
-        course.PACKAGE_ROOT / "solutions/fashion_mnist_solution.py", "solutions"
-    )
+def test_the_exercise_is_done_as_far_as_the_notebook_has_come(steps_course):
     all_six = [1, 2, 3, 4, 5, 6]
     left_to_do = {
         "01_before": all_six,
@@ -162,9 +162,9 @@ def test_the_exercise_is_done_as_far_as_the_notebook_has_come(tiny_course):
         "09_after": [4, 5, 6],
     }
     for name in left_to_do:
-        write(tiny_course, name, "1")
+        write(steps_course, name, "1")
     for path in notebooks.discover():
-        exercise = tiny_course / "exercise.py"
+        exercise = steps_course / "exercise.py"
         exercise.write_bytes(
             notebooks.scratch_files(path)["exercises/fashion_mnist.py"]
         )
@@ -172,12 +172,9 @@ def test_the_exercise_is_done_as_far_as_the_notebook_has_come(tiny_course):
 
 
 @pytest.mark.slow
-def test_a_step_is_done_when_it_is_asked_for(tiny_course):
-    shutil.copy(
-        course.PACKAGE_ROOT / "solutions/fashion_mnist_solution.py", "solutions"
-    )
+def test_a_step_is_done_when_it_is_asked_for(steps_course):
     kind = write(
-        tiny_course,
+        steps_course,
         "04_step_2_kind",
         "from utils import need_steps",
         "need_steps(1)",
@@ -186,7 +183,7 @@ def test_a_step_is_done_when_it_is_asked_for(tiny_course):
     )
     (finding,) = prove(kind, "ci").findings
     assert "raised ValueError" in finding
-    executed = notebook_rules.read(tiny_course / "executed/ci/04_step_2_kind.ipynb")
+    executed = notebook_rules.read(steps_course / "executed/ci/04_step_2_kind.ipynb")
     messages = [
         error.evalue
         for cell in executed.cells
@@ -199,12 +196,9 @@ def test_a_step_is_done_when_it_is_asked_for(tiny_course):
 
 
 @pytest.mark.slow
-def test_a_step_that_is_not_asked_for_is_found(tiny_course):
-    shutil.copy(
-        course.PACKAGE_ROOT / "solutions/fashion_mnist_solution.py", "solutions"
-    )
+def test_a_step_that_is_not_asked_for_is_found(steps_course):
     unkind = write(
-        tiny_course,
+        steps_course,
         "05_step_3_unkind",
         "from utils import need_steps",
         "need_steps(2)",
@@ -215,13 +209,10 @@ def test_a_step_that_is_not_asked_for_is_found(tiny_course):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [1, 7])
-def test_what_stays_missing_ends_the_notebook(tiny_course, step):
+def test_what_stays_missing_ends_the_notebook(steps_course, step):
     """A step that is done, or that the exercise hasn't, is an error as any other."""
-    shutil.copy(
-        course.PACKAGE_ROOT / "solutions/fashion_mnist_solution.py", "solutions"
-    )
     path = write(
-        tiny_course,
+        steps_course,
         "03_step_1_stubborn",
         "from utils.lessons.work import StepMissing",
         f"raise StepMissing('step {step} is never done')",
@@ -259,18 +250,7 @@ def family(monkeypatch):
     """Lists the processes that were started during this test, wherever they went."""
     name = str(uuid.uuid4())
     monkeypatch.setenv("COURSE_FAMILY", name)
-
-    def members() -> list[psutil.Process]:
-        processes = []
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get("COURSE_FAMILY") == name:
-                    processes.append(process)
-            except (psutil.NoSuchProcess, psutil.AccessDenied):
-                continue
-        return processes
-
-    return members
+    return lambda: with_variable("COURSE_FAMILY", lambda value: value == name)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from jupyter_client.manager import start_new_kernel
-from processes import ship_the_exercise, wait_for
+from processes import captured, ship_the_exercise, wait_for
 
 from distcheck.verdict import RIGHT, Verdict
 from utils.base import course
@@ -70,7 +70,7 @@ def command(*arguments: str) -> list[str]:
     ],
 )
 def test_what_can_not_be_watched_is_status_2(program, arguments, says):
-    answer = subprocess.run(command(*arguments), capture_output=True, text=True)
+    answer = captured(command(*arguments))
     assert answer.returncode == 2
     assert says in answer.stderr
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from processes import empty_course
 
 from utils.base import course
 from utils.running import launch
@@ -18,10 +19,7 @@ def twice(tmp_path_factory):
     folder = tmp_path_factory.mktemp("course")
     (folder / "cache" / "fashion-mnist").mkdir(parents=True)
     (folder / "cache" / "fashion-mnist" / "download-failed").write_text("no network")
-    (folder / "notebooks").mkdir()
-    (folder / "exercises").mkdir()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
+    with empty_course(folder), pytest.MonkeyPatch.context() as patch:
         patch.delenv("COURSE_DATA", raising=False)
         patch.setenv("COURSE_CACHE", str(folder / "cache"))
         return [

@@ -6,8 +6,6 @@ import subprocess
 import sys
 import time
 
-import pytest
-
 from distcheck.verdict import RIGHT, Verdict
 from utils.lessons import progress
 
@@ -22,14 +20,6 @@ print("done")
 """
 
 
-@pytest.fixture
-def course_folder(tmp_path, monkeypatch):
-    for name in ("notebooks", "exercises"):
-        (tmp_path / name).mkdir()
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def start(name: str, notes: int) -> subprocess.Popen:
     return subprocess.Popen(
         [sys.executable, "-c", WRITER, name, str(notes)],
@@ -39,7 +29,7 @@ def start(name: str, notes: int) -> subprocess.Popen:
     )
 
 
-def test_four_processes_lose_nothing_also_when_one_more_is_killed(course_folder):
+def test_four_processes_lose_nothing_also_when_one_more_is_killed(own_course):
     writers = [start(f"writer{n}", NOTES) for n in range(4)]
     killed = start("killed", 1_000_000)
     try:
@@ -56,17 +46,17 @@ def test_four_processes_lose_nothing_also_when_one_more_is_killed(course_folder)
         for process in (killed, *writers):
             process.kill()
             process.communicate()
-    checked = json.loads((course_folder / "progress.json").read_text())["checks"]
+    checked = json.loads((own_course / "progress.json").read_text())["checks"]
     wanted = {f"writer{n} {step}" for n in range(4) for step in range(1, NOTES + 1)}
     assert wanted <= set(checked)
     assert all(facts["state"] == RIGHT for facts in checked.values())
-    assert not list(course_folder.glob("progress_kept_*"))
+    assert not list(own_course.glob("progress_kept_*"))
 
 
-def test_looking_writes_nothing(course_folder):
+def test_looking_writes_nothing(own_course):
     assert progress.load() == {"checks": {}, "hints": {}}
-    assert not (course_folder / "progress.json").exists()
+    assert not (own_course / "progress.json").exists()
     progress.note("a", [Verdict(1, "step-1.right", RIGHT, "", "")])
-    before = (course_folder / "progress.json").stat().st_mtime_ns
+    before = (own_course / "progress.json").stat().st_mtime_ns
     progress.load()
-    assert (course_folder / "progress.json").stat().st_mtime_ns == before
+    assert (own_course / "progress.json").stat().st_mtime_ns == before

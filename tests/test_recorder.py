@@ -141,14 +141,14 @@ def test_weights_are_kept_as_they_were_before_a_collective_changed_them(recorder
         variable.numbers = np.float32([5.0, 6.0])
 
     recorder.collective("broadcast", broadcast)(weights, root_rank=1)
-    recorder.after_forward(Model(weights), True, None)
-    assert kept(recorder, "made") == [1.0, 2.0]
+    recorder.report_batch(Model(weights), True, None)
+    assert kept(recorder, "initial") == [1.0, 2.0]
     assert kept(recorder, "start") == [5.0, 6.0]
 
 
 def test_the_last_model_before_the_first_update_is_what_is_trained(recorder):
     for weights in (Variable(1.0), Variable(2.0)):
-        recorder.after_forward(Model(weights), True, None)
+        recorder.report_batch(Model(weights), True, None)
     assert kept(recorder, "start") == [2.0]
 
 

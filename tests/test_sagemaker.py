@@ -16,7 +16,7 @@ import sys
 import numpy as np
 import object_store
 import pytest
-from processes import serving
+from processes import captured, serving
 
 from distcheck import mpi, supervise
 from utils.base import course
@@ -340,13 +340,7 @@ def test_a_call_that_cannot_work_is_refused(words, why):
 
 
 def call_launcher(*words):
-    return subprocess.run(
-        [sys.executable, LAUNCH, *CHOSEN, *words],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=os.environ,
-    )
+    return captured([sys.executable, LAUNCH, *CHOSEN, *words], env=os.environ)
 
 
 # ------------------------------------------------------------------ the take-down

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from processes import descendants_of_runs_in, wait_for
+from processes import captured, descendants_of_runs_in, wait_for
 
 from distcheck import errors, files, supervise
 from utils.base import course
@@ -498,20 +498,6 @@ def check_afresh():
     sandbox.check.__wrapped__()
 
 
-def test_workers_of_mpirun_meet(folder):
-    pytest.importorskip("mpi4py")
-    if not shutil.which("mpirun", path=Path(sys.executable).parent):
-        pytest.skip("no mpirun beside this Python")
-    code = (
-        "from mpi4py import MPI; w = MPI.COMM_WORLD; "
-        "print('sum', w.allreduce(w.rank + 1), flush=True)"
-    )
-    line = ["mpirun", "-np", "2", "--oversubscribe", "--bind-to", "none"]
-    ended = run(folder, [*line, "python", "-c", code])
-    assert ended.status == 0, ended
-    assert ended.output.count("sum 3") == 2
-
-
 def test_an_ordinary_user_gets_the_same_sandbox(folder):
     """On a machine where we are root; where we aren't, the other tests show it."""
     if os.geteuid() != 0:
@@ -542,13 +528,7 @@ def test_an_ordinary_user_gets_the_same_sandbox(folder):
         pytest.skip("no Python here that an ordinary user may run")
     os.chown(folder, sandbox.NOBODY, sandbox.NOBODY)
     (folder.parent / "secret").touch()
-    done = subprocess.run(
-        [interpreter, "-B", "-c", code, str(folder), todo],
-        capture_output=True,
-        text=True,
-        timeout=20,
-        **options,
-    )
+    done = captured([interpreter, "-B", "-c", code, str(folder), todo], **options)
     if "can't make a sandbox here" in done.stderr:
         pytest.skip(done.stderr[-500:])
     assert not done.returncode, done.stderr

@@ -103,11 +103,8 @@ def test_the_figures_show_what_was_measured():
 
 
 @pytest.mark.slow
-def test_real_steps_are_measured(tmp_path, monkeypatch):
+def test_real_steps_are_measured(own_course):
     """Two workers of WRN-16-1, sharing gradients or not; no time is judged."""
-    (tmp_path / "notebooks").mkdir()
-    (tmp_path / "exercises").mkdir()
-    monkeypatch.chdir(tmp_path)
     points = scaling.step_times(
         2,
         ["alone:2x1", "together:2x1"],

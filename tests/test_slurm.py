@@ -91,15 +91,11 @@ def _line(process):
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
+def place(own_course):
     """A course folder with the scripts and the two programs."""
-    for name in ("notebooks", "exercises"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "solutions").symlink_to(course.PACKAGE_ROOT / "solutions")
-    (tmp_path / "greeting.py").write_text(GREETING)
-    (tmp_path / "tiny.py").write_text(TINY)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    (own_course / "solutions").symlink_to(course.PACKAGE_ROOT / "solutions")
+    (own_course / "greeting.py").write_text(GREETING)
+    (own_course / "tiny.py").write_text(TINY)
 
 
 def greetings(job):

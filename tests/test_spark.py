@@ -6,6 +6,7 @@ import sys
 
 import psutil
 import pytest
+from processes import captured
 
 from distcheck import errors
 from utils.cluster import spark
@@ -109,9 +110,7 @@ def test_spark_says_little_and_the_workers_say_who_they_are(trained):
 
 def python(program: str) -> subprocess.CompletedProcess:
     """Run it as a notebook runs cells, whose functions are in no file."""
-    return subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=200
-    )
+    return captured([sys.executable, "-c", program])
 
 
 @pytest.mark.slow

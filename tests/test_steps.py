@@ -505,9 +505,3 @@ def test_another_coding_than_utf_8_is_not_read(declared):
             programs.as_python_reads_it(before + b"# coding: " + declared + b"\n")
     assert programs.as_python_reads_it(b"\xef\xbb\xbfx\r\ny\rz") == "x\ny\nz"
     assert programs.as_python_reads_it(b"# -*- coding: utf8 -*-\n")
-
-
-@pytest.mark.parametrize("text", ["-" * 50_000 + "1", "1" + "+1" * 40_000])
-def test_what_is_nested_too_deeply_is_no_python(text):
-    with pytest.raises(SyntaxError, match="nested too deeply"):
-        programs.syntax_tree(text, "program")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from processes import (
     assert_none_is_left,
+    course_command,
     descendants_of_runs_in,
     empty_course,
     in_a_plain_shell,
@@ -270,20 +271,10 @@ def test_a_run_started_by_a_task_is_no_task_itself(folder, monkeypatch):
 
 
 def test_the_command_line_starts_tasks_too(folder):
-    course_command = Path(sys.executable).with_name("course")
-
-    def answer(tasks):
-        return subprocess.run(
-            [course_command, "run", "program.py", "--tasks", tasks],
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-
-    good = answer("worker=2")
+    good = course_command("run", "program.py", "--tasks", "worker=2")
     assert good.returncode == 0
     assert "worker 1 is done" in good.stdout
-    bad = answer("worker:2")
+    bad = course_command("run", "program.py", "--tasks", "worker:2")
     assert bad.returncode == 2
     assert "write them as chief=1,worker=2,ps=1" in bad.stderr
 
@@ -377,7 +368,7 @@ def test_each_task_that_computes_gets_a_gpu_of_its_own(monkeypatch, pretend):
     pretend(gpus=2)
     alone = {"chief 0": "-1", "worker 0": "0", "worker 1": "1", "ps 0": "-1"}
     assert seen() == alone
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
-    assert seen() == {**alone, "worker 0": "3", "worker 1": "5"}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, MIG-5a1e-0001")
+    assert seen() == {**alone, "worker 0": "3", "worker 1": "MIG-5a1e-0001"}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     assert set(seen().values()) == {"-1"}  # too few: all compute on cores

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from processes import empty_course
 
 from distcheck import errors
 from utils.figures import speed as scaling_plots
@@ -31,13 +32,9 @@ SIZES = {"t10": 40, "t1000": 4_000, "t100000": 400_000}  # bytes
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     """Timelines of real runs: as Horovod does by itself, and one tensor at a time."""
-    folder = tmp_path_factory.mktemp("course")
-    (folder / "notebooks").mkdir()
-    (folder / "exercises").mkdir()
-    (folder / "tiny.py").write_text(PROGRAM)
     alone = {"HOROVOD_FUSION_THRESHOLD": "0", "HOROVOD_CACHE_CAPACITY": "0"}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
+    with empty_course(tmp_path_factory.mktemp("course")) as folder:
+        (folder / "tiny.py").write_text(PROGRAM)
         return {
             name: launch.run(
                 "tiny.py",

@@ -3,10 +3,10 @@
 wide network diverges. The GPU is pretended; each program is run as far as its data."""
 
 import json
-import subprocess
 import sys
 
 import pytest
+from processes import captured
 
 from utils.base import course
 
@@ -81,11 +81,9 @@ def ask(on_gpu):
     """The width and the learning rate that each program takes by itself."""
     # That of another Keras comes last: it stands in for the package.
     programs = sorted(PROGRAMS, key=lambda path: "keras_3" in path)
-    asked = subprocess.run(
+    asked = captured(
         [sys.executable, "-c", ASK, json.dumps([on_gpu, *programs])],
         cwd=ROOT,
-        capture_output=True,
-        text=True,
         timeout=300,
     )
     assert asked.returncode == 0, asked.stderr[-3000:]
