@@ -709,10 +709,12 @@ def _of_another_length(
     )
     if parallel.kind == "Horovod":
         return RIGHT, text
-    verdict, said, *place = _summed(parallel, single, group, where)
-    if verdict == RIGHT:
+    summed = _summed(parallel, single, group, where)
+    if summed[0] == WRONG:
+        return summed
+    if summed[0] == RIGHT:
         return RIGHT, text
-    return verdict, said if verdict == WRONG else f"{text} {said}", *place
+    return UNKNOWN, f"{text} {summed[1]}"
 
 
 def _summed(

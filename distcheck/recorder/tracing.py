@@ -305,7 +305,8 @@ class Tracer:
             flat = [t for t in tf.nest.flatten(inputs) if t is not None]
             depth = getattr(self._thread, "depth", 0)
             if not depth and flat and all(map(_is_real, flat)):
-                self._thread.rows = flat[0].shape[0] if flat[0].shape else None
+                shape = tf.TensorShape(flat[0].shape)
+                self._thread.rows = shape[0] if shape.rank else None
                 try:
                     self._look(_number_in(self._models, model), flat)
                 except (TypeError, ValueError) as error:
