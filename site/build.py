@@ -30,6 +30,11 @@ TIME_LIMIT = 600.0  # seconds for Sphinx
 LOOK_UP = {
     "exercises/glossary": "Glossary",
     "exercises/clinic": "Troubleshooting",
+    "exercises/messages/launch": "Messages: starting workers",
+    "exercises/messages/horovod": "Messages: Horovod and NCCL",
+    "exercises/messages/tensorflow": "Messages: TensorFlow and Keras",
+    "exercises/messages/setup": "Messages: installing and building",
+    "exercises/messages/general": "Messages: any program",
     "exercises/clusters": "Which cluster for whom",
     "exercises/gpus": "Where to get a GPU",
 }

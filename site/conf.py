@@ -15,6 +15,7 @@ nb_ipywidgets_js = {}  # would come from elsewhere, and no page shows a widget
 myst_heading_anchors = 4  # links to headings, as in JupyterLab
 myst_links_external_new_tab = True
 
+smartquotes_action = "qe"  # but no dashes, as `--` begins an option
 highlight_language = "text"  # where a text does not say which
 
 html_theme = "sphinx_book_theme"

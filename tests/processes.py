@@ -118,7 +118,7 @@ def in_a_plain_shell(command: str) -> str:
     ).stdout
 
 
-def wait_for(condition, seconds: float = 60, what: str = "the condition"):
+def wait_for(condition, seconds: float = 240, what: str = "the condition"):
     """Wait until `condition()` is true and return its value; fail after `seconds`."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

@@ -55,17 +55,24 @@ def test_every_case_has_a_disease_of_its_own_that_is_on_the_page():
     assert set(names) == set(SHOWN_BY) <= set(clinic.diseases())
 
 
-def test_the_page_says_what_the_table_and_the_clinic_know():
-    assert clinic.page().read_text() == troubleshooting.generated(), (
-        "python -m utils.checking.troubleshooting"
-    )
-    page = clinic.page().read_text()
+SHOWN_BY_GITHUB = 512 * 1024  # bytes of Markdown; of a longer page only a part
+
+
+def test_the_pages_say_what_the_table_and_the_clinic_know():
+    texts = troubleshooting.generated()
+    for path, text in texts.items():
+        assert path.read_text() == text, "python -m utils.checking.troubleshooting"
+        assert len(text.encode()) < SHOWN_BY_GITHUB, path.name
+    by_message = "".join(troubleshooting.pages().values())
+    for message in explain.messages():
+        assert all(line in by_message for line in message.cure)
+    page = texts[clinic.page()]
     assert re.findall("^## (.*)", page, re.M) == [
         *("By message", "By symptom", "By disease"),
     ]
-    by_message, by_symptom, by_disease = re.split("^## By ", page, flags=re.M)[1:]
-    for message in explain.messages():
-        assert all(line in by_message for line in message.cure)
+    leads, by_symptom, by_disease = re.split("^## By ", page, flags=re.M)[1:]
+    for path in troubleshooting.pages():
+        assert f"]({path.relative_to(clinic.page().parent).as_posix()})" in leads
     for symptom in troubleshooting.symptoms():
         for also in symptom.get("also", []):
             assert f"- {also['seen']} {also['cause']} {also['cure']} More: [" in page

@@ -157,6 +157,7 @@ PREFIXES = {
     "mpirun with times": "Thu Nov 26 09:28:20 2026[1,{}]<stderr>:",
     "after the time of a cluster": "2026-11-26 09:28:20 [1,{}]<stderr>:",
     "Open MPI 5": "[prterun-host-7@1,{}]<stderr>: ",
+    "SageMaker": "[1,mpirank:{},algo-1]<stderr>:",
     "horovodrun": "[{}]<stderr>:",
     "srun --label": "{}: ",
     "srun --label, of ten": " {}: ",
@@ -230,10 +231,10 @@ def test_of_an_error_in_a_graph_the_inner_one_is_shown():
     log = (
         TRACEBACK + "ValueError: in user code:\n\n"
         '    File "/home/ada/train.py", line 9, in step  *\n        f(x)\n\n'
-        "    KeyError: 'images'\n"
+        "    ShoeError: 'images'\n"
     )
     found = first(log)
-    assert (found.kind, found.said) == ("unknown", "KeyError: 'images'")
+    assert (found.kind, found.said) == ("unknown", "ShoeError: 'images'")
     assert found.place == "train.py:9"
 
 
@@ -299,6 +300,30 @@ def test_a_traceback_that_is_cut_off_is_an_error():
     assert first(TRACEBACK + "it went on\nEpoch 1/3\n") is None
 
 
+NOTEBOOK = """\
+ValueError                                Traceback (most recent call last)
+File ~/site-packages/fit.py:3, in fit(*args)
+      2     Horovod has been shut down
+----> 3 Horovod has been shut down
+
+File ~/site-packages/fit.py:9, in guess(*args)
+----> 9     raise ValueError(
+     10         "There are not enough slots available in the system to satisfy"
+"""
+
+
+def test_what_a_notebook_quotes_is_no_message():
+    assert first(NOTEBOOK + "ValueError: no shoe").text == "ValueError: no shoe"
+    assert first(NOTEBOOK + FULL).message.id == "setup.disk-full"
+    assert first("---> 12 Horovod has been shut down") is None
+
+
+@pytest.mark.parametrize("part", ["it_all", "...", "of_all: 3"])
+def test_a_part_of_a_frame_is_no_exception(part):
+    found = first(f"{TRACEBACK}{part}\nsocket.timeout: no shoe")
+    assert (found.text, found.kind) == ("socket.timeout: no shoe", "unknown")
+
+
 def test_what_stands_before_an_unknown_error_does_not_follow_from_it():
     crash = "terminate called after throwing an instance of 'shoe'\n"
     follows = "This follows from it"
@@ -328,6 +353,36 @@ def test_of_chained_exceptions_the_known_one_or_the_last_one_counts():
     assert first(ENDED_BY_OTHERS + chain + TRACEBACK + FULL).kind == "error"
 
 
+def test_of_a_general_fault_what_says_more_is_explained():
+    chain = "\n{}\n\n".format(
+        "During handling of the above exception, another exception occurred:"
+    )
+    general = TRACEBACK + "KeyError: 'shoe'\n"
+    assert first(general).message.id == "python.key"
+    for text in (
+        general + chain + TRACEBACK + FULL,
+        TRACEBACK + FULL + chain + general,
+    ):
+        assert first(text).message.id == "setup.disk-full"
+    assert first(ENDED_BY_OTHERS + chain + general).kind == "consequence"
+    both = explain.explain((general + SLOTS).splitlines())
+    shown = ["python.key", "mpi.not-enough-slots"]
+    assert [one.message.id for one in both.shown] == shown
+    assert both.ok
+    noise, matters = (
+        next(m.line for m in MESSAGES if m.id == id_)
+        for id_ in ("keras.slow-callback", "data.ran-out")
+    )
+    assert first(f"{matters}\n{noise}\n").message.id == "data.ran-out"
+    assert explain.known(general) == ""
+    assert explain.known(TRACEBACK + FULL)
+
+
+def test_general_entries_are_in_a_file_of_their_own():
+    for name, entries in explain.by_file().items():
+        assert {entry.general for entry in entries} == {name == "general.toml"}
+
+
 ROOTS = f"""\
 UnknownError: 2 root error(s) found.
   (0) Cancelled: Operation was cancelled
@@ -342,7 +397,9 @@ def test_one_of_several_root_errors_is_the_cause(before):
     explanation = explain.explain((before + ROOTS).splitlines())
     assert [one.message.id for one in explanation.found] == ["setup.disk-full"]
     unknown = explain.explain((before + ROOTS.replace(FULL, "Shoe")).splitlines())
-    assert [one.kind for one in unknown.found] == ["unknown"]
+    assert [(one.kind, one.text) for one in unknown.found] == [
+        ("unknown", "  (1) Shoe")
+    ]
 
 
 def test_a_warning_matters_if_nothing_failed(monkeypatch):
@@ -352,7 +409,7 @@ def test_a_warning_matters_if_nothing_failed(monkeypatch):
     stall = dataclasses.replace(stall, warning=True)
     monkeypatch.setattr(explain, "messages", lambda: (stall, *MESSAGES))
     log = of_rank(0, "ranks are late")
-    assert "no error in the log, but a warning" in str(explain.explain([log]))
+    assert "No error is seen in the log, but a warning" in str(explain.explain([log]))
     assert first(log + of_rank(1, SHUT_DOWN)).message is stall
     assert first(log + of_rank(1, TRACEBACK + FULL)).kind == "error"
     kinds = {UNKNOWN: ["unknown"], "ERROR 7": ["unknown", "warning"]}
@@ -367,16 +424,29 @@ def test_a_warning_may_be_the_cause_of_what_failed():
     warning = "n1:7:9 [0] init.cc:5 NCCL WARN 'CUDA driver is a stub library'"
     failed = "UnknownError: ncclCommInitRank failed: unhandled cuda error"
     alone = explain.explain([warning])
-    assert str(alone).startswith("There is no error in the log, but a warning. Line 1")
+    assert str(alone).startswith("No error is seen in the log, but a warning. Line 1")
     both = explain.explain([warning, failed])
     assert both.first.message.id == "cuda.stub"
-    assert "no error" not in str(both)
+    assert "No error" not in str(both)
     assert str(both).startswith("This warning may be the cause of what failed. Line 1")
     assert "\nThis follows from an error: Line 2 of the log: UnknownError" in str(both)
 
 
+def test_a_reason_below_what_follows_from_it_is_explained():
+    head = "slurmstepd: error: pyxis: {}\n"
+    reason = head.format("    mkdir: cannot create directory '/run/enroot': no")
+    log = head.format("child 7 failed with error code: 1") + reason
+    log += head.format("couldn't start container")
+    assert first(log).message.id == "pyxis.folder"
+    assert first(log.replace(reason, "")).kind == "consequence"
+    left_out = "srun: error: spank: x11.so: Plugin file not found\n"
+    assert first(left_out + log).message.id == "pyxis.folder"
+
+
 def test_what_ended_a_program_is_no_warning():
-    compiler = "Could not find compiler compatible with this TensorFlow installation."
+    compiler = (
+        "Compiler g++-5 (version 5.4) is not usable for this PyTorch installation."
+    )
     assert first(compiler).kind == "warning"
     found = first(f"{TRACEBACK}DistutilsPlatformError: {compiler}")
     assert (found.kind, found.message.id) == ("error", "build.compiler-abi")
@@ -400,7 +470,10 @@ def test_a_message_may_be_in_the_line_below_the_name_of_the_error(before):
     [
         ("train.cc:3:5: error: expected ';'", ""),
         ("fatal: not a git repository", ""),
-        ("Fatal Python error: Aborted", ""),
+        ("Fatal Python error: Shoe", ""),
+        ("ShoeError(LaceError): no knot", ""),
+        ("shop.api.exceptions.NoShoe: 5 left", ""),
+        ("An error occurred (NoShoe) when calling the shop", ""),
         ("bash: line 1: 17 Aborted (core dumped) python train.py", ""),
         (
             '  File "train.py", line 3\n    x = (\n        ^\nCompileError: bad',
@@ -416,7 +489,7 @@ def test_a_message_may_be_in_the_line_below_the_name_of_the_error(before):
         ("n1:7:9 [0] init.cc:5 NCCL WARN Never heard of", ""),
         ("terminate called after throwing an instance of 'shoe'", ""),
         (
-            '  File "train.py", line 3, in f\n    assert shoe\nAssertionError',
+            '  File "train.py", line 3, in f\n    assert shoe\nShoeError',
             "train.py:3",
         ),
     ],
@@ -430,12 +503,25 @@ def test_an_unknown_error_is_shown_with_its_place_and_not_guessed(text, place):
     assert "unknown to the course" in str(explanation)
 
 
+def test_what_complains_is_shown_where_there_is_no_error():
+    text = "Could not find the shoe\nThe sock cannot be put on\nEpoch 3/3\n"
+    (found,) = explain.explain(of_rank(2, text).splitlines()).found
+    assert (found.kind, found.number, found.ranks) == ("unknown", 2, [2])
+    both = explain.explain(of_rank(2, text + SLOTS).splitlines()).found
+    assert [one.kind for one in both] == ["error"]
+    assert first(f"WARNING: {text.splitlines()[0]}") is None
+    failed = "2024-01-05 00:17: W op_kernel.cc:9] OP_REQUIRES failed: no such shoe"
+    assert first(failed).kind == "unknown"
+    assert first(failed.replace("OP_REQUIRES", "Layer")) is None
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "Epoch 3/3",
         "60/60 - loss: 0.3 - mean_squared_error: 0.1",
         "WARNING:tensorflow:Error: none of these",
+        'Setting Spark log level to "ERROR".',
         "I0000 00:00:17.1 5 cuda.cc:9] ERROR of no importance",
         "n1:7:9 [0] net_ib.cc:5 NCCL WARN NET/IB : No device found.",
         f"Exception ignored in: <function f>\n{UNKNOWN}",
@@ -443,7 +529,7 @@ def test_an_unknown_error_is_shown_with_its_place_and_not_guessed(text, place):
 )
 def test_what_is_no_error_is_not_called_one(text):
     explanation = explain.explain(of_rank(0, text).splitlines())
-    assert str(explanation) == "There is no error in the log."
+    assert str(explanation) == "No line of the log looks like an error."
     assert explanation.ok
 
 

@@ -103,7 +103,6 @@ def run(workers, recipe, seed, accuracy):
         "workers": workers,
         "recipe": recipe,
         "seed": seed,
-        "images": 640,
         "accuracy": accuracy,
         "seconds": seconds,
     }
@@ -125,7 +124,8 @@ def test_one_worker_belongs_to_all_recipes():
     assert {r["recipe"] for r in groups["scaled"][2]} == {"scaled"}
 
 
-def test_the_time_and_the_target():
+def test_the_time_and_the_target(monkeypatch):
+    monkeypatch.setattr(global_batch, "IMAGES", 640)
     assert global_batch.seconds_to(RUNS[0], 0.5) == 10
     assert global_batch.seconds_to(RUNS[0], 0.6) == 20
     assert global_batch.seconds_to(RUNS[0], 0.81) is None
@@ -136,12 +136,13 @@ def test_the_time_and_the_target():
     assert global_batch.target(RUNS) == 0.75
 
 
-def test_runs_that_are_done_are_not_repeated(tmp_path):
-    which = {"workers": 1, "recipe": "base rate", "epochs": 2, "images": 640}
-    done = [which | {"seed": seed, "accuracy": [0.5]} for seed in (1, 2)]
+def test_runs_that_are_done_are_not_repeated(tmp_path, monkeypatch):
+    monkeypatch.setattr(global_batch, "WORKERS", (1,))
+    which = {"workers": 1, "recipe": "base rate"}
+    done = [which | {"seed": seed, "accuracy": [0.5]} for seed in (1, 2, 3)]
     saved = tmp_path / "kept.json"
     saved.write_text(json.dumps(done))
-    assert global_batch.measure((1,), (1, 2), 2, 640, saved) == done
+    assert global_batch.measure(saved) == done
 
 
 def test_all_recipes_end_at_the_rate_that_they_name():
@@ -166,7 +167,8 @@ def test_recorded_figures_say_where_they_come_from(tmp_path):
     assert labels == ["base rate", "scaled", "scaled, warm-up"]
 
 
-def test_steps_and_seconds_are_drawn_against_the_workers(tmp_path):
+def test_steps_and_seconds_are_drawn_against_the_workers(tmp_path, monkeypatch):
+    monkeypatch.setattr(global_batch, "IMAGES", 640)
     records.save("made up", {"runs": RUNS, "epochs": 2}, "a command", (), tmp_path)
     record = records.load("made up", tmp_path)
     figure = figures.accuracy.time_to_accuracy(record, 0.75)

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from distcheck.verdict import RIGHT, WRONG, Verdict
+from distcheck.verdict import RIGHT, Verdict
 from utils.lessons import progress
 
 NOTES = 200
@@ -70,32 +70,3 @@ def test_looking_writes_nothing(course_folder):
     before = (course_folder / "progress.json").stat().st_mtime_ns
     progress.load()
     assert (course_folder / "progress.json").stat().st_mtime_ns == before
-
-
-def test_what_was_noted_when_tasks_were_called_steps_is_carried_over(course_folder):
-    path = course_folder / "progress.json"
-    facts = {"state": RIGHT, "id": "step-2.right", "when": "2026-01-01 10:00"}
-    six = {"fashion_mnist 2": facts}
-    former = {**six, "mirrored 2": facts, "scaled 3": facts, "many_workers 5": facts}
-    path.write_text(
-        json.dumps({"checks": former, "hints": {"mirrored 2": 3, "fashion_mnist 1": 1}})
-    )
-    checks = progress.load()["checks"]
-    task = facts | {"id": "task-B.right"}
-    assert checks.pop("mirrored B") == task
-    assert checks.pop("many_workers E")["id"] == "task-E.right"
-    assert checks.pop("scaled C")["state"] == RIGHT
-    assert checks == six
-    assert progress.hints_shown("mirrored", "B") == 3
-    assert progress.hints_shown("fashion_mnist", 1) == 1
-    assert progress.Progress().done == 4
-    # What is found out from now on is kept beside that, under the new name alone.
-    progress.note("mirrored", [Verdict("B", "task-B.sum", WRONG, "", "")])
-    kept = json.loads(path.read_text())["checks"]
-    assert kept["mirrored B"]["id"] == "task-B.sum"
-    assert kept.keys() == {
-        "fashion_mnist 2",
-        "mirrored B",
-        "scaled C",
-        "many_workers E",
-    }

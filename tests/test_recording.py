@@ -48,3 +48,23 @@ def test_a_sample_is_the_same_numbers_each_time_and_of_every_array():
     for number in range(len(one)):
         changed = [a + 1 if i == number else a for i, a in enumerate(one)]
         assert not np.array_equal(kept, recording.sample(changed))
+
+
+def test_two_who_look_at_one_training_both_see_it(monkeypatch):
+    import tensorflow as tf
+
+    monkeypatch.setattr(tf.keras.Model, "fit", tf.keras.Model.fit)
+    seen = []
+
+    def saying(name):
+        begins = tf.keras.callbacks.LambdaCallback(
+            on_train_begin=lambda logs: seen.append(name)
+        )
+        return lambda own: [*own, begins]
+
+    recording.change_callbacks(saying("first"))
+    recording.change_callbacks(saying("second"))
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(np.ones((4, 2)), np.ones((4, 1)), verbose=0)
+    assert sorted(seen) == ["first", "second"]

@@ -334,6 +334,10 @@ TOO_WIDE = """(() => {
         if (box.getBoundingClientRect().right > right && !scrolls)
             wide.push(`${box.tagName} ${box.className} ${box.innerText.slice(0, 50)}`);
     }
+    for (const words of document.querySelectorAll(".page-toc .pre"))
+        if (words.getBoundingClientRect().right
+                > words.closest(".bd-sidebar-secondary").getBoundingClientRect().right)
+            wide.push(`contents: ${words.innerText}`);
     return wide;
 })()"""
 
@@ -406,6 +410,12 @@ def test_pages_fit_every_width_and_ask_nobody_else(tab, pages):
 def test_searching_finds_the_ring_all_reduce(tab):
     tab.goto(tab.home + "search.html?q=ring+all-reduce")
     browser.wait_for(tab, f"{RESULTS}.includes('Share the gradients')")
+
+
+@with_a_browser
+def test_searching_for_a_part_of_a_message_finds_its_page(tab):
+    tab.goto(tab.home + "search.html?q=not+enough+slots+available")
+    browser.wait_for(tab, f"{RESULTS}.includes('Messages: starting workers')")
 
 
 @with_a_browser

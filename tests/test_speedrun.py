@@ -127,7 +127,7 @@ def attempts(monkeypatch):
 def recorded(tmp_path, monkeypatch):
     """A record that is made up, in place of the course's."""
     monkeypatch.setattr(records, "FOLDER", tmp_path / "recorded")
-    facts = {"seconds": [12.0, 14.0, 13.0], "busy": [0.0]}
+    facts = {"seconds": [12.0, 14.0, 13.0], "busy": 0.0}
     rows = [table.Row(speedrun.RECORD, [9.5, 9.0, 9.25], "%", facts=facts)]
     table.keep(table.Section("speedrun", rows, ["A note."]), "a command")
 

@@ -42,6 +42,13 @@ Which = Annotated[
         f"{outline.FIRST}.",
     ),
 ]
+Script = Annotated[
+    Path | None, typer.Option(help="Your program; default: the exercise's own file.")
+]
+Numbers = Annotated[
+    list[str] | None,
+    typer.Argument(help="Numbers of notebooks; default: all of them."),
+]
 
 
 def _version(wanted: bool) -> None:
@@ -77,10 +84,7 @@ def doctor(as_json: Json = False) -> None:
 
 @app.command()
 def notebooks(
-    numbers: Annotated[
-        list[str] | None,
-        typer.Argument(help="Numbers of notebooks; default: all of them."),
-    ] = None,
+    numbers: Numbers = None,
     profile: Annotated[
         str | None,
         typer.Option(
@@ -105,10 +109,7 @@ def notebooks(
 
 @app.command()
 def margins(
-    numbers: Annotated[
-        list[str] | None,
-        typer.Argument(help="Numbers of notebooks; default: all of them."),
-    ] = None,
+    numbers: Numbers = None,
     profile: Annotated[
         list[str] | None,
         typer.Option(
@@ -321,10 +322,7 @@ def check(
         typer.Argument(help="3 for step 3, A for task A; default: all, in order."),
     ] = None,
     exercise: Which = None,
-    script: Annotated[
-        Path | None,
-        typer.Option(help="Your program; default: the exercise's own file."),
-    ] = None,
+    script: Script = None,
     watch: Annotated[
         bool,
         typer.Option(
@@ -399,10 +397,7 @@ def diff(
         ),
     ],
     exercise: Which = None,
-    script: Annotated[
-        Path | None,
-        typer.Option(help="Your program; default: the exercise's own file."),
-    ] = None,
+    script: Script = None,
 ) -> None:
     """Show how your program differs from the course's after a step or task."""
     from rich.syntax import Syntax

@@ -71,7 +71,7 @@ OUTPUT = 1_000_000  # bytes that a worker may print
 # what a right program takes, as a machine may be slow, or busy.
 TIME_LIMIT = 600.0
 START = 60.0  # seconds to import TensorFlow
-POLL_SECONDS = 0.05
+POLL_SECONDS = 0.02
 
 # Lets waiting workers of MPI yield the processor, where the set-up has built it.
 YIELD_SHIM = Path(sys.prefix, "lib", "patient.so")

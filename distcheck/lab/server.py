@@ -326,9 +326,12 @@ class Server:
         # Asking mpirun nicely would take a second, and it would remove its files.
         mpirun = running.mpirun.poll()
         running.mpirun.kill()
+        # First all are told, as each takes a while to give its memory back.
+        for process in living.values():
+            os.kill(process.pid, signal.SIGKILL)
         running.mpirun.wait()
         for process in living.values():
-            _kill(process)
+            _gone(process)
         self._end_orphans()
         facts = {
             "outcome": outcome,
@@ -376,12 +379,12 @@ def _tend(running: _Running) -> None:
             continue
         with contextlib.suppress(BlockingIOError):
             if not process.messenger.recv(1):
-                _kill(process)
+                os.kill(process.pid, signal.SIGKILL)
+                _gone(process)
 
 
-def _kill(process: _Worker) -> None:
-    """End a worker."""
-    os.kill(process.pid, signal.SIGKILL)
+def _gone(process: _Worker) -> None:
+    """Wait for the end of a worker that was killed."""
     os.waitpid(process.pid, 0)
     process.alive = False
     process.messenger.close()

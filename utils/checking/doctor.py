@@ -457,6 +457,3 @@ def _lessons(lines: list[Line]) -> list[Lesson]:
         lesson = Lesson(notebook.number, notebook.title, notebook.minutes, verdict)
         lessons.append(lesson)
     return lessons
-
-
-# -------------------------------------------------------------- the figure

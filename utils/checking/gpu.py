@@ -5,12 +5,11 @@ of the answers, `lines`, which needs no GPU.
 """
 
 import re
-import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from distcheck import machine
+from utils.running.watch import nvidia_smi
 
 FIELDS = "index,name,compute_cap,driver_version,memory.total,memory.used"
 ON_CORES = (
@@ -66,14 +65,7 @@ class Gpu:
 
 def ask() -> str:
     """What nvidia-smi says of FIELDS, a line for each GPU; "" where it says nothing."""
-    if not shutil.which("nvidia-smi"):
-        return ""
-    command = ["nvidia-smi", f"--query-gpu={FIELDS}", "--format=csv,noheader,nounits"]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=20)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return answer.stdout if answer.returncode == 0 else ""
+    return nvidia_smi(f"gpu={FIELDS}")
 
 
 def read(answer: str) -> list[Gpu]:
@@ -83,16 +75,8 @@ def read(answer: str) -> list[Gpu]:
         words = [word.strip() for word in line.split(",")]
         try:
             index, name, capability, driver, memory, used = words
-            gpus.append(
-                Gpu(
-                    int(index),
-                    name,
-                    version(capability),
-                    version(driver),
-                    int(memory),
-                    int(used),
-                )
-            )
+            numbers = version(capability), version(driver), int(memory), int(used)
+            gpus.append(Gpu(int(index), name, *numbers))
         except ValueError:
             continue  # such as "[N/A]"
     return gpus

@@ -1,9 +1,12 @@
-"""The page *Troubleshooting*: what the table of messages and the clinic know.
+"""The page *Troubleshooting*, and its pages of messages: what the clinic and the table
+of messages know.
 
-python -m utils.checking.troubleshooting    # writes parts of exercises/clinic.md
+python -m utils.checking.troubleshooting    # writes exercises/messages/*.md whole, and
+                                            # parts of exercises/clinic.md
 """
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import tomli
@@ -14,26 +17,62 @@ from utils.checking import clinic
 from utils.lessons import outline
 from utils.running import explain
 
-BY_MESSAGE = "<!-- messages/*.toml say this -->"
+BY_MESSAGE = "<!-- troubleshooting.py says this -->"
 BY_SYMPTOM = "<!-- symptoms.toml says this -->"
 END = "<!-- until here -->"
-TITLES = {
-    "launch.toml": "When workers are started",
-    "horovod.toml": "Horovod and NCCL",
-    "tensorflow.toml": "TensorFlow, Keras and Python",
-    "setup.toml": "When something is installed or built",
+# A file of the table, each a page: its title, and who prints what is there.
+PAGES = {
+    "launch.toml": (
+        "Messages: starting workers",
+        "by the shell, `mpirun`, `horovodrun`, ssh, Slurm, Spark and Kubernetes, and "
+        "by Gloo and NCCL when they connect",
+    ),
+    "horovod.toml": (
+        "Messages: Horovod and NCCL",
+        "by Horovod and NCCL during the training",
+    ),
+    "tensorflow.toml": (
+        "Messages: TensorFlow and Keras",
+        "by TensorFlow and its strategies, Keras 2 and 3, CUDA and Python",
+    ),
+    "setup.toml": (
+        "Messages: installing and building",
+        "by the set-up of the course, pip, CMake and compilers",
+    ),
+    "general.toml": (
+        "Messages: any program",
+        "by Python when any program fails, or as warnings that rarely matter",
+    ),
 }
 KINDS = {"consequence": "This is a consequence.", "warning": "This is a warning."}
 HEADING = 100  # characters
 
 
 def by_message() -> str:
-    """Every message of the table, in Markdown."""
-    parts = []
-    for name, messages in explain.by_file().items():
-        parts.append(f"### {TITLES[name]}")
-        parts += map(_entry, messages)
-    return "\n\n".join(parts)
+    """The pages of messages, as links, in Markdown."""
+    return "\n".join(
+        f"- [{title}](messages/{Path(name).stem}.md): printed {by}."
+        for name, (title, by) in PAGES.items()
+    )
+
+
+def pages() -> dict[Path, str]:
+    """Each page of messages, and its text."""
+    return {
+        clinic.page().parent / "messages" / f"{Path(name).stem}.md": _page(name, known)
+        for name, known in explain.by_file().items()
+    }
+
+
+def _page(name: str, messages: Sequence[explain.Message]) -> str:
+    title, by = PAGES[name]
+    begin = (
+        f"# {title}\n\n`course explain` knows these messages, which are printed {by}. "
+        "Search this page for a part of your message that has no names and numbers of "
+        "your own in it. Other messages, and what to do if there is none: "
+        "[Troubleshooting](../clinic.md)."
+    )
+    return "\n\n".join([begin, *map(_entry, messages)]) + "\n"
 
 
 def _entry(message: explain.Message) -> str:
@@ -42,11 +81,12 @@ def _entry(message: explain.Message) -> str:
     about = (message.meaning, message.cause, message.apart)
     kind = KINDS.get(explain.Found(0, line, [], message).kind)
     parts = [
-        f"#### {_code(heading)}",
+        f"## {_code(heading)}",
         " ".join(filter(None, (kind, *about))),
         "```text\n{}\n```".format("\n".join(message.cure)),
     ]
-    if more := ", ".join(filter(None, (_link(message.lesson), *message.reports))):
+    lesson = _link(message.lesson, "../..")
+    if more := ", ".join(filter(None, (lesson, *message.reports))):
         parts.append(f"More: {more}")
     return "\n\n".join(parts)
 
@@ -55,12 +95,12 @@ def _code(text: str) -> str:
     return f"`` {text} ``" if "`" in text else f"`{text}`"
 
 
-def _link(lesson: str) -> str:
-    """A lesson, or a page, as a link of this page."""
+def _link(lesson: str, root: str = "..") -> str:
+    """A lesson, or a page, as a link; `root`: the way from the page to the course."""
     for notebook in outline.read().notebooks.values():
         if notebook.number == lesson:
-            return f"[{notebook.title}](../notebooks/{notebook.name}.ipynb)"
-    return f"[{Path(lesson).stem}](../{lesson})" if lesson else ""
+            return f"[{notebook.title}]({root}/notebooks/{notebook.name}.ipynb)"
+    return f"[{Path(lesson).stem}]({root}/{lesson})" if lesson else ""
 
 
 def symptoms() -> list[dict]:
@@ -98,17 +138,19 @@ def _anchor(heading: str) -> str:
     return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
 
 
-def generated() -> str:
-    """The whole page, up to date."""
+def generated() -> dict[Path, str]:
+    """Each page, and its whole text, up to date."""
     page = clinic.page()
     text = page.read_text(encoding="utf-8")
     for begin, content in ((BY_MESSAGE, by_message()), (BY_SYMPTOM, by_symptom())):
         text = texts.between(page.name, text, begin, END, content)
-    return text
+    return {page: text} | pages()
 
 
 def main() -> None:
-    files.write_whole(clinic.page(), generated())
+    for page, text in generated().items():
+        page.parent.mkdir(exist_ok=True)
+        files.write_whole(page, text)
 
 
 if __name__ == "__main__":

@@ -98,9 +98,9 @@ def leaves(after: int, host: str = launchers.HOST_NAMES[1]) -> Incident:
     return _incident(LEAVES, after, host)
 
 
-def comes(after: int, host: str | None = None) -> Incident:
-    """The host, by default the one that has gone last, is put into the list again."""
-    return _incident(COMES, after, host)
+def comes(after: int) -> Incident:
+    """The host that has gone last is put into the list again."""
+    return _incident(COMES, after, None)
 
 
 def _incident(kind: str, after: int, host: str | None) -> Incident:
@@ -109,7 +109,7 @@ def _incident(kind: str, after: int, host: str | None) -> Incident:
         raise errors.UserError(
             f"after is {after!r}: say after how many batches, 0 or more."
         )
-    if host not in (*launchers.HOST_NAMES, None if kind == COMES else RANK_0):
+    if kind != COMES and host not in (*launchers.HOST_NAMES, RANK_0):
         raise errors.UserError(
             f"there is no host {host!r}: choose {' or '.join(launchers.HOST_NAMES)}."
         )

@@ -92,14 +92,11 @@ def sbatch_problem(text: str, nodes: int, gpus: int, hours: int, warning: int) -
         return f"--time is {asked.get('time') or 'not there'}: write hours:00:00."
     if seconds != 3600 * hours:
         return f"--time asks for {seconds / 3600:g} hours, not {hours}."
-    signal = re.fullmatch(r"B:(?:SIG)?USR1@(\d+)", asked.get("signal", ""))
-    if not signal:
-        return (
-            f"--signal is {asked.get('signal') or 'not there'}: the trap waits for "
-            "USR1, sent to the batch script (B)."
-        )
-    if int(signal[1]) < warning:
-        return f"USR1 comes {signal[1]} s before the end; saving takes {warning} s."
+    if problem := _signal_problem(asked):
+        return problem
+    seconds = int(asked["signal"].partition("@")[2])
+    if seconds < warning:
+        return f"USR1 comes {seconds} s before the end; saving takes {warning} s."
     if "requeue" not in asked:
         return "Without --requeue a node that fails ends the job."
     return ""
@@ -127,16 +124,21 @@ def two_nodes_problem(text: str, signal: bool) -> str:
         return "Neither mpirun nor srun is called: one process would train alone."
     if not re.search(r"\$\{?RUN\b", commands):
         return "The program is not told to keep anything in $RUN."
-    if signal and not re.fullmatch(
-        r"B:(?:SIG)?USR1@\d+", asked.get("signal", "nothing")
-    ):
-        return (
-            f"--signal is {asked.get('signal') or 'not there'}: the trap waits for "
-            "USR1, sent to the batch script (B)."
-        )
+    if signal and (problem := _signal_problem(asked)):
+        return problem
     if signal and "slurm_resume.sh" not in commands and "trap" not in commands:
         return "Nothing waits for USR1: it would end the script."
     return ""
+
+
+def _signal_problem(asked: Mapping[str, str]) -> str:
+    signal = asked.get("signal", "")
+    if re.fullmatch(r"B:(?:SIG)?USR1@\d+", signal):
+        return ""
+    return (
+        f"--signal is {signal or 'not there'}: the trap waits for USR1, sent to the "
+        "batch script (B)."
+    )
 
 
 def _asked_of_sbatch(text: str) -> dict[str, str]:

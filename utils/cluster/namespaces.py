@@ -99,17 +99,6 @@ def why_not() -> str:
     return _rights()[1]
 
 
-@functools.cache
-def has_latency() -> bool:
-    """Can this kernel delay what is sent (the queue discipline netem)?"""
-    options, _ = _rights()
-    if options is None or not shutil.which("tc"):
-        return False
-    trial = "tc qdisc add dev lo root netem delay 1ms"
-    command = ["unshare", *options, "--net", "sh", "-c", trial]
-    return subprocess.run(command, capture_output=True).returncode == 0
-
-
 def _start_agent() -> str:
     """How processes are started on other hosts here, if nobody says otherwise."""
     # Without root's rights, sshd can't change to the user that logs in.
@@ -183,30 +172,19 @@ class Lan:
             )
         return done.stdout
 
-    def shape(self, mbit: float | None, ms: float | None = None) -> None:
-        """Let every host send at most `mbit` megabits a second, and so much later.
+    def shape(self, mbit: float | None) -> None:
+        """Let every host send at most `mbit` megabits a second.
 
         None: as the machine can. Counted are whole frames, headers too. A token bucket
-        (tc-tbf(8)) holds back what comes too fast; ms (milliseconds) needs netem.
-        Raises UserError for what is not positive, and where the kernel can't.
+        (tc-tbf(8)) holds back what comes too fast. Raises UserError for what is not
+        positive.
         """
-        check_positive(mbit, "Mbit/s")
-        check_positive(ms, "ms")
-        if ms is not None and not has_latency():
-            raise errors.UserError(
-                "this kernel has no netem (sch_netem): it can hold a network's "
-                "bandwidth down, but not delay it. Leave `ms` out."
-            )
+        check_positive(mbit)
         for number in self.numbers:
             with contextlib.suppress(errors.UserError):  # there may be none
                 self.do(number, "tc", "qdisc", "del", "dev", CARD, "root")
-            above = ["root"]
-            if ms is not None:
-                words = ["root", "handle", "1:", "netem", "delay", f"{ms}ms"]
-                self.do(number, "tc", "qdisc", "add", "dev", CARD, *words)
-                above = ["parent", "1:1"]
             if mbit is not None:
-                words = [*above, "tbf", "rate", f"{round(1e6 * mbit)}bit"]
+                words = ["root", "tbf", "rate", f"{round(1e6 * mbit)}bit"]
                 words += ["burst", str(burst(mbit)), "limit", str(QUEUE)]
                 self.do(number, "tc", "qdisc", "add", "dev", CARD, *words)
         self.mbit = mbit
@@ -268,10 +246,6 @@ class Lan:
         *arguments: object,
         workers: int | None = None,
         mca: Mapping[str, object] | None = None,
-        attend: Callable[[Run], None] | None = None,
-        time_limit: float = launch.TIME_LIMIT,
-        quiet: bool = False,
-        environment: Mapping[str, str] | None = None,
         **options: object,
     ) -> Run:
         """Run `script` under `mpirun`, typed on host 1, with a worker on each host.
@@ -281,20 +255,14 @@ class Lan:
         """
         workers = workers or len(self.addresses)
         launcher = Mpirun(workers, network_options(workers, mca))
-        program = [str(script), *launch.words(arguments, options)]
-        variables = dict(environment or {})
-        folder = _new_folder(script)
         return self._follow(
-            launcher, program, folder, variables, {}, attend, time_limit, quiet
+            launcher, _new_folder(script), {}, script, *arguments, **options
         )
 
     def run_elastic(
         self,
         script: str | os.PathLike,
         *arguments: object,
-        attend: Callable[[Run], None] | None = None,
-        time_limit: float = launch.TIME_LIMIT,
-        quiet: bool = False,
         environment: Mapping[str, str] | None = None,
         **options: object,
     ) -> Run:
@@ -311,12 +279,9 @@ class Lan:
         finder.write_text(FINDER.format(python=sys.executable, names=names))
         finder.chmod(0o755)
         launcher = Horovodrun(len(names), finder, CARD, options=["--disable-cache"])
-        program = [str(script), *launch.words(arguments, options)]
-        variables = {GLOO_TIMEOUT: "10", **(environment or {})}
+        options["environment"] = {GLOO_TIMEOUT: "10", **(environment or {})}
         private = {SSH_OPTIONS: SSH_NOTICES}
-        return self._follow(
-            launcher, program, folder, variables, private, attend, time_limit, quiet
-        )
+        return self._follow(launcher, folder, private, script, *arguments, **options)
 
     def type(self, line: str, time_limit: float = 120.0) -> tuple[int | None, str]:
         """Run a line as if somebody typed it in a shell on host 1: its status, or None
@@ -345,21 +310,25 @@ class Lan:
     def _follow(
         self,
         launcher: Launcher,
-        program: list[str],
         folder: Path,
-        variables: Mapping[str, str],
         private: Mapping[str, str],
-        attend: Callable[[Run], None] | None,
-        time_limit: float,
-        quiet: bool,
+        script: str | os.PathLike,
+        /,
+        *arguments: object,
+        attend: Callable[[Run], None] | None = None,
+        time_limit: float = launch.TIME_LIMIT,
+        quiet: bool = False,
+        environment: Mapping[str, str] | None = None,
+        **options: object,
     ) -> Run:
         """Start a launcher on host 1 and wait for its end."""
         # One core for each host; all of them would choose the same GPUs.
         hidden = machine.HIDDEN if machine.gpus({}) else {}
-        variables = mpi.thread_variables(1) | hidden | dict(variables)
+        variables = mpi.thread_variables(1) | hidden | dict(environment or {})
         private = {"COURSE_RUN": str(folder), **private}
+        program = [str(script), *launch.words(arguments, options)]
         command = launcher.command(program, folder, variables, private)
-        result = Run(Path(program[0]).name, launcher.workers, command.shown, folder)
+        result = Run(Path(script).name, launcher.workers, command.shown, folder)
         environment = mpi.clean_environment() | command.variables
         # Both launchers take the first `ssh` of the path to reach the other hosts.
         environment["PATH"] = f"{self.folder}{os.pathsep}{environment['PATH']}"
@@ -522,12 +491,12 @@ QUICK_TO_NOTICE = {
 # ------------------------------------------------------------------ how fast
 
 
-def check_positive(value: float | None, unit: str) -> None:
+def check_positive(mbit: float | None) -> None:
     """Raises UserError for what is neither a positive number nor None."""
-    if value is None or (isinstance(value, int | float) and value > 0):
+    if mbit is None or (isinstance(mbit, int | float) and mbit > 0):
         return
     raise errors.UserError(
-        f"a network of {value!r} {unit}: choose a number above 0, or None."
+        f"a network of {mbit!r} Mbit/s: choose a number above 0, or None."
     )
 
 
@@ -552,14 +521,11 @@ def _enter(pid: int) -> list[str]:
 
 @contextlib.contextmanager
 def hosts(
-    count: int = 2,
-    mbit: float | None = None,
-    ms: float | None = None,
-    agent: str | None = None,
+    count: int = 2, mbit: float | None = None, agent: str | None = None
 ) -> Iterator[Lan]:
     """So many hosts, connected; leaving the block ends them and all that runs on them.
 
-    mbit, ms: as for `Lan.shape`. agent: how processes are started on other hosts, SSHD
+    mbit: as for `Lan.shape`. agent: how processes are started on other hosts, SSHD
         or ENTER; by default SSHD where that is installed and permitted.
     Raises UserError where the system does not permit namespaces.
     """
@@ -568,8 +534,6 @@ def hosts(
     if not isinstance(count, int) or not 1 <= count <= 250:
         raise errors.UserError(f"{count!r} hosts? Choose a number from 1 to 250.")
     agent = agent or _start_agent()
-    if agent not in (SSHD, ENTER):
-        raise errors.UserError(f"agent is {agent!r}: choose {SSHD!r} or {ENTER!r}.")
     room = ["unshare", *_rights()[0], *_APART, sys.executable]
     room += ["-m", "utils.cluster.namespaces", str(count), agent]
     with supervise.owned(room, launch.TIME_LIMIT, **supervise.READ_LINES) as process:
@@ -587,8 +551,8 @@ def hosts(
             lan = Lan(switch.pid, facts["pids"], agent, Path(facts["folder"]))
             for number in lan.numbers:
                 lan.reach(number)
-            if mbit is not None or ms is not None:
-                lan.shape(mbit, ms)
+            if mbit is not None:
+                lan.shape(mbit)
             yield lan
         finally:
             with contextlib.suppress(psutil.NoSuchProcess):

@@ -191,7 +191,8 @@ def lanes(calls: Mapping[str, Sequence[tuple[str, str]]]) -> Diagram:
                 waiting = f"waits for {list(calls)[1 - lane]}"
                 draw_text(ax, x + box / 2, beside, waiting, weight="bold")
             ax.add_patch(Rectangle((x, y), box, high, **style))
-            _on_white(ax, x + box / 2, y + high / 2, f"{name}\nof {taken}")
+            words = f"{name}\nof {taken}"
+            draw_text(ax, x + box / 2, y + high / 2, words, bbox=_ON_WHITE)
         if not waits[lane]:
             end = left + len(own) * (box + gap)
             draw_text(ax, end, y + high / 2, "has ended", align="left")
@@ -227,12 +228,6 @@ def _lanes_in_words(calls: Mapping[str, Sequence[tuple[str, str]]], met: int) ->
         if len(own) == met:
             sentences.append(f"{worker} has ended.")
     return " ".join(sentences)
-
-
-def _on_white(ax, x, y, words):
-    """Words that can be read on a hatched ground."""
-    backing = {"facecolor": "white", "edgecolor": "none", "pad": 1}
-    ax.text(x, y, words, fontsize=9, ha="center", va="center", color=INK, bbox=backing)
 
 
 def descent(paths: Mapping[int, Sequence[float]]) -> Diagram:
@@ -573,11 +568,16 @@ def _open_axes(ax: Axes) -> None:
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def draw_text(ax, x, y, words, size=9, align="center", weight="normal", color=INK):
+# Behind words that are to be read on a hatched ground.
+_ON_WHITE = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+
+
+def draw_text(
+    ax, x, y, words, size=9, align="center", weight="normal", color=INK, **look
+):
     """Words whose middle, or other end as `align` says, is at (x, y)."""
-    ax.text(
-        x, y, words, fontsize=size, ha=align, va="center", weight=weight, color=color
-    )
+    look |= {"fontsize": size, "ha": align, "weight": weight, "color": color}
+    ax.text(x, y, words, va="center", **look)
 
 
 def draw_box(ax, x, y, width, height, words, fill="white", edge=GREY):
@@ -611,18 +611,9 @@ def _block(ax, worker, start, length, color, text):
         style = {"facecolor": "white", "edgecolor": GREY, "hatch": "///"}
     ax.add_patch(Rectangle((start, worker - 0.36), length, 0.72, lw=1.2, **style))
     ink = INK if color in (None, ORANGE) else "white"
-    backing = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
-    ax.text(
-        start + length / 2,
-        worker,
-        text,
-        ha="center",
-        va="center",
-        fontsize=9,
-        color=ink,
-        bbox=backing if color is None else None,
-        clip_on=True,
-    )
+    backing = _ON_WHITE | {"pad": 1.5} if color is None else None
+    look = {"color": ink, "bbox": backing, "clip_on": True}
+    draw_text(ax, start + length / 2, worker, text, **look)
 
 
 def _cell(ax, corner, width, height, value, complete):

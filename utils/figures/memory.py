@@ -153,20 +153,11 @@ def zero_step() -> Diagram:
         "part r only; there Adam, which keeps its state for part r, updates part r of "
         "the weights; an all-gather gives all new parts to every worker.",
     )
-    colors = (BLUE, ORANGE, GREEN)
 
     def row(x, y, parts, alpha=1.0):
         for part in range(3):
-            there = part in parts
-            ax.add_patch(
-                Rectangle(
-                    (x + 0.4 * part, y),
-                    *(0.4, 0.4),
-                    facecolor=colors[part] if there else "white",
-                    alpha=alpha if there else 1.0,
-                    edgecolor=GREY,
-                )
-            )
+            shade = alpha if part in parts else None
+            _third(ax, part, (x + 0.4 * part, y), (0.4, 0.4), shade)
 
     for x, words in (
         (1.4, "own gradient"),
@@ -192,6 +183,13 @@ def zero_step() -> Diagram:
     return diagram
 
 
+def _third(ax, part, corner, size, shade) -> None:
+    """One of three parts of something, as strong as `shade`; None: it isn't there."""
+    color = "white" if shade is None else (BLUE, ORANGE, GREEN)[part]
+    look = {"facecolor": color, "edgecolor": GREY, "alpha": shade or 1.0}
+    ax.add_patch(Rectangle(corner, *size, **look))
+
+
 # ------------------------------------------------------- beyond data parallelism
 
 
@@ -212,17 +210,8 @@ def fully_sharded() -> Diagram:
             y = 2.3 - 0.75 * layer
             draw_text(ax, left + 0.32, y + 0.24, f"layer {layer + 1}", size=8)
             for part in range(3):
-                has = part == worker or layer == 1
-                shade = (BLUE, ORANGE, GREEN)[part] if has else "white"
-                alpha = 1.0 if part == worker else 0.4
-                box = Rectangle(
-                    (left + 0.65 + 0.52 * part, y),
-                    *(0.5, 0.48),
-                    facecolor=shade,
-                    alpha=alpha if has else 1.0,
-                    edgecolor=GREY,
-                )
-                ax.add_patch(box)
+                shade = 1.0 if part == worker else 0.4 if layer == 1 else None
+                _third(ax, part, (left + 0.65 + 0.52 * part, y), (0.5, 0.48), shade)
         ax.plot([left] * 2, [0.75, 2.85], color=color, lw=2.5)
         if worker:
             draw_arrow(ax, (left - 0.36, 1.79), (left - 0.04, 1.79), both=True)

@@ -79,16 +79,13 @@ def mpi_job(pods: int = 2, slots: int = 2) -> Diagram:
     return diagram
 
 
-def spark_job(workers: int = 2) -> Diagram:
-    """horovod.spark.run: the driver sends a function to tasks. For 2 to 3 workers."""
-    if not 2 <= workers <= 3:
-        raise ValueError(f"this drawing is for 2 to 3 workers, not {workers}")
-    width = 2.9 + 2.0 * workers
+def spark_job() -> Diagram:
+    """horovod.spark.run: the driver sends a function to two tasks."""
     diagram, ax = paper(
-        width,
+        6.9,
         3.5,
-        f"The driver calls horovod.spark.run with the function train. Spark starts "
-        f"{workers} tasks and sends the function to each. In each task it runs as one "
+        "The driver calls horovod.spark.run with the function train. Spark starts 2 "
+        "tasks and sends the function to each. In each task it runs as one "
         "worker, and the workers talk to each other with Horovod. What each call "
         "returns comes back to the driver. All nodes see one folder, with the "
         "environment, the data and the checkpoints.",
@@ -96,18 +93,14 @@ def spark_job(workers: int = 2) -> Diagram:
     draw_box(
         ax, 0.15, 1.55, 1.7, 1.4, "driver\nhorovod.spark.run(\ntrain, ...)", edge=BLUE
     )
-    for worker in range(workers):
-        left = 2.8 + 2.0 * worker
-        _node(
-            ax, left, 1.25, f"Spark task {worker}", ["train(args)", f"worker {worker}"]
-        )
+    for worker, left in enumerate((2.8, 4.8)):
+        rows = ["train(args)", f"worker {worker}"]
+        _node(ax, left, 1.25, f"Spark task {worker}", rows)
     draw_arrow(ax, (1.85, 2.6), (2.8, 2.6))
     draw_text(ax, 2.32, 2.75, "function")
     draw_arrow(ax, (2.8, 1.9), (1.85, 1.9))
     draw_text(ax, 2.32, 1.75, "results")
-    for worker in range(workers - 1):
-        left = 2.8 + 2.0 * worker
-        draw_arrow(ax, (left + 1.6, 1.6), (left + 2.0, 1.6), both=True)
+    draw_arrow(ax, (4.4, 1.6), (4.8, 1.6), both=True)
     _storage(ax, "folder that all nodes see: environment, data, checkpoints")
     return diagram
 

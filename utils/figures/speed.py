@@ -44,16 +44,13 @@ LOOK = {
 
 
 def speed_up(
-    speed: Mapping[int, float],
-    prediction: float | None,
-    most: float,
-    origin: str = "",
+    speed: Mapping[int, float], prediction: float | None, most: float
 ) -> Figure:
     """Prediction, measurement, limit and ideal.
 
     speed: workers -> images per second, of one worker too; prediction: the speed-up
     that the learner expects of the most workers, if any; most: images per second of as
-    many that don't talk. origin: a line to stand below.
+    many that don't talk.
     """
     figure, axis = subplots(figsize=(8, 4))
     counts = sorted(speed)
@@ -71,7 +68,7 @@ def speed_up(
     highest = 1.1 * max(last, prediction or 0, limit, *measured)
     axis.set(ylim=(0, highest), xticks=counts)
     axis.legend(loc="lower right" if last > 2 else "upper left")
-    return figure.with_origin(origin)
+    return figure
 
 
 def strong_and_weak(

@@ -1,5 +1,6 @@
 """The drawings of lessons 12 to 14: where variables are, and who computes what."""
 
+import functools
 from collections.abc import Callable
 
 from matplotlib.axes import Axes
@@ -12,13 +13,9 @@ WIDE, HIGH = 3.9, 2.75  # a panel, in inches
 OF_WORKERS = (BLUE, ORANGE)
 
 
-def shard_policies(images: int = 8, workers: int = 2, batch: int = 2) -> Diagram:
-    """The parts of two workers' batches that each keeps, by the policies DATA and OFF.
-
-    images: a multiple of workers * batch. workers: at most two. batch: of a worker.
-    """
-    if images % (workers * batch) or not 1 <= workers <= len(OF_WORKERS):
-        raise ValueError(f"{images} images can't be shared out to {workers} workers")
+def shard_policies() -> Diagram:
+    """The parts of their batches that two workers keep by the policies DATA, OFF."""
+    images, workers, batch = 8, 2, 2
     parts = [range(first, first + batch) for first in range(0, images, batch)]
     kept = {
         "DATA": [parts[worker::workers] for worker in range(workers)],
@@ -124,15 +121,7 @@ def _one_device(ax: Axes, left: float) -> None:
     draw_text(ax, left + 1.95, 0.52, "you name the device; input goes there")
 
 
-def _mirrored(ax: Axes, left: float) -> None:
-    _copies(ax, left, "GPU")
-
-
-def _tpu(ax: Axes, left: float) -> None:
-    _copies(ax, left, "TPU core")
-
-
-def _copies(ax: Axes, left: float, kind: str) -> None:
+def _copies(ax: Axes, left: float, kind: str = "GPU") -> None:
     _process(ax, left + 0.15, 0.3, 3.6, 2.05, "one process")
     for number in range(2):
         x = left + 0.3 + 2.0 * number
@@ -197,7 +186,7 @@ PANELS: dict[str, tuple[str, str, Callable[[Axes, float], None]]] = {
         "MirroredStrategy",
         "MirroredStrategy: one process with two GPUs, each with a copy of the "
         "variables and a replica; all-reduces keep the copies equal.",
-        _mirrored,
+        _copies,
     ),
     "central_storage": (
         "CentralStorageStrategy",
@@ -222,6 +211,6 @@ PANELS: dict[str, tuple[str, str, Callable[[Axes, float], None]]] = {
         "TPUStrategy",
         "TPUStrategy: one process with two TPU cores, each with a copy of the "
         "variables and a replica; all-reduces keep the copies equal.",
-        _tpu,
+        functools.partial(_copies, kind="TPU core"),
     ),
 }

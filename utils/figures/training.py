@@ -153,13 +153,7 @@ def distances(run: Run) -> dict[int, np.ndarray]:
     rank -> float (batches + 1,): the root mean square of the difference over that of
     rank 0's weights; index 0 is before the first batch. Needs a recorded run.
     """
-    weights = [run.recording(rank).weights for rank in range(run.workers)]
-    size = np.sqrt(np.mean(weights[0] ** 2, axis=1))
-    return {
-        rank: np.sqrt(np.mean((other - weights[0]) ** 2, axis=1)) / size
-        for rank, other in enumerate(weights)
-        if rank
-    }
+    return _from_rank_0([run.recording(n).weights for n in range(run.workers)])
 
 
 def update_distances(run: Run) -> dict[int, np.ndarray]:
@@ -168,13 +162,15 @@ def update_distances(run: Run) -> dict[int, np.ndarray]:
     rank -> float (batches,): as `distances`, for the change of the weights in each
     batch. Needs a recorded run.
     """
-    updates = [
-        np.diff(run.recording(rank).weights, axis=0) for rank in range(run.workers)
-    ]
-    size = np.sqrt(np.mean(updates[0] ** 2, axis=1))
+    weights = [run.recording(rank).weights for rank in range(run.workers)]
+    return _from_rank_0([np.diff(rows, axis=0) for rows in weights])
+
+
+def _from_rank_0(numbers: list[np.ndarray]) -> dict[int, np.ndarray]:
+    size = np.sqrt(np.mean(numbers[0] ** 2, axis=1))
     return {
-        rank: np.sqrt(np.mean((other - updates[0]) ** 2, axis=1)) / size
-        for rank, other in enumerate(updates)
+        rank: np.sqrt(np.mean((other - numbers[0]) ** 2, axis=1)) / size
+        for rank, other in enumerate(numbers)
         if rank
     }
 

@@ -1,15 +1,10 @@
 """What the examination of one program gives."""
 
-import math
 from dataclasses import dataclass
 
-from distcheck.verdict import MOST_SEEN, UNDECIDED, WRONG, Verdict, cut
-from utils.grading.gradebook import CRASHED, GRADER_ERROR, HUNG, OK
+from distcheck.verdict import MOST_SEEN, UNDECIDED, Verdict, cut
+from utils.grading.gradebook import GRADER_ERROR
 from utils.grading.submissions import REFUSED
-
-# What an examination may come to; without verdicts, only some.
-STATUSES = (OK, WRONG, CRASHED, HUNG, REFUSED, GRADER_ERROR)
-WITHOUT_VERDICTS = (CRASHED, HUNG, REFUSED, GRADER_ERROR)
 
 
 @dataclass(frozen=True)
@@ -22,8 +17,6 @@ class Examined:
     log: what it printed, however long.
     seconds: how long it took.
     reason: for crashed, hung, refused and grader error, one sentence.
-
-    Raises ValueError for what can be neither kept nor shown.
     """
 
     verdicts: tuple[Verdict, ...]
@@ -34,11 +27,6 @@ class Examined:
     reason: str = ""
 
     def __post_init__(self):
-        texts = (self.log, self.reason, *self.isolation)
-        if not all(isinstance(text, str) for text in texts):
-            raise ValueError("a text of an examination is none")
-        if type(self.seconds) not in (int, float) or not 0 <= self.seconds < math.inf:
-            raise ValueError(f"no examination takes {self.seconds!r:.100} seconds")
         object.__setattr__(self, "reason", cut(self.reason, MOST_SEEN))  # it is frozen
 
     @property

@@ -12,7 +12,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from filelock import FileLock
@@ -23,7 +23,7 @@ from distcheck.verdict import Verdict
 from utils.base import course, sources
 from utils.grading import gradebook, report
 from utils.grading.examine import examine
-from utils.grading.examined import STATUSES, WITHOUT_VERDICTS, Examined
+from utils.grading.examined import Examined
 from utils.grading.gradebook import GRADER_ERROR, Grade
 from utils.grading.submissions import Submission, collect, slugs
 from utils.lessons import markup, outline
@@ -172,23 +172,12 @@ def _examine_all(
     """Program -> what examining it gave, now or before; the same program only once."""
 
     def examine_one(program: bytes) -> Examined:
-        return _examine_one(program, exercise, parts, examine)
+        return _examine_one(program, exercise, examine)
 
-    known: dict[bytes, Examined] = {}
-    new: list[bytes] = []
-    for submission in handed_in:
-        if (
-            submission.program is not None
-            and submission.program not in known
-            and submission.program not in new
-        ):
-            examination = _recall(
-                _cached(cache, submission.program, exercise, parts), parts
-            )
-            if examination:
-                known[submission.program] = examination
-            else:
-                new.append(submission.program)
+    programs = dict.fromkeys(one.program for one in handed_in if one.program)
+    kept = {p: _recall(_cached(cache, p, exercise, parts)) for p in programs}
+    known = {program: found for program, found in kept.items() if found}
+    new = [program for program in programs if program not in known]
 
     with _progress(len(new), len(known)) as advance, supervise.pool(jobs) as run:
         for program, examination in run(examine_one, new):
@@ -202,59 +191,33 @@ def _examine_all(
     return known
 
 
-def _examine_one(
-    program: bytes, exercise: str, parts: tuple[Part, ...], examine
-) -> Examined:
+def _examine_one(program: bytes, exercise: str, examine) -> Examined:
     """Examine a program in a folder of its own, under a name that is nobody's."""
     with files.scratch() as folder:
         path = folder / f"{exercise}.py"
         path.write_bytes(program)
         try:
             examination = examine(path)
-            if problem := _breach(examination, parts):
-                raise ValueError(f"the examination gave {problem}")
-            # One is kept and read back, the other is not: let both be the same.
-            facts = asdict(examination) | {"log": report.cut(examination.log)}
-            return _from_json(json.loads(json.dumps(facts)))
+            return replace(examination, log=report.cut(examination.log))
         except Exception as error:  # whatever it is, the others are to be graded
             message = f"{type(error).__name__}: {error}".replace(str(folder), ".")
             reason = f"The grader failed, not the program: {message}"
             return Examined((), GRADER_ERROR, (), "", 0.0, reason)
 
 
-def _breach(examination: Examined, parts: tuple[Part, ...]) -> str | None:
-    """What keeps `examination` from being an examination that can be graded."""
-    judged = tuple(verdict.part for verdict in examination.verdicts)
-    if examination.status not in STATUSES:
-        return f"the unknown status {examination.status!r}"
-    if not judged and examination.status in WITHOUT_VERDICTS:
-        return None
-    if judged != parts:
-        return f"verdicts on the parts {judged}, not on {parts}"
-    return None
-
-
 def _cached(
     cache: Path, program: bytes, exercise: str, parts: tuple[Part, ...]
 ) -> Path:
-    digest = hashlib.sha256()
-    looked_at = repr(parts).encode()
-    _add(digest, program, VERSION.encode(), exercise.encode(), looked_at)
+    digest = hashlib.sha256(repr((program, VERSION, exercise, parts)).encode())
     return cache / f"{digest.hexdigest()}.json"
 
 
-def _add(digest, *parts: bytes) -> None:
-    for part in parts:
-        digest.update(f"{len(part)} ".encode() + part)
-
-
-def _recall(path: Path, parts: tuple[Part, ...]) -> Examined | None:
+def _recall(path: Path) -> Examined | None:
     """What was kept, if it was and is whole."""
     try:
-        examination = _from_json(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return _from_json(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, KeyError):
         return None
-    return None if _breach(examination, parts) else examination
 
 
 def _from_json(data: dict) -> Examined:

@@ -152,28 +152,16 @@ def gradebook(grades: Sequence[Grade], version: str) -> str:
 
 def nbgrader(grades: Sequence[Grade], exercise: str) -> str:
     """The text of `nbgrader.csv`."""
-    columns = "assignment duedate timestamp student_id last_name first_name email"
-    scores = "raw_score late_submission_penalty score max_score"
-    return _csv(
-        f"{columns} {scores}".split(),
-        (
-            [
-                exercise,
-                None,
-                None,
-                grade.learner,
-                None,
-                None,
-                None,
-                total,
-                0,
-                total,
-                maximum,
-            ]
-            for grade in grades
-            for total, maximum in [(grade.total, grade.max)]
-        ),
-    )
+    columns = "assignment duedate timestamp student_id last_name first_name email "
+    columns += "raw_score late_submission_penalty score max_score"
+
+    def row(grade: Grade) -> list:
+        facts = {"assignment": exercise, "student_id": grade.learner}
+        facts |= {"raw_score": grade.total, "late_submission_penalty": 0}
+        facts |= {"score": grade.total, "max_score": grade.max}
+        return [facts.get(column) for column in columns.split()]
+
+    return _csv(columns.split(), map(row, grades))
 
 
 def learners(ids: dict[str, str]) -> str:

@@ -35,7 +35,7 @@ ALWAYS = (
     "requirements-torch.txt requirements-torch.lock "
     "Containerfile Dockerfile .dockerignore .devcontainer"
 ).split()
-PAGES = ("glossary.md", "clinic.md", "clusters.md", "gpus.md")
+PAGES = ("glossary.md", "clinic.md", "messages", "clusters.md", "gpus.md")
 
 # Where `make wheel` leaves Horovod, built for one system and one Python each.
 WHEELS = course.PACKAGE_ROOT / "wheels"

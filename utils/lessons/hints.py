@@ -22,11 +22,6 @@ def call(part: Part, exercise: str) -> str:
     return f"hint({json.dumps(part)}{which})"
 
 
-def exercises() -> list[str]:
-    """The exercises that exercises/hints.md has hints for, in its order."""
-    return re.findall(r"^# (\w+)\.py$", _file().read_text(), re.MULTILINE)
-
-
 def _file() -> Path:
     return course.root() / "exercises" / "hints.md"
 

@@ -113,8 +113,8 @@ def _parse(source: str, name: str) -> list[str | _Paragraph]:
 
     paragraphs = [piece for piece in pieces if isinstance(piece, _Paragraph)]
     found = {paragraph.part for paragraph in paragraphs}
-    numbered = parts.steps if found and _is_step(paragraphs[0]) else parts.tasks
-    wanted = numbered(len(found))
+    are_steps = paragraphs and isinstance(paragraphs[0].part, int)
+    wanted = (parts.steps if are_steps else parts.tasks)(len(found))
     for paragraph in paragraphs:
         if paragraph.part not in wanted:
             missing = next(part for part in wanted if part not in found)
@@ -122,10 +122,6 @@ def _parse(source: str, name: str) -> list[str | _Paragraph]:
                 paragraph.line, f"{called(paragraph.part)} without a {called(missing)}."
             )
     return pieces
-
-
-def _is_step(paragraph: _Paragraph) -> bool:
-    return isinstance(paragraph.part, int)
 
 
 def _close(paragraph: _Paragraph, wrong) -> None:

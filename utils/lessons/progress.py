@@ -12,7 +12,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from distcheck import errors, files, parts
+from distcheck import errors, files
 from distcheck.parts import Part, called
 from distcheck.show import Page, Table
 from distcheck.verdict import NOT_CHECKED, RIGHT, UNDECIDED, Verdict
@@ -46,21 +46,7 @@ def _read() -> dict:
         content = json.loads(path().read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {"checks": {}, "hints": {}}
-    return {name: _with_tasks(dict(content[name])) for name in ("checks", "hints")}
-
-
-def _with_tasks(facts: dict) -> dict:
-    """The same, where an older course noted "mirrored 2" for what is its task B now."""
-    for name, exercise in outline.read().exercises.items():
-        for part in exercise.parts:
-            former = f"{name} {parts.number(part)}"
-            if isinstance(part, str) and former in facts:
-                fact = facts.pop(former)
-                if isinstance(fact, dict):
-                    _, _, found = fact["id"].partition(".")
-                    fact = fact | {"id": parts.finding(part, found)}
-                facts.setdefault(_key(name, part), fact)
-    return facts
+    return {name: dict(content[name]) for name in ("checks", "hints")}
 
 
 @contextlib.contextmanager
@@ -144,16 +130,9 @@ class Progress(Page):
         for name, part in self.parts_of_all:
             check = self.record["checks"].get(_key(name, part), {})
             shown = self.record["hints"].get(_key(name, part), 0)
-            state = check.get("state", NOT_CHECKED)
-            result.append(
-                (
-                    f"{name}.py",
-                    called(part),
-                    state,
-                    check.get("when", ""),
-                    f"{shown} of {len(hints.LEVELS)}",
-                )
-            )
+            state, when = check.get("state", NOT_CHECKED), check.get("when", "")
+            hints_of_it = f"{shown} of {len(hints.LEVELS)}"
+            result.append((f"{name}.py", called(part), state, when, hints_of_it))
         return result
 
     def as_json(self) -> dict:

@@ -149,15 +149,14 @@ def remark(text: str, parts_to_look_at: tuple[Part, ...]) -> str:
     return sentence[0].upper() + sentence[1:] if left else ""
 
 
-def need_steps(n: int, script: str | os.PathLike | None = None) -> None:
-    """Go on only if no `TODO: Step 1` ... `TODO: Step n` is left in the program; one of
-    a step that the last check found right doesn't count.
+def need_steps(n: int) -> None:
+    """Go on only if no `TODO: Step 1` ... `TODO: Step n` is left in the learner's
+    program; one of a step that the last check found right doesn't count.
 
     Raises StepMissing, which says what to do, where; UserError for a program that
     is missing or is not Python.
     """
-    path = _exercise(script)
-    right = set() if script else progress.found_right(outline.FIRST)
+    path, right = _exercise(None), progress.found_right(outline.FIRST)
     for step, lines in missing_parts(path).items():
         if isinstance(step, int) and step <= n and step not in right:
             where = f"line{'s' * (len(lines) > 1)} {', '.join(map(str, lines))}"

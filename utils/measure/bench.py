@@ -83,6 +83,15 @@ def _start(command: list[str], folder: Path, environment: dict, limit: float) ->
         )
 
 
+def _printed(program: str, options: dict[str, object], environment: dict):
+    """What a program of utils/measure/programs prints in its last line, of JSON."""
+    command = [sys.executable, "-m", f"utils.measure.programs.{program}"]
+    with files.scratch() as folder:
+        _start([*command, *launch.words((), options)], folder, environment, TIME_LIMIT)
+        lines = (folder / "output.txt").read_text(errors="replace").splitlines()
+    return json.loads(next(ln for ln in reversed(lines) if ln.startswith(("{", "["))))
+
+
 def _timed(
     *options: object,
     workers: int,
@@ -278,20 +287,10 @@ def pipeline(plan: Plan, tell: Callable[[str], None]) -> Section:
         "image_by_image": "tf.data, image by image",
         "keras_generator": "Keras' ImageDataGenerator",
     }
-    with files.scratch() as folder:
-        tell("three pipelines in turn")
-        command = [
-            sys.executable,
-            "-m",
-            "utils.measure.programs.pipelines",
-            "--rounds",
-            plan.rounds,
-        ]
-        command += ["--seconds", plan.seconds, "--batch-size", plan.batch]
-        command = [str(word) for word in [*command, "--data", plan.data]]
-        _start(command, folder, mpi.thread_variables(1), TIME_LIMIT)
-        lines = (folder / "output.txt").read_text(errors="replace").splitlines()
-    speeds = next(json.loads(line) for line in reversed(lines) if line.startswith("{"))
+    tell("three pipelines in turn")
+    options = {"rounds": plan.rounds, "seconds": plan.seconds, "data": plan.data}
+    options |= {"batch_size": plan.batch}
+    speeds = _printed("pipelines", options, mpi.thread_variables(1))
     rows = [Row(titles[name], values, IMAGES) for name, values in speeds.items()]
     section = Section("pipeline", rows)
     section.compare(titles["keras_generator"])
@@ -523,11 +522,7 @@ def share_of_peak(row: Row, peak: float) -> str:
 
 def _peak(policy: str, environment: dict[str, str]) -> float:
     """TFLOP/s of one GPU, the best round."""
-    with files.scratch() as folder:
-        command = [sys.executable, "-m", "utils.measure.programs.products"]
-        _start([*command, "--precision", policy], folder, environment, TIME_LIMIT)
-        lines = (folder / "output.txt").read_text(errors="replace").splitlines()
-    return max(json.loads(next(ln for ln in reversed(lines) if ln.startswith("["))))
+    return max(_printed("products", {"precision": policy}, environment))
 
 
 def accuracy(plan: Plan, tell: Callable[[str], None]) -> Section:

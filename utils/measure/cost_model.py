@@ -175,24 +175,12 @@ class Fit:
             "Let nothing else run here, and measure again with more steps."
         )
 
-    def seconds(self, workers: int, batch: int, network: Network) -> np.ndarray:
-        """(low, middle, high): 90 % of new measurements should lie between."""
-        drawn, _ = self._drawn(workers, batch, network)
-        return self._between(drawn, self.model.seconds(workers, batch, network))
-
     def efficiency(self, workers: int, batch: int, network: Network) -> np.ndarray:
-        """(low, middle, high), as seconds, of the efficiency."""
-        drawn, alone = self._drawn(workers, batch, network)
-        middle = self.model.efficiency(workers, batch, network)
-        return self._between(alone / drawn, middle)
-
-    def _drawn(self, workers: int, batch: int, network: Network) -> tuple:
-        """Seconds of a step, and of its computing, by each of the draws."""
+        """(low, middle, high): 90 % of new measurements should lie between."""
         models = np.array([model._terms for model in self.draws])
         terms = np.array(_terms(workers, batch, network, self.model.law))
-        return models @ terms, models[:, :3] @ terms[:3]
-
-    def _between(self, drawn: np.ndarray, middle: float) -> np.ndarray:
+        drawn = models[:, :3] @ terms[:3] / (models @ terms)
+        middle = self.model.efficiency(workers, batch, network)
         noise = np.random.default_rng(1).normal(0, self.spread, len(drawn))
         low, high = np.quantile(drawn * np.exp(noise), [0.05, 0.95])
         return np.array([min(low, middle), middle, max(high, middle)])

@@ -7,7 +7,7 @@ weights then differ from the single device's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -126,9 +126,6 @@ class Comparison(show.Page):
     @property
     def all_same(self) -> bool:
         return all(row.same for row in self.rows)
-
-    def as_json(self) -> dict:
-        return {"all_same": self.all_same, "rows": [asdict(row) for row in self.rows]}
 
     def _cells(self) -> list[tuple[str, ...]]:
         return [

@@ -1,7 +1,6 @@
 """What the global batch does to accuracy: measured on workers, and in a tiny model.
 
     python -m utils.measure.global_batch
-    python -m utils.measure.global_batch --workers 1 2 4 8
 
 trains solutions/scaled_solution.py on 1, 2 and 4 workers for the same number of epochs,
 by three recipes, from three seeds each, and records how accurate it became. Stopped,
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
 PROGRAM = course.PACKAGE_ROOT / "solutions" / "scaled_solution.py"
 BASE_LR, BATCH, EPOCHS, IMAGES = 0.02, 64, 4, 6_400
-SEEDS = (1, 2, 3)
+WORKERS, SEEDS = (1, 2, 4), (1, 2, 3)
 TIME_LIMIT = 600.0  # seconds for a run; on two idle cores it takes about fifty
 GOAL = 0.9  # test accuracy, of an attempt
 
@@ -53,26 +52,19 @@ RECIPES = {
 # ------------------------------------------------------------ recording
 
 
-def measure(
-    workers: tuple[int, ...] = (1, 2, 4),
-    seeds: tuple[int, ...] = SEEDS,
-    epochs: int = EPOCHS,
-    images: int = IMAGES,
-    saved: Path | None = None,
-) -> list[dict]:
-    """Train on each number of workers by each recipe from each seed.
+def measure(saved: Path) -> list[dict]:
+    """Train on each of WORKERS by each recipe from each of SEEDS.
 
     Each worker has the share of the cores that one of the largest team has. saved: file
     with the runs that are done, to go on from. Returns, for each run, its workers,
     recipe and seed, and after each epoch the validation accuracy and the seconds of
     training so far. Raises RunFailed as `launch.run` does.
     """
-    done = json.loads(saved.read_text()) if saved and saved.exists() else []
-    for n in workers:
+    done = json.loads(saved.read_text()) if saved.exists() else []
+    for n in WORKERS:
         for recipe, options in RECIPES.items():
-            for seed in seeds:
+            for seed in SEEDS:
                 setting = {"workers": n, "recipe": recipe, "seed": seed}
-                setting |= {"epochs": epochs, "images": images}
                 if any(setting.items() <= run.items() for run in done):
                     continue
                 # With one worker there is nothing to scale.
@@ -81,12 +73,12 @@ def measure(
                 run = launch.run(
                     PROGRAM,
                     workers=n,
-                    compared_with=max(workers),
+                    compared_with=max(WORKERS),
                     time_limit=TIME_LIMIT,
                     quiet=True,
-                    epochs=epochs,
+                    epochs=EPOCHS,
                     batch_size=BATCH,
-                    train_images=images,
+                    train_images=IMAGES,
                     width=1,
                     seed=seed,
                     data="auto",
@@ -100,8 +92,7 @@ def measure(
                 done.append(setting | facts)
                 reached = f"{facts['accuracy'][-1]:.4f} after {run.seconds:.0f} s"
                 print(f"{n} workers, {recipe}, seed {seed}: {reached}")
-                if saved:
-                    files.write_whole(saved, json.dumps(done))
+                files.write_whole(saved, json.dumps(done))
     return done
 
 
@@ -140,7 +131,7 @@ def steps_to(run: dict, accuracy: float) -> int | None:
     epoch = _first_epoch(run, accuracy)
     if epoch is None:
         return None
-    return (epoch + 1) * (run["images"] // BATCH // run["workers"])
+    return (epoch + 1) * (IMAGES // BATCH // run["workers"])
 
 
 def _first_epoch(run: dict, accuracy: float) -> int | None:
@@ -157,6 +148,11 @@ def target(runs: list[dict]) -> float:
 # ------------------------------------------------------------ the gradient's noise
 
 
+def _softmax(scores: np.ndarray) -> np.ndarray:
+    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
 class OneLayer:
     """Softmax regression, a network of one layer, on the images of a data set.
 
@@ -170,9 +166,7 @@ class OneLayer:
         self.weights = np.zeros((self.x.shape[1], self.y.shape[1]), np.float32)
 
     def _guess(self, x: np.ndarray) -> np.ndarray:
-        scores = x @ self.weights
-        scores = np.exp(scores - scores.max(axis=1, keepdims=True))
-        return scores / scores.sum(axis=1, keepdims=True)
+        return _softmax(x @ self.weights)
 
     def loss(self) -> float:
         """Mean cross-entropy of all images."""
@@ -383,9 +377,7 @@ def _gradients(
 ) -> tuple[np.ndarray, ...]:
     """Of the mean cross-entropy, by each of the weights."""
     hidden, scores = _forward(weights, x)
-    guess = np.exp(scores - scores.max(axis=1, keepdims=True))
-    guess /= guess.sum(axis=1, keepdims=True)
-    error = (guess - targets) / len(x)
+    error = (_softmax(scores) - targets) / len(x)
     before = (error @ weights[2].T) * (hidden > 0)
     return x.T @ before, before.sum(axis=0), hidden.T @ error, error.sum(axis=0)
 
@@ -479,11 +471,7 @@ def score(folder: Path, dataset: data.Dataset, width: int | None = 1) -> float:
         model = _whole_network(folder, dataset)
     else:
         model = _course_network(folder, width)
-    right = 0
-    for images, labels in data.test_batches(dataset, 200).as_numpy_iterator():
-        outputs = model(images, training=False).numpy()
-        right += int((outputs.argmax(1) == labels.argmax(1)).sum())
-    return right / len(dataset.x_test)
+    return data.test_accuracy(model, dataset)
 
 
 def _newest(folder: Path, *endings: str) -> Path | None:
@@ -590,10 +578,6 @@ def record_to_a_loss() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Record what the global batch does.")
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
-    parser.add_argument("--epochs", type=int, default=EPOCHS)
-    parser.add_argument("--train-images", type=int, default=IMAGES)
     parser.add_argument("--to-a-loss", action="store_true")
     args = parser.parse_args()
     if args.to_a_loss:
@@ -601,30 +585,13 @@ def main() -> None:
         return
     saved = course.root() / "logs" / "global_batch.json"
     saved.parent.mkdir(exist_ok=True)
-    runs = measure(
-        tuple(args.workers), tuple(args.seeds), args.epochs, args.train_images, saved
-    )
-    wanted = {"epochs": args.epochs, "images": args.train_images}
-    runs = [run for run in runs if wanted.items() <= run.items()]
-    runs = [run for run in runs if run["workers"] in args.workers]
-    runs = [run for run in runs if run["seed"] in args.seeds]
-    notices = list(dict.fromkeys(text for run in runs for text in run["notices"]))
-    defaults = [
-        ("--workers", args.workers, [1, 2, 4]),
-        ("--seeds", args.seeds, [*SEEDS]),
-    ]
-    command = "python -m utils.measure.global_batch"
-    for option, value, default in defaults:
-        if value != default:
-            command += f" {option} {' '.join(map(str, value))}"
-    if args.epochs != EPOCHS:
-        command += f" --epochs {args.epochs}"
-    if args.train_images != IMAGES:
-        command += f" --train-images {args.train_images}"
+    runs = measure(saved)
+    notices = list(dict.fromkeys(text for run in runs for text in run.pop("notices")))
     results = {"runs": runs, "batch": BATCH, "base_lr": BASE_LR, "target": target(runs)}
-    results |= {"epochs": args.epochs, "images": args.train_images}
-    share = machine.share(max(args.workers))
+    results |= {"epochs": EPOCHS, "images": IMAGES}
+    share = machine.share(max(WORKERS))
     note = f"Threads of each worker: {share}, on {machine.cores()} cores."
+    command = "python -m utils.measure.global_batch"
     records.save("global_batch", results, command, (note, *notices))
     saved.unlink()
 

@@ -116,7 +116,7 @@ def speeds(
     bandwidth.
     """
     for mbit in bandwidths:
-        check_positive(mbit, "Mbit/s")
+        check_positive(mbit)
     with hosts(2) as lan:
         tell(ONE_HOST)
         measured = {ONE_HOST: speed(lan, 1, **options)}

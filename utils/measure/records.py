@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from distcheck import errors, files
+from distcheck import files
 
 FOLDER = Path(__file__).with_name("recorded")
 PROGRAMS = Path(__file__).with_name("programs")  # what is timed
@@ -60,17 +60,7 @@ def save(
 
 
 def load(name: str, folder: Path | None = None) -> Record:
-    """The record called `name`. Raises UserError if there is none, or half of one."""
+    """The record called `name`."""
     path = (folder or FOLDER) / f"{name}.json"
-    try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-        facts["notes"] = tuple(facts["notes"])
-        return Record(**facts)
-    except FileNotFoundError:
-        raise errors.UserError(
-            f"there is no record {files.shown(path)}: was it ever measured?"
-        ) from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise errors.UserError(
-            f"{files.shown(path)} is not a record: {error}. Make it anew."
-        ) from None
+    facts = json.loads(path.read_text(encoding="utf-8"))
+    return Record(**facts | {"notes": tuple(facts["notes"])})

@@ -1,7 +1,6 @@
 """How fast 1, 2, ... workers are: measured now, or recorded for those who can't wait.
 
-    python -m utils.measure.scaling          records all of it anew
-    python -m utils.measure.scaling --short  the same with fewer sizes and steps
+    python -m utils.measure.scaling    records all of it anew
 
 Each worker computes with the same share of the cores, however many workers there are,
 unless it is said otherwise. Speeds are those of a run's epochs after the first.
@@ -36,15 +35,12 @@ def measure(
     program: Path | str,
     workers: Iterable[int],
     train_images: int,
-    weak: bool = False,
     **options: object,
 ) -> dict[int, Run]:
     """Run a program that shares its epoch on 1, 2, ... workers: workers -> Run. Each
     worker has the same share of the machine: that of one in the largest team.
 
-    train_images: of an epoch, whoever trains on them (strong scaling); weak: of an
-        epoch for each worker.
-    options: of `launch.run`.
+    train_images: of an epoch, whoever trains on them. options: of `launch.run`.
     """
     counts = list(workers)
     return {
@@ -52,7 +48,7 @@ def measure(
             program,
             workers=count,
             compared_with=max(counts),
-            train_images=train_images * (count if weak else 1),
+            train_images=train_images,
             **options,
         )
         for count in counts
@@ -168,20 +164,17 @@ def tuned(log: Path | str) -> pandas.DataFrame:
 # Enough to tell the cost model's five numbers apart, and to see the strong and the weak
 # scaling of a step of 64 images.
 BATCHES = {1: (16, 64, 256), 2: (16, 64), 4: (16, 64)}  # by width
-SHORT = {1: (16, 64), 2: (16,)}
 STEP = 64
 
 
-def record(short: bool = False) -> Path:
+def record() -> Path:
     """Measure on 1, 2, ... workers, as many as there are cores and one more, what takes
     too long for a notebook, and keep it as the record "scaling"; returns its path."""
     os.environ.update(machine.HIDDEN)  # a core stands in for a GPU
-    batches = SHORT if short else BATCHES
-    often = {"rounds": 1, "steps": 2} if short else {"rounds": 2, "steps": 4}
     cores = machine.cores()
     counts = sorted({1, *(2**n for n in range(1, 10) if 2**n <= cores), cores})
     sizes = [
-        f"{batch}x{width}" for width, numbers in batches.items() for batch in numbers
+        f"{batch}x{width}" for width, numbers in BATCHES.items() for batch in numbers
     ]
     shares = {count: f"{STEP // count}x1" for count in [*counts, cores + 1]}
     measured = []
@@ -191,7 +184,7 @@ def record(short: bool = False) -> Path:
         cases = sizes if count in (1, cores) else [f"{STEP}x1"]
         cases = [f"{way}:{case}" for way in ways for case in cases]
         cases += [f"{ways[-1]}:{share}"] * (f"{ways[-1]}:{share}" not in cases)
-        measured += step_times(count, cases, compared_with=cores, **often)
+        measured += step_times(count, cases, compared_with=cores)
     whole_run = launch.run(
         files.shown(STOPWATCH),
         "--cases",
@@ -208,33 +201,38 @@ def record(short: bool = False) -> Path:
             "--cases",
             "together:16x1",
             workers=max(2, cores),
-            steps=80 if short else 400,
+            steps=400,
             environment=AUTOTUNE | {"HOROVOD_AUTOTUNE_LOG": str(log)},
         )
         tries = tuned(log).to_dict("records")
     results = {
-        "points": [as_plain(point) for point in measured],
+        "points": as_plain(measured),
         "all_cores": {
             "cores": cores,
-            "points": [as_plain(p) for p in points(whole_run)],
+            "points": as_plain(points(whole_run)),
         },
         "autotune": tries,
     }
     notes = (f"One core a worker; the {cores + 1} workers share {cores} cores.",)
-    command = "python -m utils.measure.scaling" + " --short" * short
-    return records.save("scaling", results, command, notes)
+    return records.save("scaling", results, "python -m utils.measure.scaling", notes)
 
 
-def as_plain(point: cost_model.Point) -> dict:
-    """A point as a record keeps it."""
-    width = int(point.network.name.rpartition("-")[2])
-    return {
-        "workers": point.workers,
-        "batch": point.batch,
-        "width": width,
-        "seconds": round(point.seconds, 5),
-        "talks": point.talks,
-    }
+def as_plain(points: Iterable[cost_model.Point]) -> list[dict]:
+    """Points as a record keeps them: of each case, the seconds of all rounds."""
+    cases: dict[tuple, list[float]] = {}
+    for point in points:
+        case = (point.workers, point.batch, point.network, point.talks)
+        cases.setdefault(case, []).append(round(point.seconds, 5))
+    return [
+        {
+            "workers": workers,
+            "batch": batch,
+            "width": int(network.name.rpartition("-")[2]),
+            "talks": talks,
+            "seconds": seconds,
+        }
+        for (workers, batch, network, talks), seconds in cases.items()
+    ]
 
 
 def from_plain(rows: Iterable[dict]) -> list[cost_model.Point]:
@@ -244,10 +242,11 @@ def from_plain(rows: Iterable[dict]) -> list[cost_model.Point]:
             row["workers"],
             row["batch"],
             cost_model.wide_resnet(row["width"]),
-            row["seconds"],
+            seconds,
             row["talks"],
         )
         for row in rows
+        for seconds in row["seconds"]
     ]
 
 
@@ -274,6 +273,6 @@ def step_speeds(
 
 if __name__ == "__main__":
     try:
-        print(files.shown(record(short="--short" in sys.argv[1:])))
+        print(files.shown(record()))
     except errors.UserError as error:
         sys.exit(str(error))

@@ -75,21 +75,21 @@ def of_bench(plan, tell: Callable[[str], None]) -> Section:
                 )
             wrong[name].append(100 * (1 - one.accuracy))
             seconds[name].append(one.seconds)
+    percent = statistics.median(busy)
     rows = [
-        Row(name, wrong[name], "%", facts={"seconds": seconds[name], "busy": busy})
+        Row(name, wrong[name], "%", facts={"seconds": seconds[name], "busy": percent})
         for name in CHANGES
     ]
     times = "; ".join(f"{n}, {statistics.median(seconds[n]):.1f}" for n in CHANGES)
     notes = [f"Seconds from the command to the end, the median: {times}."]
-    section = Section("speedrun", rows, [*notes, *_disturbed(busy)])
+    section = Section("speedrun", rows, [*notes, *_disturbed(percent)])
     section.compare(RECORD)
     return section
 
 
-def _disturbed(busy: list[float]) -> list[str]:
-    """That other programs were running, if they were; busy: per cent of the cores,
-    looked at before each run."""
-    percent = statistics.median(busy)
+def _disturbed(percent: float) -> list[str]:
+    """That other programs were running, if they were; percent: of the cores, the median
+    of looks before each run."""
     if percent <= 10:  # what a machine with nothing else to do may have
         return []
     return [

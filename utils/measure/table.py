@@ -117,6 +117,8 @@ TITLES = {
 def keep(section: Section, command: str) -> None:
     """Keep a section as one of the course's records."""
     rows = [asdict(row) for row in section.rows]
+    for row in rows:
+        del row["ratios"]  # `recorded` finds them from the values
     notes = (*section.notes, *section.warnings())
     records.save(f"bench_{section.name}", {"rows": rows}, command, notes)
 
@@ -125,4 +127,8 @@ def recorded(name: str) -> tuple[Section, records.Record]:
     """A recorded section, and where it comes from."""
     record = records.load(f"bench_{name}")
     rows = [Row(**row) for row in record.results["rows"]]
-    return Section(name, rows, list(record.notes)), record
+    section = Section(name, rows, list(record.notes))
+    for row in rows:
+        if row.base:
+            section.compare(row.base, row.name)
+    return section, record

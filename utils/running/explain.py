@@ -23,7 +23,7 @@ from utils.running.result import LOG
 
 TABLE = Path(__file__).with_name("messages")
 # Where two entries match a line, the earlier one explains it.
-FILES = ("launch.toml", "horovod.toml", "tensorflow.toml", "setup.toml")
+FILES = ("launch.toml", "horovod.toml", "tensorflow.toml", "setup.toml", "general.toml")
 LINES = 6  # a pattern with a \n in it is searched in as many lines of a rank
 CURES = 2  # more are no answer to somebody in trouble
 SEEN = ("here", "reported")
@@ -63,7 +63,9 @@ class Message:
     Its group `rank`, if it has one, says which rank failed.
     consequence: true of what others print because somebody failed: what came before is
     explained instead, if there is something. warning: true of what a run may go on
-    after: it is explained only if nothing failed.
+    after: it is explained only if nothing failed. general: true of what any
+    program may print: what says more of the same error, or warns of more, is explained
+    instead.
     meaning, cause: a sentence each. apart: how to tell it from its neighbors. cure:
     what to type, or code, a line each, which may begin with a sentence.
     lesson: a lesson's number, or a page such as INSTALL.md. reports: public ones.
@@ -80,6 +82,7 @@ class Message:
     seen: str
     consequence: bool = False
     warning: bool = False
+    general: bool = False
     apart: str = ""
     lesson: str = ""
     reports: tuple[str, ...] = ()
@@ -188,10 +191,11 @@ def _first(candidates: Iterable[Message], lines: Sequence[str]) -> Message | Non
 # ------------------------------------------------------------ what a log has
 
 # What launchers put before a worker's line: mpirun --tag-output and horovodrun, maybe
-# after the time; `course run`; srun --label, which other lines may look like as well.
+# after the time, with more where SageMaker calls it; `course run`; srun --label, which
+# other lines may look like as well.
 _TAGGED = re.compile(
     r"(?:\w{3} \w{3} [ \d]\d [\d:]{8} \d{4}|\d{4}-\d\d-\d\d[ T][\d:.,]+Z? )?"
-    r"\[(?:[^],\s]+,)?(?P<rank>\d+)\]<std\w+>: ?"
+    r"\[(?:[^],\s]+,)?(?:mpirank:)?(?P<rank>\d+)(?:,[^]\s]+)?\]<std\w+>: ?"
 )
 _NUMBERED = re.compile(r"\[(?P<rank>\d+)\] ")
 _LABELED = re.compile(r" *(?P<rank>\d+): ")
@@ -199,6 +203,9 @@ _LABELED = re.compile(r" *(?P<rank>\d+): ")
 _REWRITTEN = re.compile(r".*\r(?=.)|\x08+|\x1b\[[0-9;]*[A-Za-z]")
 
 _TRACEBACK = "Traceback (most recent call last):"
+# A notebook's has the exception's name before it, and arrows at lines that it quotes.
+_OF_A_NOTEBOOK = re.compile(r"[\w.]+ {2,}Traceback \(most recent call last\)$")
+_POINTED_AT = re.compile(r"-+> *\d+ ")
 _CHAINED = (
     "During handling of the above exception",
     "The above exception was the direct cause",
@@ -209,7 +216,8 @@ _IGNORED = "Exception ignored in"
 # with the operation, and that of a layer of Keras with what the layer was given.
 _GOES_ON = re.compile(r":\s*$|Exception encountered when calling")
 _ENDS = re.compile(r"\[Op:|^Call arguments received by")
-_EXCEPTION = re.compile(r"[\w.]+(: |:?$)")
+# Its name, which has a capital letter or is one of a module.
+_EXCEPTION = re.compile(r"(?=[\w.]*[A-Z]|\w+\.\w)[\w.]*\w(: |:?$)")
 _IN_USER_CODE = ": in user code:"  # below it, indented, is what it really was
 _INNER = re.compile(r"\s+[\w.]+(?:Error|Exception): ")
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)')
@@ -219,8 +227,10 @@ _LIBRARY = re.compile(
 )
 # An error that isn't an exception of Python's: a compiler's, a launcher's, a library's.
 _SAYS_ERROR = re.compile(
-    r"\w(?:Error|Exception)(?: \(see above for traceback\))?: |\b[Ee]rror ?: |\bERROR\b"
-    r"|^[\w.]*[a-z](?:Error|Exception)$"
+    r"\w(?:Error|Exception)\)?(?: \(see above for traceback\))?: "
+    r"|\b[Ee]rror ?: |\bERROR\b"
+    r"|^[\w.]*[a-z](?:Error|Exception)$|\bAn error occurred \("
+    r"|^(?:\w+\.)+(?:errors?|exceptions?|lib)\.[A-Z]\w+: "
     r"|\bError while |\bCMake Error\b|(?<!non-)\b(?i:fatal)\b"
     r"|^F\d{4} \d\d:|(?:^|: )F \S+:\d+\] |: Assertion .+ failed\.$"
     r"|Segmentation fault|Bus error|\(core dumped\)"
@@ -229,12 +239,19 @@ _SAYS_ERROR = re.compile(
     r"|^ *\(\d\) [A-Z_]{7,}: "
     r"|NCCL WARN (?!NET/\w+ ?: (?:No|Unable|Failed to find)\b)"
 )
+# A line that matters only where there is no error.
+_COMPLAINS = re.compile(
+    r"\b(?i:could not|cannot|can't|unable to|failed to|aborted|aborting)\b"
+    r"|\bOP_REQUIRES failed\b"
+)
 # A line of a program that a traceback quotes: no message, whatever is in it.
 _RAISES = re.compile(r"(?:^|\s\s)raise \w")
 # TensorFlow's "2 root error(s) found.", below which these are.
 _ROOTS = re.compile(r"\d root error\(s\) found\.$")
+_ROOT = re.compile(r"\s*\(\d+\) (?!(?i:cancell?ed)\b)")
 _HARMLESS = re.compile(
-    r"^(?:WARNING|INFO|DEBUG)\b|^[IW]\d{4} \d\d:|: [IW] \S+:\d+\] |severity=Corrected"
+    r"^(?:WARNING|INFO|DEBUG)\b|^[IW]\d{4} \d\d:|severity=Corrected"
+    r"|: [IW] \S+:\d+\] (?!OP_REQUIRES failed)|\blog level to\b"
 )
 
 _AT_ONCE = 2_000  # lines
@@ -242,6 +259,13 @@ _LONGEST = 1 << 16  # characters of a line, of which some have no end
 _MOST = 10_000  # errors that are kept: a log may repeat one for hours
 _OF_A_MESSAGE = 200  # lines
 _SHOWN, _BRIEFLY = 160, 100  # characters of a line
+
+
+def _says(message: Message | None) -> int:
+    """How much an entry says of what went wrong."""
+    if message is None:
+        return 0
+    return 1 if message.general else 2 if message.consequence else 3
 
 
 @dataclass
@@ -270,17 +294,18 @@ class Found:
         return "warning" if self.message.warning and not self.raised else "error"
 
     @property
-    def order(self) -> tuple[int, int]:
+    def order(self) -> tuple[int, bool, int]:
         """What matters most is least: the first error, else the last warning, as a
         program warns of much at its start that has nothing to do with its end."""
         kind = "error" if self.raised and not self.message else self.kind
         kinds = ("error", "unknown", "warning", "consequence")
         number = -self.number if kind == "warning" else self.number
-        return kinds.index(kind), number
+        rarely = kind == "warning" and self.message.general
+        return kinds.index(kind), rarely, number
 
     def explained_by(self, message: Message, number: int, text: str) -> None:
         """Take this entry for the whole exception, unless it has a better one."""
-        if self.message is None or (self.message.consequence > message.consequence):
+        if _says(message) > _says(self.message):
             self.message, self.number, self.text = message, number, text
 
     @property
@@ -346,12 +371,13 @@ class Explanation:
 
     @property
     def shown(self) -> list[Found]:
-        """The first; and if that is unknown, an error that is known. A warning is known
-        of much that has nothing to do with an exception."""
-        if not self.first or self.first.message:
+        """The first; and if little is known of that, an error of which more is known. A
+        warning is known of much that has nothing to do with an exception."""
+        if not self.first or _says(self.first.message) > 1:
             return self.found[:1]
         kinds = ("error",) if self.first.raised else ("error", "warning")
-        known = [one for one in self.found if one.kind in kinds]
+        found = self.found[1:]
+        known = [one for one in found if one.kind in kinds and _says(one.message) > 1]
         return [self.first, *known[:1]]
 
     @property
@@ -361,7 +387,7 @@ class Explanation:
 
     def __str__(self) -> str:
         if not self.first:
-            return "There is no error in the log."
+            return "No line of the log looks like an error."
         texts = [one.explained() for one in self.shown]
         texts[1:] = [f"The log also has this. {text}" for text in texts[1:]]
         consequences = [
@@ -377,7 +403,7 @@ class Explanation:
             texts[0] = f"This warning may be the cause of what failed. {texts[0]}"
             cause = "an error"
         elif self.first.kind == "warning":
-            texts[0] = f"There is no error in the log, but a warning. {texts[0]}"
+            texts[0] = f"No error is seen in the log, but a warning. {texts[0]}"
         texts += [
             f"This follows from {cause}: {one.where}: {one.said[:_BRIEFLY]}"
             for one in consequences[:2]
@@ -401,7 +427,8 @@ class Explanation:
 def known(text: str) -> str:
     """What is known of the error that a report quotes; "" if nothing is."""
     first = explain(text.splitlines()).first
-    return first.explained(where=False) if first and first.kind == "error" else ""
+    told = first and first.kind == "error" and not first.message.general
+    return first.explained(where=False) if told else ""
 
 
 def explain(log: Iterable[str]) -> Explanation:
@@ -420,6 +447,8 @@ def explain(log: Iterable[str]) -> Explanation:
                 found.append(one)
     if all(one.kind == "warning" for one in found):
         found += [one for worker in workers.values() if (one := worker.end())]
+    if not found:
+        found = [one for worker in workers.values() if (one := worker.complaint)]
     return Explanation(number, _grouped(found))
 
 
@@ -465,6 +494,7 @@ class _Worker:
         self.lines: deque[str] = deque(maxlen=LINES)
         self.error: Found | None = None  # the exception that is being read
         self.head: Found | None = None  # an error whose message is in the next line
+        self.complaint: Found | None = None  # the last one
         self.in_frames = self.chained = self.ignored = False
         self.left = 0  # lines that may still belong to the exception's message
         self.to_its_end = False
@@ -477,6 +507,8 @@ class _Worker:
         if text.rstrip().endswith(_TRACEBACK):  # with what is before each of its lines
             self.prefix, text = text.split(_TRACEBACK)[0], _TRACEBACK
         text = text.removeprefix(self.prefix)
+        if _OF_A_NOTEBOOK.match(text.rstrip()):
+            text = _TRACEBACK
         failed = _FAILED.match(text)
         if failed:
             text = text[failed.end() :]
@@ -510,7 +542,7 @@ class _Worker:
             if message and not message.warning:
                 self.error.explained_by(message, number, text)
                 self.error.place = self.place
-            elif _IN_USER_CODE in self.error.text and _INNER.match(text):
+            elif self._says_more(text):
                 self.error.number, self.error.text = number, text
                 self.error.place = self.place
             return None
@@ -519,7 +551,11 @@ class _Worker:
             named = match and match.groupdict().get("rank")
             ranks = [int(named)] if named else self.ranks
             return Found(number, text, ranks, message, self._place_above())
-        if _SAYS_ERROR.search(text) and not _HARMLESS.search(text):
+        if _HARMLESS.search(text):
+            return None
+        if _COMPLAINS.search(text):
+            self.complaint = Found(number, text, self.ranks)
+        if _SAYS_ERROR.search(text):
             self.place = ""
             for line in self.lines:
                 self._note_place(line)
@@ -557,7 +593,11 @@ class _Worker:
         above = _FRAME.match(self.lines[-2]) if len(self.lines) > 1 else None
         # Below frames of C, as HDF5 has them, there are messages.
         of_python = above and not above[1].endswith(".c")
-        return bool(_RAISES.search(text) or (of_python and text[:1].isspace()))
+        return bool(
+            _RAISES.search(text)
+            or _POINTED_AT.match(text)
+            or (of_python and text[:1].isspace())
+        )
 
     def _begin_traceback(self) -> None:
         self.in_frames, self.place, self.left, self.head = True, "", 0, None
@@ -597,6 +637,14 @@ class _Worker:
             self.left = 0
             return False
         return True
+
+    def _says_more(self, text: str) -> bool:
+        """Whether this is what an error really was that has only announced it."""
+        head = self.error.text
+        return bool(
+            (_IN_USER_CODE in head and _INNER.match(text))
+            or (_ROOTS.search(head) and _ROOT.match(text))
+        )
 
     def _place_above(self) -> str:
         """What is named right above the last line, as for what Python can't read."""

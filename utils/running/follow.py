@@ -6,6 +6,7 @@ epoch.
 """
 
 import contextlib
+import csv
 import errno
 import html
 import json
@@ -180,14 +181,12 @@ class Followed:
         path = self.result.folder / "history.csv"
         if not path.exists():
             return None
-        header, *rows = path.read_text().splitlines() or [""]
-        names = header.split(",")
-        if not rows or "images_per_second" not in names:
+        with path.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        # A row that is just being written lacks its last columns.
+        if not rows or None in rows[-1].values() or "images_per_second" not in rows[-1]:
             return None
-        values = rows[-1].split(",")
-        if len(values) < len(names):  # a row that is just being written
-            return None
-        return float(values[names.index("images_per_second")])
+        return float(rows[-1]["images_per_second"])
 
 
 def _why(result: Run, time_limit: float) -> str:

@@ -86,9 +86,9 @@ class Watch:
 def gpus_of_processes() -> dict[int, dict[str, float]]:
     """The GPUs that each process has memory on, and how many MiB of it: pid ->
     {"GPU 0": 900.0}. Where the driver doesn't tell how many, it is 1 on each."""
-    number_of = {uuid: index for index, uuid in _nvidia_smi("gpu=index,uuid")}
+    number_of = {uuid: index for index, uuid in _rows("gpu=index,uuid")}
     found: dict[int, dict[str, float]] = {}
-    for pid, uuid, memory in _nvidia_smi("compute-apps=pid,gpu_uuid,used_memory"):
+    for pid, uuid, memory in _rows("compute-apps=pid,gpu_uuid,used_memory"):
         if pid.isdecimal():
             held = float(memory) if memory.isdecimal() else 1.0
             found.setdefault(int(pid), {})[f"GPU {number_of.get(uuid, uuid)}"] = held
@@ -97,7 +97,7 @@ def gpus_of_processes() -> dict[int, dict[str, float]]:
 
 def gpus_in_use() -> dict[str, float]:
     """The memory of all processes on each GPU, in MiB: {"GPU 0": 900.0}."""
-    rows = _nvidia_smi("gpu=index,memory.used")
+    rows = _rows("gpu=index,memory.used")
     return {f"GPU {index}": float(used) for index, used in rows if used.isdecimal()}
 
 
@@ -110,14 +110,19 @@ def numbered_as_by_the_driver() -> bool:
         return True
 
 
-def _nvidia_smi(query: str) -> list[list[str]]:
-    """The rows of its answer; [] where it gives none, which must not end a training."""
+def nvidia_smi(query: str) -> str:
+    """What it answers, a line a row; "" where it doesn't, which must not end a
+    training."""
     command = ["nvidia-smi", f"--query-{query}", "--format=csv,noheader,nounits"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
-        return []
-    lines = answer.stdout.splitlines() if answer.returncode == 0 else []
+        return ""
+    return answer.stdout if answer.returncode == 0 else ""
+
+
+def _rows(query: str) -> list[list[str]]:
+    lines = nvidia_smi(query).splitlines()
     return [line.split(", ") for line in lines if line.strip()]
 
 

@@ -433,6 +433,16 @@ def test_batches(dataset: Dataset, batch_size: int) -> "tf.data.Dataset":
     return _plain(dataset, dataset.x_test, dataset.y_test, once, batch_size)
 
 
+def test_accuracy(model: "tf.keras.Model", dataset: Dataset) -> float:
+    """The share of the test images that a model, which gives a number for each class,
+    recognizes."""
+    right = 0
+    for images, labels in test_batches(dataset, 200).as_numpy_iterator():
+        outputs = model(images, training=False).numpy()
+        right += int((outputs.argmax(1) == labels.argmax(1)).sum())
+    return right / len(dataset.x_test)
+
+
 def flip_and_shift(
     images: "tf.Tensor", flips: "tf.Tensor", shifts: "tf.Tensor"
 ) -> "tf.Tensor":

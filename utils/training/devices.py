@@ -16,6 +16,16 @@ def grow_memory() -> None:
         tf.config.experimental.set_memory_growth(gpu, True)
 
 
+def pin(local_rank: int) -> None:
+    """Let a worker see one GPU, by its local rank or the only one there is; without
+    GPUs, do nothing. To be called when `grow_memory` is."""
+    import tensorflow as tf
+
+    grow_memory()
+    if gpus := tf.config.list_physical_devices("GPU"):
+        tf.config.set_visible_devices(gpus[local_rank % len(gpus)], "GPU")
+
+
 def replica_devices(replicas: int | None = None) -> list[str]:
     """Names of the devices for so many replicas, such as ["GPU:0", "GPU:1"].
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 GOAL_ACCURACY = 0.87  # of held-out doodles ...
 BUDGET = 8_000  # ... after so many images on each device, one seen twice counts twice
-BATCH = 200
 COLUMNS = {
     "name": str,
     "accuracy": float,  # the share of images that were recognized, 0 to 1
@@ -66,7 +65,7 @@ def score(
         )
     if worker.rank() != 0:
         return None
-    accuracy = _accuracy(model, dataset)
+    accuracy = data.test_accuracy(model, dataset)
     when = time.strftime("%Y-%m-%d %H:%M:%S")
     _append(name, accuracy, devices, images, seconds, dataset.name, when)
     print(
@@ -74,14 +73,6 @@ def score(
         f" after {images:,} images on each of {devices} device(s) ({dataset.name})"
     )
     return accuracy
-
-
-def _accuracy(model: "tf.keras.Model", dataset: data.Dataset) -> float:
-    right = 0
-    for images, labels in data.test_batches(dataset, BATCH).as_numpy_iterator():
-        outputs = model(images, training=False).numpy()
-        right += int((outputs.argmax(1) == labels.argmax(1)).sum())
-    return right / len(dataset.x_test)
 
 
 def _append(*row: str | float) -> None:

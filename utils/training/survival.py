@@ -5,7 +5,6 @@ one does itself: take up a checkpoint.
 
 import csv
 import os
-import re
 import socket
 import time
 from pathlib import Path
@@ -113,15 +112,13 @@ def restore_newest(checkpoint: tf.train.Checkpoint, folder: str | Path) -> bool:
     of them.
     """
     # Not the manager's list: it is a file as well, and may be damaged.
-    paths = sorted(Path(folder).glob("*.index"), key=_number)
-    for index in reversed(paths):
-        path = index.with_suffix("")
+    paths = newest_first(folder)
+    for path in paths:
         try:
-            status = checkpoint.restore(str(path))
-            status.assert_existing_objects_matched()
+            checkpoint.restore(path).assert_existing_objects_matched()
         except REFUSED as error:
             why = str(error).strip().partition("\n")[0]
-            notice(f"the checkpoint {shown(path)} is refused: {why}")
+            notice(f"the checkpoint {shown(Path(path))} is refused: {why}")
         else:
             return True
     if paths:
@@ -130,9 +127,3 @@ def restore_newest(checkpoint: tf.train.Checkpoint, folder: str | Path) -> bool:
             "the notices say why. Name another folder to begin anew, or move them away."
         )
     return False
-
-
-def _number(path: Path) -> int:
-    """The number that the manager has put into a name, as in ckpt-12.index."""
-    digits = re.findall(r"\d+", path.stem)
-    return int(digits[-1]) if digits else -1

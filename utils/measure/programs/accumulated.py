@@ -15,11 +15,10 @@ import horovod.tensorflow.keras as hvd
 import numpy as np
 import tensorflow as tf
 
+from utils.training import devices
+
 hvd.init()
-for gpu in tf.config.list_physical_devices("GPU"):
-    tf.config.experimental.set_memory_growth(gpu, True)
-if gpus := tf.config.list_physical_devices("GPU"):
-    tf.config.set_visible_devices(gpus[hvd.local_rank() % len(gpus)], "GPU")
+devices.pin(hvd.local_rank())
 
 BATCH, PASSES, UPDATES = 64, 4, 2
 draw = np.random.default_rng(hvd.rank())

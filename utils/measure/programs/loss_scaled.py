@@ -15,11 +15,10 @@ import horovod.tensorflow.keras as hvd
 import numpy as np
 import tensorflow as tf
 
+from utils.training import devices
+
 hvd.init()
-for gpu in tf.config.list_physical_devices("GPU"):
-    tf.config.experimental.set_memory_growth(gpu, True)
-if gpus := tf.config.list_physical_devices("GPU"):
-    tf.config.set_visible_devices(gpus[hvd.local_rank() % len(gpus)], "GPU")
+devices.pin(hvd.local_rank())
 
 tf.get_logger().setLevel("ERROR")  # Keras warns that this is slow without a GPU
 tf.keras.mixed_precision.set_global_policy("mixed_float16")

@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from utils.base import logs
 from utils.measure.programs import pipelines
-from utils.training import data, networks
+from utils.training import data, devices, networks
 
 
 class Until(tf.keras.callbacks.Callback):
@@ -82,11 +82,7 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     args = arguments()
     hvd.init()
-    gpus = tf.config.list_physical_devices("GPU")
-    if gpus:
-        gpu = gpus[0] if len(gpus) == 1 else gpus[hvd.local_rank()]
-        tf.config.set_visible_devices(gpu, "GPU")
-
+    devices.pin(hvd.local_rank())
     rank, size = hvd.rank(), hvd.size()
     batch_size = 32 if args.plain else args.batch_size
     dataset = data.load(args.data, args.train_images)

@@ -28,7 +28,7 @@ from distcheck import errors, files, tasks
 from distcheck.worker import rank as worker_rank
 from utils.base import course
 from utils.training import networks, samples
-from utils.training.devices import communication, replica_devices
+from utils.training.devices import communication, pin, replica_devices
 
 STEPS, BATCH = 10, 12  # twelve images can be shared by two and by three
 REPLICAS = 2
@@ -205,18 +205,6 @@ def flat(arrays) -> np.ndarray:
     return np.concatenate([np.empty(0, np.float32), *(np.ravel(a) for a in arrays)])
 
 
-def pin() -> None:
-    """Give each of Horovod's workers a GPU of its own, where there are GPUs."""
-    import horovod.tensorflow.keras as hvd
-
-    hvd.init()
-    gpus = tf.config.list_physical_devices("GPU")
-    if gpus:
-        gpu = gpus[0] if len(gpus) == 1 else gpus[hvd.local_rank()]
-        tf.config.set_visible_devices(gpu, "GPU")
-        tf.config.experimental.set_memory_growth(gpu, True)
-
-
 def same_numbers() -> None:
     """Let a GPU compute the same from the same numbers, as a processor does.
 
@@ -257,7 +245,10 @@ def main() -> None:
     if {"mirrored", "custom_loop"} & set(args.ways):
         replica_devices(REPLICAS)  # while TensorFlow has no tensor yet
     if {"horovod", "ring"} & set(args.ways):
-        pin()
+        import horovod.tensorflow.keras as hvd
+
+        hvd.init()
+        pin(hvd.local_rank())
     same_numbers()
 
     tf.keras.backend.set_floatx(args.precision)

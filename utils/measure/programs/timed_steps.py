@@ -63,25 +63,21 @@ class Profiler(tf.keras.callbacks.Callback):
         steps = self.params["steps"] - self.warm_up
         tf.profiler.experimental.stop()
         with self.folder as name:
-            (path,) = Path(name).glob("**/*.xplane.pb")
-            self.operations.append(seconds_by_type(path.read_bytes(), steps))
+            self.operations.append(seconds_by_type(name, steps))
 
 
-def seconds_by_type(profile: bytes, steps: int) -> dict[str, float]:
-    """Seconds of a step in each type of operation, from an XSpace of the profiler's.
+def seconds_by_type(folder: str | Path, steps: int) -> dict[str, float]:
+    """Seconds of a step in each type of operation, from the profile in a folder.
 
     An operation is an event named NAME:TYPE; those of iterators hold others in them.
     """
-    from tensorflow.tsl.profiler.protobuf import xplane_pb2  # the start is timed, too
+    from utils.measure import step_profile  # the start is timed, too
 
-    space = xplane_pb2.XSpace.FromString(profile)
     totals = collections.Counter()
-    for plane in space.planes:
-        for event in (event for line in plane.lines for event in line.events):
-            name = plane.event_metadata[event.metadata_id].name
-            operation, _, kind = name.partition(":")
-            if operation and kind.isidentifier():
-                totals[kind.removeprefix("_MklNative")] += event.duration_ps / 1e12
+    for event in step_profile.events(folder):
+        operation, _, kind = event.name.partition(":")
+        if operation and kind.isidentifier():
+            totals[kind.removeprefix("_MklNative")] += event.end - event.start
     return {kind: seconds / steps for kind, seconds in totals.items()}
 
 
@@ -114,9 +110,7 @@ def main() -> None:
         def barrier():
             hvd.allreduce(0.0)  # ends when all have come
 
-        if gpus := tf.config.list_physical_devices("GPU"):
-            gpu = gpus[0] if len(gpus) == 1 else gpus[hvd.local_rank()]
-            tf.config.set_visible_devices(gpu, "GPU")
+        devices.pin(hvd.local_rank())
     elif args.how == "mirrored":
         strategy = tf.distribute.MirroredStrategy(
             devices.replica_devices(args.replicas)
