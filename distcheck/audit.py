@@ -288,8 +288,8 @@ def run(
             time.sleep(POLL_SECONDS)
             if not output.stalls:
                 continue
-            # Who computes, or compiles, lets the others wait, but not forever.
-            if any(map(_computes, _living(folder))):
+            # Who computes, compiles, or reads, lets the others wait, but not forever.
+            if any(map(supervise.awake, _living(folder))):
                 busy = time.monotonic()
             quiet = min(_quiet(folder, output.stalls), time.monotonic() - busy)
             if quiet > STALLED_AFTER_WARNING:
@@ -335,14 +335,6 @@ def _living(folder: Path) -> list[psutil.Process]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 found.append(psutil.Process(int(match[1])))
     return found
-
-
-def _computes(process: psutil.Process) -> bool:
-    """Is its main thread at work, and not waiting for something?"""
-    try:
-        return process.status() == psutil.STATUS_RUNNING
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _ask_where(folder: Path) -> None:

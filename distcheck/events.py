@@ -53,7 +53,7 @@ class TooLarge(Unreadable):
 
 # -------------------------------------------------------------- what events are made of
 
-Check = Callable[[object], bool]
+Fits = Callable[[object], bool]  # is it such a value?
 
 # Numbers that have to be finite; others are what a program computed, and if it has
 # diverged they are not.
@@ -91,7 +91,7 @@ def _is_whole(value: object) -> bool:
     return type(value) is int and abs(value) <= 2**53
 
 
-_CHECKS: Mapping[type, Check] = {
+_FITS: Mapping[type, Fits] = {
     str: lambda value: isinstance(value, str) and len(value) <= MOST_TEXT,
     bool: lambda value: isinstance(value, bool),
     int: _is_whole,
@@ -100,35 +100,35 @@ _CHECKS: Mapping[type, Check] = {
 }
 
 
-def _check_of(kind: Any) -> Check:
+def _what_fits(kind: Any) -> Fits:
     """What tells whether a value is of a kind that a field is declared with."""
     parts = get_args(kind)
     if get_origin(kind) is Annotated:
         return parts[1]
     if get_origin(kind) in (Union, UnionType):
-        checks = [_check_of(part) for part in parts]
-        return lambda value: any(check(value) for check in checks)
+        each = [_what_fits(part) for part in parts]
+        return lambda value: any(fits(value) for fits in each)
     if get_origin(kind) is list:
-        return functools.partial(_is_list, _check_of(parts[0]))
+        return functools.partial(_is_list, _what_fits(parts[0]))
     if get_origin(kind) is dict:
-        name, fact = (functools.partial(_is_list, _check_of(part)) for part in parts)
+        name, fact = (functools.partial(_is_list, _what_fits(part)) for part in parts)
         return lambda value: (
             isinstance(value, dict) and name([*value]) and fact([*value.values()])
         )
-    return _CHECKS[kind]
+    return _FITS[kind]
 
 
-def _is_list(check: Check, value: object) -> bool:
+def _is_list(fits: Fits, value: object) -> bool:
     return (
-        isinstance(value, list) and len(value) <= MOST_ITEMS and all(map(check, value))
+        isinstance(value, list) and len(value) <= MOST_ITEMS and all(map(fits, value))
     )
 
 
 @functools.cache
-def _fields(kind: type) -> dict[str, Check]:
+def _fields(kind: type) -> dict[str, Fits]:
     """The fields of such a dictionary, with what tells whether a value fits."""
     hints = get_type_hints(kind, include_extras=True)
-    return {name: _check_of(hint) for name, hint in hints.items()}
+    return {name: _what_fits(hint) for name, hint in hints.items()}
 
 
 # -------------------------------------------------------------- of every program
@@ -369,6 +369,21 @@ HOROVOD: Schema = OF_EVERY_PROGRAM | {
     "graph": Graph,
 }
 
+# The names of arrays that a worker keeps beside its report, each in a file of its own.
+Arrays = Mapping[str, str]
+
+# NAME.0, NAME.1, ... are of the first, the second, ... update.
+HOROVOD_ARRAYS: Arrays = {
+    "initial": "The weights that are trained, before any collective has carried some.",
+    "start": "The same at the last training batch before the first update.",
+    "local": "The gradient that `tf.GradientTape.gradient` has returned, before it.",
+    "applied": "The gradient that the optimizer is to apply in it.",
+    "updated": "The weights right after the first update.",
+    "resumed": "The weights at the first batch after that.",
+    "state": "The optimizer's variables at the same time.",
+    "end": "The weights at the end of the program.",
+}
+
 
 # -------------------------------------------------------------- reading them
 
@@ -385,11 +400,11 @@ def event(line: bytes, schema: Schema) -> dict:
     kind = schema.get(what) if isinstance(what, str) else None
     if kind is None:
         raise Unreadable("it has an event that no worker reports")
-    checks = _fields(kind)
-    if set(facts) != set(checks):
+    fields = _fields(kind)
+    if set(facts) != set(fields):
         raise Unreadable(f"an event `{what}` has other fields")
-    for name, check in checks.items():
-        if not check(facts[name]):
+    for name, fits in fields.items():
+        if not fits(facts[name]):
             raise Unreadable(f"{name} of an event `{what}` can't be what it says")
     return facts
 
@@ -494,11 +509,11 @@ def outcome(path: Path) -> dict:
         facts = json.loads(read(path, MOST_OUTCOME))
     except (ValueError, RecursionError):
         raise Unreadable(f"{path.name} is no JSON") from None
-    checks = _fields(Outcome)
+    fields = _fields(Outcome)
     if (
         not isinstance(facts, dict)
-        or set(facts) != set(checks)
-        or not all(check(facts[name]) for name, check in checks.items())
+        or set(facts) != set(fields)
+        or not all(fits(facts[name]) for name, fits in fields.items())
     ):
         raise Unreadable(f"{path.name} is no outcome")
     return facts

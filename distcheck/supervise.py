@@ -241,6 +241,20 @@ def sweep() -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
+def awake(process: psutil.Process) -> bool:
+    """Does its main thread compute, or want to, or does any thread wait for a disk?
+
+    Other threads tell no more: Horovod's asks for news all the time.
+    """
+    with contextlib.suppress(psutil.NoSuchProcess, OSError):  # a thread has ended
+        if process.status() == psutil.STATUS_RUNNING:
+            return True
+        threads = Path(f"/proc/{process.pid}/task").iterdir()
+        stats = [(thread / "stat").read_text() for thread in threads]
+        return any(stat.rpartition(")")[2].split()[0] == "D" for stat in stats)
+    return False
+
+
 def _alive(process: psutil.Process) -> bool:
     try:
         return process.status() != psutil.STATUS_ZOMBIE

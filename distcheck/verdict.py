@@ -10,6 +10,30 @@ NOT_CHECKED = "not checked yet"  # an earlier part is wrong
 UNDECIDED = "could not be checked"  # so nothing is known of it
 STATES = (RIGHT, WRONG, NOT_CHECKED, UNDECIDED)
 
+# What any part may be found to be, besides what its own judge finds: the end of the id,
+# the state, and what finds it (`Exercise` and `checks` are in utils.checking). Where a
+# program was ended for what it did, `exercises.Stopped`, its status is the id's end.
+OF_ANY_PART = {
+    "right": RIGHT,  # no judge found anything wrong
+    "syntax": WRONG,  # Exercise._static_verdicts: the file is no Python
+    "todo": WRONG,  # the same: the course's own code, with this to do
+    "keras-3": WRONG,  # Check.verdict: an import that leads to Keras 3
+    "never-trained": WRONG,  # the same: evidence is missing, without a reason
+    "tampered": UNDECIDED,  # the same: hooks are replaced, or reports unreadable
+    "options": UNDECIDED,  # the same: the program refuses the check's options
+    "crashed": WRONG,  # Run.raise_if_in_trouble: a worker failed
+    "deadlock": WRONG,  # the same: workers wait for each other forever
+    "hung": WRONG,  # the same: the program doesn't end, for another reason
+    "flood": WRONG,  # the same: it prints too much
+    "killed": UNDECIDED,  # Run.raise_if_interrupted: somebody else killed a worker
+    "time-up": UNDECIDED,  # the same: the time is up, but nothing was seen to hang
+    "no-mpirun": UNDECIDED,  # the same: mpirun failed
+    "too-large": WRONG,  # Rank.array: more weights than are compared
+    "not-finite": WRONG,  # the same: infinite, or not a number
+    "eager-only": WRONG,  # compiled.must_compile: it can't be compiled
+    "not-checked": NOT_CHECKED,  # checks.stop_at_the_first: an earlier part is wrong
+}
+
 # Characters and lines that anybody shows of a verdict; programs have a say in it.
 MOST_SEEN, MOST_EVIDENCE, MOST_EVIDENCE_LINE = 2_000, 20, 300
 
@@ -24,8 +48,7 @@ class Verdict:
     """What was found out about one part of an exercise.
 
     id: stable name of the finding, such as "step-3.not-averaged" or "task-A.sum";
-        "step-3.right" when all is well. What any part may be found to be is listed in
-        `judges/verdicts.py`.
+        "step-3.right" when all is well. OF_ANY_PART has those of any part.
     state: one of RIGHT, WRONG, NOT_CHECKED, UNDECIDED.
     expected, seen: a sentence or a few; `seen` names the ranks that it is about.
     line: of the learner's program, from 1, if the finding has one.

@@ -22,7 +22,7 @@ import tomli
 from ci_sample import drawn
 
 from distcheck import lab
-from distcheck.judges.runs import CRASHED, DEADLOCK, Run, read
+from distcheck.judges.runs import Run, read
 from distcheck.parts import Part
 from distcheck.scenarios import SCENARIOS
 from utils.checking import exercises
@@ -76,7 +76,7 @@ class Program:
         ]
 
     @property
-    def build_graphs(self) -> bool:
+    def graphs_wanted(self) -> bool:
         """Have graphs to be built? A judge looks at them last: where it has found
         anything else, they would not be looked at."""
         return not self.caught or self.caught.endswith(".eager-only")
@@ -156,7 +156,7 @@ BLOCKS = re.compile(r"^x = (conv_block|layers\.MaxPooling2D)\(.*\n", re.MULTILIN
 def rendered(exercise: exercises.Exercise, done: int) -> str:
     """The program when so many of its steps or tasks are done, without a sign of what
     is left to do, and with a shallow network."""
-    text = markup.render(exercise.source.read_text(), done).replace("TODO: ", "")
+    text = markup.render(exercise.annotated.read_text(), done).replace("TODO: ", "")
     return BLOCKS.sub("", text)
 
 
@@ -284,11 +284,11 @@ def observe(
     request,
     folder: Path,
     alone: lab.Job | None = None,
-    silence: float = lab.SILENCE,
+    may_compute: float = lab.MAY_COMPUTE,
 ) -> dict:
     """What each program did, now or before (see kept_evidence.py), that a selected test
     of the module asks for: program -> its runs. alone: a job whose runs all of them
-    get as well. silence: after which one is hung (see `lab.prepare`)."""
+    get as well. may_compute: see `lab.prepare`."""
     programs = (
         value
         for item in request.session.items
@@ -302,8 +302,8 @@ def observe(
         path = folder / f"program_{number}.py"
         path.write_text(program.text)
         job = program.its.job(path, program.scenarios, folder)
-        jobs.append(replace(job, build_graphs=program.build_graphs))
-    places = kept_evidence.of_jobs(jobs + ([alone] if alone else []), silence)
+        jobs.append(replace(job, graphs_wanted=program.graphs_wanted))
+    places = kept_evidence.of_jobs(jobs + ([alone] if alone else []), may_compute)
     shared = read(places.pop()) if alone else {}
     return {
         program: read(place) | shared
@@ -321,7 +321,7 @@ def observed(tmp_path_factory, request):
         return observe(request, folder)
     alone = folder / "alone.py"
     alone.write_text(rendered(loop, 0))
-    job = lab.Job("", ("reference",), exercises.SOURCE, loop.options, str(alone))
+    job = lab.Job("", ("reference",), exercises.IMAGES, loop.options, str(alone))
     return observe(request, folder, job)
 
 
@@ -344,7 +344,7 @@ def test_a_wrong_program_is_caught_by_the_right_check(wrong, observed):
     assert wrong.says in verdict.seen
     fine = {"right"}
     if wrong.ends_early:
-        fine |= {CRASHED, DEADLOCK}
+        fine |= {"crashed", "deadlock"}
     earlier = [wrong.its.checks[part].verdict(runs) for part in wrong.earlier]
     assert [v for v in earlier if v.id.partition(".")[2] not in fine] == []
 

@@ -29,23 +29,23 @@ UNUSED = 3 * 24 * 3600.0  # seconds without use, after which evidence goes
 LOCKS = tuple(course.PACKAGE_ROOT / f"requirements{n}.lock" for n in ("", "-jax"))
 
 
-def of_jobs(jobs: list[lab.Job], silence: float = lab.SILENCE) -> list[Path]:
+def of_jobs(jobs: list[lab.Job], may_compute: float = lab.MAY_COMPUTE) -> list[Path]:
     """The folder of the evidence on each job. Only what isn't there is run."""
-    places = [_place_of(job, silence) for job in jobs]
+    places = [_place_of(job, may_compute) for job in jobs]
     by_place = dict(zip(places, jobs, strict=True))
     missing = [place for place in by_place if not place.exists()]
     if missing:
         with new_folder() as folder:
-            lab.perform(folder, [by_place[place] for place in missing], silence)
+            lab.perform(folder, [by_place[place] for place in missing], may_compute)
             for number, place in enumerate(missing):
                 keep(folder / str(number), place)
     return places
 
 
-def _place_of(job: lab.Job, silence: float) -> Path:
+def _place_of(job: lab.Job, may_compute: float) -> Path:
     programs = [Path(path).read_text() for path in (job.script, job.reference) if path]
     imported = {module for text in programs for module in sources.imported_by(text)}
-    how = job.as_json() | {"script": "", "reference": "", "silence": silence}
+    how = job.as_json() | {"script": "", "reference": "", "may_compute": may_compute}
     recorders = {
         recorder.__module__
         for name in job.scenarios

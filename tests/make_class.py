@@ -14,7 +14,7 @@ from test_examine import ALL_ATTACKS
 from utils.checking import exercises
 from utils.lessons import markup
 
-SOURCE = exercises.find("fashion_mnist").source.read_text()
+SOURCE = exercises.find("fashion_mnist").annotated.read_text()
 
 NAMES = (
     "Ada Alba Amina Bo Chen Dmitri Edda Farah Goran Hana Ines Jonas Kaya Liam Mei "

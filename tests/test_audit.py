@@ -556,6 +556,8 @@ A, B = range(16), range(16, 32)  # samples
         ([[A, A], [A[::-1], A]], [A, A], "right", "wrong"),
         ([[A[::2], A[::2]], [A[1::2], A[1::2]]], [A, A], "right", "right"),
         ([[A[:4], A[:4]], [A[4:8], A[4:8]]], [A, A], "wrong", "wrong"),
+        # Both epochs together are a pass, so no sample comes twice.
+        ([[A[:4], A[4:8]], [A[8:12], A[12:]]], [A, A], "right", "wrong"),
         # A fixed number of steps, each of a part.
         ([[A[:8], B[:8]], [A[8:], B[8:]]], [A[:8], A[8:]], "can't tell", "can't"),
         ([[A[:8], A[8:]], [A[8:], A[:8]]], [A[:4], A[4:8]], "can't tell", "can't"),
@@ -1016,6 +1018,14 @@ def test_a_learning_rate_is_compared_with_the_batch(at_fit, rate, rows, verdict)
     # Until it was ended it may not have come to its full rate.
     expected = verdict if verdict == "right" else "can't tell"
     assert judge.rate(of_reports(cut, cut), single)[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("rates", "verdict"), [((0.1, 0.2), "wrong"), ((0.1, 0.1), "can't tell")]
+)
+def test_learning_rates_may_part_after_the_last_update_that_was_seen(rates, verdict):
+    ranks = [[step(1), rated(1, 0.1), the_end(rate=[rate])] for rate in rates]
+    assert answer("rate", *ranks)[0] == verdict
 
 
 @pytest.mark.parametrize(

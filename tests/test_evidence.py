@@ -345,14 +345,14 @@ def header(shape: str, dtype: str = "'<f4'", version: bytes = b"\x01\x00") -> by
     ],
 )
 def test_an_array_that_no_worker_keeps_is_unreadable(tmp_path, content):
-    path = tmp_path / "rank.0.local.npy"
+    path = tmp_path / "rank.0.local.0.npy"
     path.write_bytes(content)
     with pytest.raises(Unreadable):
         events.array(path)
 
 
 def test_an_array_that_a_worker_keeps_is_read(tmp_path):
-    path = tmp_path / "rank.0.local.npy"
+    path = tmp_path / "rank.0.local.0.npy"
     for array in (np.arange(5, dtype=np.float32), np.zeros(0, np.float32)):
         np.save(path, array)
         assert np.array_equal(events.array(path), array)

@@ -26,7 +26,7 @@ from ci_sample import drawn
 from test_evidence import OUTCOME
 
 from distcheck import files, lab, parts
-from distcheck.verdict import WRONG
+from distcheck.verdict import WRONG, Verdict
 from utils.base import course
 from utils.checking import exercises
 from utils.grading import examine, sandbox
@@ -37,7 +37,7 @@ from utils.lessons import markup
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 LIMITS = {"seconds": 240, "memory": 4e9, "processes": 80, "file_bytes": 50e6}
-SILENCE = 15.0  # seconds of processor; enough to fill the memory
+MAY_COMPUTE = 15.0  # seconds of processor; enough to fill the memory
 MOST_MEMORY = 500e6  # bytes, of the process that grades
 
 # Two workers in a single scenario; and, in a scenario more, with their gradients.
@@ -275,7 +275,7 @@ ALL_ATTACKS = [
         "header += b\"'shape': (10000000000000,), }\".ljust(118) + b'\\n'\n"
         "size = len(header).to_bytes(2, 'little')\n"
         "(RUN / 'forged').write_bytes(b'\\x93NUMPY\\x01\\x00' + size + header)\n"
-        + shell("cp forged rank.0.local.npy; cp forged rank.1.local.npy"),
+        + shell("cp forged rank.0.local.0.npy; cp forged rank.1.local.0.npy"),
         exercise=FULL,
     ),
     Attack(
@@ -381,9 +381,9 @@ GRADER = """
 import functools, json, os, re, sys
 from pathlib import Path
 from utils.grading import examine, grade, sandbox
-folder, out, exercise, limits, silence, until = sys.argv[1:]
+folder, out, exercise, limits, may_compute, until = sys.argv[1:]
 limits = sandbox.Limits(**json.loads(limits))
-look = functools.partial(examine.examine, limits=limits, silence=float(silence))
+look = functools.partial(examine.examine, limits=limits, may_compute=float(may_compute))
 grades = grade.grade(
     Path(folder), Path(out), exercise, jobs=2, examine=look, until=until
 )
@@ -425,7 +425,7 @@ def grade_class(folder: Path, out: Path, exercise: str) -> dict:
     done = subprocess.run(
         [
             *(sys.executable, "-c", GRADER, str(folder), str(out), exercise),
-            *(json.dumps(LIMITS), str(SILENCE), str(UNTIL[exercise])),
+            *(json.dumps(LIMITS), str(MAY_COMPUTE), str(UNTIL[exercise])),
         ],
         capture_output=True,
         text=True,
@@ -458,7 +458,7 @@ def examined(graded, tmp_path_factory):
     """What examining normal submissions gave, by name, after all attacks."""
     folder = tmp_path_factory.mktemp("normal")
     programs = {
-        name: (name, markup.render(exercise.source.read_text(), len(exercise.parts)))
+        name: (name, markup.render(exercise.annotated.read_text(), len(exercise.parts)))
         for name, exercise in exercises.EXERCISES.items()
     }
 
@@ -548,6 +548,17 @@ def test_nothing_is_left(graded, examined):
     for grader in (os.getpid(), *graders):
         assert not list(Path(tempfile.gettempdir()).glob(f"{files.SCRATCH}{grader}-*"))
     assert not Path(course.PACKAGE_ROOT, "utils", "course-was-here").exists()
+
+
+def test_the_first_end_of_several_is_the_reason():
+    """Steps are judged by several runs, of which each may end in its own way."""
+    verdicts = tuple(
+        Verdict(step, f"step-{step}.crashed", WRONG, "", f"It failed in line {step}.")
+        for step in (2, 5)
+    )
+    its = exercises.find(FULL), examine.LIMITS, SILENCE
+    examined = examine._Sandboxed(b"", *its, protected=True).examined(verdicts)
+    assert (examined.status, examined.reason) == (CRASHED, "It failed in line 2.")
 
 
 def test_a_link_in_the_place_of_what_a_life_left_is_not_shown(tmp_path, monkeypatch):

@@ -97,6 +97,9 @@ def test_a_pattern_of_several_lines_ends_in_the_last_one():
     assert not message.found_in(lines[:2])
     assert not message.found_in([*lines, "That was it."])
     assert not message.found_in(lines[1:])
+    message = dataclasses.replace(message, pattern=r"IndexError.*\n *")
+    assert message.found_in([*lines, "  That was it."])
+    assert not message.found_in([*lines, "That was it."])
 
 
 def test_no_pattern_is_left_out_where_it_matches():
@@ -171,6 +174,8 @@ def test_an_error_is_found_on_its_rank(prefix):
     assert (found.ranks, found.place, found.number) == ([2], "train.py:12", 7)
     assert found.text == "ValueError: no such garment"
     assert first(log.replace("ValueError: no such garment", FULL)).message
+    in_parts = log.replace("no such", f"{prefix.format(2)}no such")
+    assert first(in_parts).text == "ValueError: no such garment"
 
 
 def test_an_error_of_cmake_is_an_error():
@@ -194,6 +199,13 @@ def test_a_consequence_is_not_the_cause_wherever_it_stands(cause, consequence):
     assert explanation.first.place == "train.py:12"
     assert explanation.first.kind == ("error" if FULL in cause else "unknown")
     assert "This follows from it: Ranks 0, 2, line " in str(explanation)
+
+
+def test_a_message_without_an_end_hides_no_later_error():
+    log = f"{TRACEBACK}UnknownError: Graph execution error:".splitlines()
+    explanation = explain.explain([*log, *["and so on"] * 300, FULL])
+    found = [(one.kind, one.number) for one in explanation.found]
+    assert found == [("unknown", len(log)), ("error", explanation.lines)]
 
 
 def test_a_consequence_alone_is_said_to_be_one():

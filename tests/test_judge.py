@@ -73,8 +73,26 @@ def test_a_spoilt_report_is_called_so(job, step, spoil):
 )
 def test_an_array_that_no_worker_keeps_is_not_taken(job, array):
     for rank in (0, 1):
-        np.save(job / "two" / f"rank.{rank}.local.npy", array, allow_pickle=True)
+        np.save(job / "two" / f"rank.{rank}.local.0.npy", array, allow_pickle=True)
     assert verdict(job, 3).id == "step-3.tampered"
+
+
+def test_who_replaces_what_it_is_watched_with_is_not_judged(job):
+    event = {"what": "tampered", "line": None, "time": 1.0, "replaced": "json.dumps"}
+    (job / "two" / "rank.1.jsonl").write_text(json.dumps(event) + "\n")
+    judged = verdict(job, 3)
+    assert (judged.id, judged.state) == ("step-3.tampered", UNDECIDED)
+    assert "Rank 1 replaced json.dumps" in judged.seen
+
+
+def test_who_refuses_the_options_of_a_check_is_not_judged(job):
+    event = {"what": "failed", "line": 3, "time": 1.0, "status": 2, "error": "exit"}
+    (job / "two" / "rank.1.jsonl").write_text(json.dumps(event) + "\n")
+    words = "train.py: error: unrecognized arguments: --width 1"
+    (job / "two" / "rank.1.err").write_text(words)
+    judged = verdict(job, 3)
+    assert (judged.id, judged.state) == ("step-3.options", UNDECIDED)
+    assert "unrecognized arguments: --width 1" in judged.seen
 
 
 def test_a_silent_program_has_not_trained(job):

@@ -33,7 +33,8 @@ def report(tmp_path):
             (folder / f"rank.{rank}.jsonl").write_text("\n".join(lines) + "\n")
         for name, values in arrays.items():
             for rank, value in enumerate(values):
-                np.save(folder / f"rank.{rank}.{name}.npy", np.float32(value))
+                path = folder / f"rank.{rank}.{name.replace('_', '.')}.npy"
+                np.save(path, np.float32(value))
 
     write.folder = tmp_path
     return write
@@ -99,6 +100,21 @@ def test_a_gpu_is_right_if_it_is_the_worker_s_own(report, two, given, crowded, c
     failed = [STARTED, {"what": "failed", "error": "IndexError", "line": 9}]
     for scenario, gpus in (("given", given), ("crowded", crowded)):
         report([failed if gpus is None else chooses(*gpus)], scenario)
+    assert verdict(report, 1).id == f"step-1.{caught}"
+
+
+@pytest.mark.parametrize(
+    ("growth", "caught"),
+    [
+        ([1], "right"),
+        ([0, 1, 2, 3], "right"),
+        ([], "no-memory-growth"),
+        ([3], "no-memory-growth"),
+    ],
+)
+def test_memory_growth_is_on_for_the_worker_s_own_gpu(report, growth, caught):
+    devices = {"what": "devices", "visible": [1], "growth": growth}
+    report([chooses(3), [STARTED, devices]])
     assert verdict(report, 1).id == f"step-1.{caught}"
 
 
@@ -285,7 +301,7 @@ GRADIENTS = np.array([[1.0, 2.0, 3.0], [3.0, 2.0, -1.0]])
 )
 def test_which_optimizer_trained_decides_what_is_said(report, wrapped, reduced, caught):
     events = [{"what": "wrapped", "line": 3}, forward(True), *reduced, update(wrapped)]
-    report([events] * 2, local=GRADIENTS, applied=GRADIENTS)
+    report([events] * 2, local_0=GRADIENTS, applied_0=GRADIENTS)
     assert verdict(report, 3).id == f"step-3.{caught}"
 
 
@@ -303,7 +319,7 @@ def test_the_mean_of_divided_losses_is_divided_twice(report, value, times, caugh
     loss = {"what": "loss", "value": value, "cross_entropy": 2.0, "penalty": 0.5}
     events = [forward(True), loss | {"line": 5}, update()]
     mean = GRADIENTS.mean(axis=0)
-    report([events] * 2, local=GRADIENTS, applied=[times * mean] * 2)
+    report([events] * 2, local_0=GRADIENTS, applied_0=[times * mean] * 2)
     assert verdict(report, 3).id == f"step-3.{caught}"
 
 
@@ -325,8 +341,8 @@ def start_together(report, weights, made, before=()):
     events = [*before, forward(True), update(), forward(True)]
     same = [weights] * 2
     state = [[0.0] * 9] * 2
-    arrays = dict.fromkeys(("start", "updated", "second", "end"), same)
-    report([events] * 2, made=made, state=state, **arrays)
+    arrays = dict.fromkeys(("start", "updated", "resumed", "end"), same)
+    report([events] * 2, initial=made, state=state, **arrays)
 
 
 @pytest.mark.parametrize(
@@ -372,7 +388,7 @@ def test_whose_weights_all_ranks_start_with(report, weights, before, made, caugh
 def test_weights_that_are_averaged_later_do_not_matter_at_the_start(report):
     """Rank 0's weights, then updates with gradients that nobody averages."""
     events = [*SENT, forward(True), update(), *REDUCED, forward(True)]
-    arrays = dict(made=MADE, start=MADE[[0, 0]], updated=MADE, second=[MEAN] * 2)
+    arrays = dict(initial=MADE, start=MADE[[0, 0]], updated=MADE, resumed=[MEAN] * 2)
     report([events] * 2, **arrays, state=[[0.0] * 9] * 2, end=[MEAN] * 2)
     assert verdict(report, 4).id == "step-4.right"
 
@@ -399,14 +415,14 @@ def test_the_line_that_took_the_mean_is_named(report):
 )
 def test_whose_weights_all_ranks_get_after_the_first_batch(report, weights, caught):
     events = [forward(True), *REDUCED, update(), *REDUCED, forward(True)]
-    arrays = dict(made=MADE, start=MADE, updated=MADE, second=[weights] * 2)
+    arrays = dict(initial=MADE, start=MADE, updated=MADE, resumed=[weights] * 2)
     report([events] * 2, **arrays, state=[[0.0] * 9] * 2, end=[weights] * 2)
     assert verdict(report, 4).id == f"step-4.{caught}"
 
 
 def test_weights_that_differ_by_rounding_alone_are_not_another_rank_s(report):
     rounded = [MADE[0], np.float16(MADE[0])]
-    arrays = dict(made=MADE, start=rounded, updated=rounded, second=[MADE[0]] * 2)
+    arrays = dict(initial=MADE, start=rounded, updated=rounded, resumed=[MADE[0]] * 2)
     events = [forward(True), update(), forward(True)]
     report([events] * 2, **arrays, state=[[0.0] * 9] * 2, end=[MADE[0]] * 2)
     assert verdict(report, 4).id == "step-4.right"
@@ -420,7 +436,7 @@ def test_the_line_that_took_another_rank_s_weights_is_named(report):
 def test_the_line_that_sent_the_weights_is_named_not_that_of_a_counter(report):
     counter = exchange("broadcast", None, None, line=4, elements=1, root=0)
     events = [*counter, *SENT, *counter, forward(True), update(), forward(True)]
-    arrays = dict.fromkeys(("made", "start", "updated", "second", "end"), MADE)
+    arrays = dict.fromkeys(("initial", "start", "updated", "resumed", "end"), MADE)
     report([events] * 2, **arrays, state=[[0.0] * 9] * 2)
     judged = verdict(report, 4)
     assert (judged.id, judged.line) == ("step-4.differs", 7)
@@ -428,7 +444,7 @@ def test_the_line_that_sent_the_weights_is_named_not_that_of_a_counter(report):
 
 def test_a_line_that_only_averages_gradients_is_not_blamed(report):
     events = [forward(True), *REDUCED, update(), forward(True), *REDUCED, update()]
-    arrays = dict(made=MADE, start=MADE, updated=MADE, second=[2 * MADE[0]] * 2)
+    arrays = dict(initial=MADE, start=MADE, updated=MADE, resumed=[2 * MADE[0]] * 2)
     report([events] * 2, **arrays, state=[[0.0] * 9] * 2)
     judged = verdict(report, 4)
     assert (judged.id, judged.line) == ("step-4.another-start", None)
@@ -437,7 +453,7 @@ def test_a_line_that_only_averages_gradients_is_not_blamed(report):
 def test_a_missing_optimizer_state_says_nothing_of_whose_the_weights_are(report):
     events = [forward(True), update(), forward(True)]
     same = [2 * MADE[0]] * 2
-    arrays = dict(made=MADE, start=same, updated=same, second=same)
+    arrays = dict(initial=MADE, start=same, updated=same, resumed=same)
     report([events] * 2, **arrays, state=[[0.0] * 9, [1.0] * 9])
     judged = verdict(report, 4)
     assert judged.id == "step-4.optimizer-state"
@@ -625,6 +641,16 @@ def test_metrics_that_only_one_rank_has_are_named(report):
     judged = verdict(report, 6)
     assert (judged.id, judged.state) == ("step-6.other-metrics", WRONG)
     assert "val_top, but rank 1 val_accuracy" in judged.seen
+
+
+def test_a_metric_that_is_equal_by_chance_leaves_the_others_to_be_judged(report):
+    """Of few images, both ranks may have equally many right."""
+    computed = [metrics | {"val_accuracy": 0.5} for metrics in OWN]
+    calls = [callback("Mine", metrics, metrics, 9, metrics) for metrics in computed]
+    report([[FIT, forward(False), call] for call in calls])
+    judged = verdict(report, 6)
+    assert (judged.id, judged.state) == ("step-6.not-averaged", WRONG)
+    assert "val_loss = 2.2500 on rank 0" in judged.seen
 
 
 def evaluated(metrics, own=True):

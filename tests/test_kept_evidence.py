@@ -17,7 +17,7 @@ def performed(tmp_path, monkeypatch):
     """The text and the scenarios of each program that was run."""
     runs = []
 
-    def perform(folder: Path, jobs: list[lab.Job], silence: float) -> None:
+    def perform(folder: Path, jobs: list[lab.Job], may_compute: float) -> None:
         for number, job in enumerate(jobs):
             text = Path(job.script).read_text()
             if text == "fails":
@@ -38,13 +38,13 @@ def job(tmp_path):
     def job(text: str, *scenarios: str, **facts) -> lab.Job:
         path = tmp_path / f"{len(list(tmp_path.iterdir()))}.py"
         path.write_text(text)
-        return lab.Job(str(path), scenarios or ("two",), exercises.SOURCE, **facts)
+        return lab.Job(str(path), scenarios or ("two",), exercises.IMAGES, **facts)
 
     return job
 
 
-def reports(*jobs: lab.Job, silence: float = lab.SILENCE) -> list[str]:
-    places = kept_evidence.of_jobs([*jobs], silence)
+def reports(*jobs: lab.Job, may_compute: float = lab.MAY_COMPUTE) -> list[str]:
+    places = kept_evidence.of_jobs([*jobs], may_compute)
     return [(place / "report").read_text() for place in places]
 
 
@@ -59,9 +59,9 @@ def test_all_that_decides_what_is_seen_makes_it_new(performed, job, monkeypatch)
     reports(job("a"))
     reports(job("a", "two", "one"))
     reports(job("a", options=("--epochs", "3")))
-    reports(job("a", build_graphs=False))
+    reports(job("a", graphs_wanted=False))
     reports(job("a", reference=job("b").script))
-    reports(job("a"), silence=1.0)
+    reports(job("a"), may_compute=1.0)
     assert len(performed) == 6
     monkeypatch.setattr(sources, "digest", lambda *_: "the lab was changed")
     kept_evidence._digest.cache_clear()
@@ -98,10 +98,10 @@ def test_of_two_who_make_the_same_at_once_the_first_is_kept(
 ):
     perform = lab.perform
 
-    def perform_at_once(folder, jobs, silence):
+    def perform_at_once(folder, jobs, may_compute):
         monkeypatch.setattr(lab, "perform", perform)
         reports(*jobs)
-        perform(folder, jobs, silence)
+        perform(folder, jobs, may_compute)
 
     monkeypatch.setattr(lab, "perform", perform_at_once)
     assert reports(job("a")) == ["a"]

@@ -52,7 +52,7 @@ def test_no_worker_survives_its_owner(tmp_path, number):
     assert not descendants_of_runs_in(tmp_path)
 
 
-SILENCE = 3.0
+MAY_COMPUTE = 3.0
 
 
 def outcomes(folder, scenario, programs):
@@ -61,7 +61,7 @@ def outcomes(folder, scenario, programs):
         (folder / f"{name}.py").write_text(code)
     paths = [str(folder / f"{name}.py") for name in programs]
     jobs = [lab.Job(path, (scenario,), images.__name__) for path in paths]
-    lab.perform(folder, jobs, SILENCE)
+    lab.perform(folder, jobs, MAY_COMPUTE)
     return [
         json.loads((folder / str(number) / scenario / "outcome.json").read_text())
         for number in range(len(jobs))
@@ -71,14 +71,14 @@ def outcomes(folder, scenario, programs):
 def test_only_who_says_nothing_for_long_is_hung(tmp_path):
     """A worker that gets nothing of a busy machine looks like one that sleeps."""
     programs = {
-        "starved": f"import time; time.sleep({1.5 * SILENCE})",
+        "starved": f"import time; time.sleep({1.5 * MAY_COMPUTE})",
         "asleep": "import time; time.sleep(1000)",
         "busy": "while True: pass",
     }
     ends = outcomes(tmp_path, "one", programs)
     assert [end["outcome"] for end in ends] == [lab.ENDED, lab.HUNG, lab.HUNG]
-    assert ends[1]["seconds"] > server.SLEEPING_FACTOR * SILENCE
-    assert ends[2]["seconds"] > SILENCE
+    assert ends[1]["seconds"] > server.SLEEPING_FACTOR * MAY_COMPUTE
+    assert ends[2]["seconds"] > MAY_COMPUTE
 
 
 def test_a_world_without_reports_ends_as_its_mpirun_does(tmp_path):

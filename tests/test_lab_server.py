@@ -5,19 +5,22 @@ import json
 import os
 import socket
 import subprocess
+import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
 
-from distcheck import lab
+from distcheck import lab, supervise
 from distcheck.lab import forked, server
+from distcheck.recorder import interventions
 from distcheck.recorder.files import files_in
 from distcheck.recorder.horovod import HorovodRecorder
 from distcheck.scenarios import SCENARIOS
 
-SILENCE = 25.0
+MAY_COMPUTE = 25.0
 
 
 class Workers:
@@ -31,7 +34,7 @@ class Workers:
         self.now, self.waits = 1000.0, [None, None]
         self.awake, self.computed = {0, 1}, [0.0, 0.0]
         self.lab = server.Server.__new__(server.Server)  # without a socket
-        self.lab.may_compute = SILENCE
+        self.lab.may_compute = MAY_COMPUTE
         recorder = server.recorder_of(SCENARIOS["two"])
         assigned = forked.Assignment(
             *(SCENARIOS["two"], recorder, None, folder, folder, "x.py", [], True)
@@ -72,7 +75,7 @@ def workers(tmp_path, monkeypatch):
     monkeypatch.setattr(server.time, "monotonic", lambda: made.now)
     monkeypatch.setattr(server, "_family", lambda pid: [pid])
     monkeypatch.setattr(server, "_computed", lambda pid: made.computed[pid])
-    monkeypatch.setattr(server, "_awake", lambda pid: pid in made.awake)
+    monkeypatch.setattr(supervise, "awake", lambda pid: pid in made.awake)
     made.running.started = made.running.silence.looked = made.now
     return made
 
@@ -83,13 +86,13 @@ def test_who_gets_nothing_of_the_machine_is_not_hung_but_its_time_is_up(workers)
 
 
 def test_who_computes_without_a_report_hangs(workers):
-    assert workers.outcome(SILENCE - 2, at_work=(1, 0)) is None
+    assert workers.outcome(MAY_COMPUTE - 2, at_work=(1, 0)) is None
     assert workers.outcome(4, at_work=(1, 0)) == lab.HUNG
 
 
 def test_who_sleeps_hangs_later(workers):
     workers.awake = set()
-    sleeping = server.SLEEPING_FACTOR * SILENCE
+    sleeping = server.SLEEPING_FACTOR * MAY_COMPUTE
     assert workers.outcome(sleeping - 2) is None
     assert workers.outcome(4) == lab.HUNG
 
@@ -104,9 +107,9 @@ def test_who_waits_is_not_what_hangs(workers):
     """MPI asks all the time while it waits for a worker that reads from a slow disk."""
     workers.waits[0] = "a"
     workers.report(0)
-    assert workers.outcome(4 * SILENCE, at_work=(1, 0)) is None
+    assert workers.outcome(4 * MAY_COMPUTE, at_work=(1, 0)) is None
     workers.awake = {0}
-    assert workers.outcome(4 * SILENCE) == lab.HUNG
+    assert workers.outcome(4 * MAY_COMPUTE) == lab.HUNG
 
 
 def test_who_waits_for_different_things_is_in_a_deadlock_once_all_sleep(workers):
@@ -130,7 +133,7 @@ def test_who_waits_for_the_same_is_in_none(workers):
 def test_an_mpirun_that_starts_too_few_is_no_program_that_hangs(workers):
     del workers.running.workers[1]
     workers.awake = set()
-    assert workers.outcome(server.SLEEPING_FACTOR * SILENCE + 2) == lab.FAILED
+    assert workers.outcome(server.SLEEPING_FACTOR * MAY_COMPUTE + 2) == lab.FAILED
 
 
 def test_a_worker_that_is_ended_with_its_messenger_was_not_killed_from_outside(workers):
@@ -154,8 +157,38 @@ def test_what_a_process_does_is_seen():
     (me,) = [one for one in server._family(os.getpid()) if one.pid == os.getpid()]
     before = server._computed(me)
     while server._computed(me) < before + 0.05:
-        assert server._awake(me)
+        assert supervise.awake(me)
     assert server._family(2**22 + 1) == []
+
+
+def test_who_waits_for_a_disk_is_awake_and_who_sleeps_is_not(tmp_path):
+    """As on a disk, a process waits for its child, which opens a pipe before it is
+    another program."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    waits = (
+        "import os, sys; opens = [(os.POSIX_SPAWN_OPEN, 0, 'pipe', os.O_RDONLY, 0)]; "
+        "os.posix_spawn('/bin/true', ['true'], {}, file_actions=opens); "
+        "sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", waits], stdin=subprocess.PIPE, cwd=tmp_path
+    ) as started:
+        process = psutil.Process(started.pid)
+        try:
+            wait_until(lambda: process.status() == psutil.STATUS_DISK_SLEEP)
+            assert supervise.awake(process)
+        finally:
+            os.close(os.open(pipe, os.O_RDWR))  # which lets the child go on
+        wait_until(lambda: process.status() == psutil.STATUS_SLEEPING)
+        assert not supervise.awake(process)
+
+
+def wait_until(holds) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_whatever_a_program_leaves_the_next_scenario_has_its_files(
@@ -205,7 +238,7 @@ def test_who_is_given_what_another_rank_wrote_has_not_written(tmp_path):
     (homes[0] / "latest").symlink_to("2.h5")
     (homes[0] / "gone").symlink_to("0.h5")
     os.mkfifo(homes[0] / "pipe")
-    recorder._share_files()
+    interventions.share_files(homes[1], recorder._before)
     recorder.after_epoch()
     assert not recorder._files
     found = {path.name: path.read_text() for path in homes[1].iterdir()}

@@ -57,7 +57,7 @@ def test_places_are_the_first_reading_and_the_last_assignment_and_return(tmp_pat
 
 @pytest.mark.parametrize("name", ["mirrored", "custom_loop"])
 def test_the_finished_programs_have_the_places_that_findings_name(name):
-    places = replicas.places(str(exercises.find(name).source))
+    places = replicas.places(str(exercises.find(name).annotated))
     wanted = {
         "mirrored": {"strategy =", "batch_size", "base_lr"},
         "custom_loop": {"step_loss", "train_all", "validation_set =", "batches =",

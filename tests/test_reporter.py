@@ -11,7 +11,6 @@ import pytest
 
 from distcheck import events
 from distcheck.recorder import audit
-from distcheck.recorder.recorder import Recorder
 from utils.checking.recorders.tasks import TaskRecorder
 
 
@@ -30,7 +29,7 @@ def library(monkeypatch):
 @pytest.fixture
 def recorder(tmp_path, library):
     """One that has replaced a method of the library twice, as some recorders do."""
-    recorder = Recorder(tmp_path, 0, "program.py")
+    recorder = TaskRecorder(tmp_path, 0, "program.py")
     for _ in range(2):
         recorder.replace(library, "call", lambda original: lambda own: original(own))
     return recorder
@@ -118,16 +117,16 @@ def in_a_child(what) -> int:
 
 def test_a_child_that_the_program_forks_reports_nothing(recorder):
     recorder.event("started", pid=1)
-    recorder.keep("local", [np.ones(3)])
+    recorder.keep("weights.first", [np.ones(3)])
 
     def report():
         recorder.event("started", pid=2)
-        recorder.keep("local", [np.zeros(3)])
+        recorder.keep("weights.first", [np.zeros(3)])
 
     with recorder._keeping:  # which another thread may hold when the program forks
         assert in_a_child(report) == 0
     assert [event["pid"] for event in reports_of(recorder)] == [1]
-    assert np.load(recorder.folder / "rank.0.local.npy").tolist() == [1, 1, 1]
+    assert np.load(recorder.folder / "rank.0.weights.first.npy").tolist() == [1, 1, 1]
 
 
 @pytest.fixture
@@ -167,3 +166,9 @@ def test_an_audit_stands_a_working_directory_that_is_gone(auditor, tmp_path):
     auditor.files.written("a", "written")
     auditor.files.written(tmp_path / "b", "written")
     assert files_of(auditor) == [str(tmp_path.resolve() / "b")]
+
+
+def test_an_array_that_nobody_declares_is_not_kept(recorder):
+    with pytest.raises(ValueError, match=r"TaskRecorder declares no array 'start\.0'"):
+        recorder.keep("start.0", [np.ones(3)])
+    assert list(recorder.folder.glob("*.npy")) == []

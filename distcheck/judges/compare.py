@@ -1,5 +1,5 @@
-"""Compare numbers: how far apart they are, what counts as equal, and which known fault
-gives a number.
+"""Compare numbers: how far apart they are, what counts as equal, and which of several
+known ways to compute a number has given it.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -13,7 +13,7 @@ RTOL_FP16 = 1e-3  # weights that were sent in 16 bits; those of two ranks differ
 RTOL_GRADIENTS = 0.01  # gradients may be compressed to 16 bits, and then averaged
 
 Value = TypeVar("Value")
-Fault = TypeVar("Fault", bound=Hashable)
+Way = TypeVar("Way", bound=Hashable)
 
 
 def distance(a: np.ndarray, b: np.ndarray) -> float:
@@ -28,11 +28,11 @@ def near(a, b) -> bool:
 
 def classify(
     value: Value,
-    expected: Mapping[Fault, Value],
+    expected: Mapping[Way, Value],
     same: Callable[[Value, Value], bool] = near,
-) -> Fault | None:
-    """The first of the known faults that gives this value; None if none does.
+) -> Way | None:
+    """The first of the known ways that gives this value; None if none does.
 
     expected: what each of them gives. same: is a value the one that is expected?
     """
-    return next((fault for fault, one in expected.items() if same(value, one)), None)
+    return next((way for way, one in expected.items() if same(value, one)), None)

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from distcheck import lab
 from distcheck.judges.runs import Judge, Problem, Run, Unreadable, in_line, short
 from distcheck.scenarios import SCENARIOS
-from distcheck.verdict import RIGHT
 
 CURE = (
     "In compiled code, tensors have no values yet: call the functions of "
@@ -29,12 +28,13 @@ def must_compile(*kinds: str) -> Callable[[Judge], Judge]:
         def judged(runs: dict[str, Run]) -> None:
             judge(runs)
             compiled = [r for r in runs.values() if SCENARIOS[r.name].build_graphs]
-            if not all([_was_tried(run, kinds) for run in compiled]):
+            for run in compiled:
+                _raise_if_eager_only(run, kinds)
+            if not all(map(_all_tried, compiled)):
                 raise Problem(
                     "right",
                     "As far as the program came, this is right. Whether it can be "
                     "compiled was not tried, because it did not come to its end.",
-                    state=RIGHT,
                 )
 
         return judged
@@ -42,15 +42,18 @@ def must_compile(*kinds: str) -> Callable[[Judge], Judge]:
     return decorate
 
 
-def _was_tried(run: Run, kinds: tuple[str, ...]) -> bool:
-    """Have all functions been compiled? Raises the Problem of one that can't be, or
-    that hangs while it is; Unreadable where reports of some are missing."""
+def _all_tried(run: Run) -> bool:
+    """Has rank 0 reported on each graph that it was about to build?"""
     first = run.ranks[0]
-    graphs, wanted = first.all("graph"), [e["count"] for e in first.all("graphs")]
-    complete = wanted == [len(graphs)]
-    if run.outcome == lab.ENDED and not complete:
+    return [e["count"] for e in first.all("graphs")] == [len(first.all("graph"))]
+
+
+def _raise_if_eager_only(run: Run, kinds: tuple[str, ...]) -> None:
+    """Raise the Problem of a function that can't be compiled, or that hangs while it
+    is; Unreadable where reports of some are missing."""
+    if run.outcome == lab.ENDED and not _all_tried(run):
         raise Unreadable("the graphs of rank 0")
-    for graph in graphs:
+    for graph in run.ranks[0].all("graph"):
         if graph["error"] is not None and _kind(graph) in kinds:
             raise Problem(
                 "eager-only",
@@ -58,9 +61,9 @@ def _was_tried(run: Run, kinds: tuple[str, ...]) -> bool:
                 f"{in_line(graph['line'])}: {short(graph['error'])} {CURE}",
                 graph["line"],
             )
-    if run.outcome == lab.HUNG and wanted and not complete:
-        run.raise_trouble()  # by what is compiled
-    return complete
+    begun = run.ranks[0].all("graphs")
+    if run.outcome == lab.HUNG and begun and not _all_tried(run):
+        run.raise_if_in_trouble()  # by what is compiled
 
 
 def _compiler(graph: dict) -> str:

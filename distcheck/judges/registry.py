@@ -1,12 +1,12 @@
 """Which judge checks which part of an exercise: said beside its function,
 
-    task = checks("scaled", options="--epochs 3").part
+    task = exercise("scaled", options="--epochs 3").part
 
     @task("A", scenarios=("machine",), expected="The learning rate is ...")
     def scales_the_rate(runs): ...
 
-and known once its module is imported. Then `checks_of("scaled").of["A"]` is how task A
-is checked; `utils.checking.exercises` looks there.
+and known once its module is imported. Then `registered("scaled").checks["A"]` is how
+task A is checked; `utils.checking.exercises` looks there.
 """
 
 import shlex
@@ -19,11 +19,12 @@ from distcheck.parts import Part
 
 
 @dataclass(frozen=True)
-class Checks:
-    """How an exercise is checked. options: what its program is run with."""
+class Registered:
+    """How an exercise is checked. options: what its program is run with. checks: of the
+    parts that have a judge."""
 
     options: tuple[str, ...]
-    of: dict[Part, Check] = field(default_factory=dict)
+    checks: dict[Part, Check] = field(default_factory=dict)
 
     def part(
         self, part: Part, *, scenarios: tuple[str, ...], expected: str
@@ -31,21 +32,21 @@ class Checks:
         """Register the decorated function as what judges this step or task."""
 
         def decorate(judge: Judge) -> Judge:
-            self.of[part] = Check(part, expected, scenarios, judge)
+            self.checks[part] = Check(part, expected, scenarios, judge)
             return judge
 
         return decorate
 
 
-_EXERCISES: dict[str, Checks] = {}
+_EXERCISES: dict[str, Registered] = {}
 
 
-def checks(exercise: str, options: str) -> Checks:
-    """The checks of an exercise, none as yet."""
-    _EXERCISES[exercise] = Checks(tuple(shlex.split(options)))
-    return _EXERCISES[exercise]
+def exercise(name: str, options: str) -> Registered:
+    """Register an exercise, whose judges are registered with what this returns."""
+    _EXERCISES[name] = Registered(tuple(shlex.split(options)))
+    return _EXERCISES[name]
 
 
-def checks_of(exercise: str) -> Checks:
-    """Those that were registered. Raises KeyError without any."""
-    return _EXERCISES[exercise]
+def registered(name: str) -> Registered:
+    """What was registered of an exercise. Raises KeyError for none."""
+    return _EXERCISES[name]

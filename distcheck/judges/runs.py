@@ -19,17 +19,9 @@ from distcheck import events, lab
 from distcheck.events import Unreadable
 from distcheck.recorder.recorder import schema_of
 from distcheck.scenarios import SCENARIOS
-from distcheck.verdict import UNDECIDED, WRONG
+from distcheck.verdict import OF_ANY_PART, WRONG
 
 EVIDENCE_LINES = 6
-
-# Names of Problems that any part may have; `verdicts` lists all. By the program's
-# fault: it failed; workers wait for each other forever; it doesn't end, for another
-# reason; it prints too much.
-CRASHED, DEADLOCK, HUNG, FLOOD = "crashed", "deadlock", "hung", "flood"
-# So nothing is known: it has replaced what it is watched with, or left what can't be
-# read; mpirun failed; something else killed a worker; the time was up.
-TAMPERED, NO_MPIRUN, KILLED, TIME_UP = "tampered", "no-mpirun", "killed", "time-up"
 
 
 class Missing(Exception):
@@ -39,7 +31,8 @@ class Missing(Exception):
 class Problem(Exception):
     """What is wrong with a part, or to be said of it instead of what was expected.
 
-    name: the end of the verdict's id; the others are as in Verdict.
+    name: the end of the verdict's id. state: that of the name in OF_ANY_PART, or else
+    WRONG, where nothing is said. The others are as in Verdict.
     """
 
     def __init__(
@@ -48,11 +41,12 @@ class Problem(Exception):
         seen: str,
         line: int | None = None,
         evidence: Iterable[str] = (),
-        state: str = WRONG,
+        state: str | None = None,
     ):
         super().__init__(seen)
         self.name, self.seen, self.line = name, seen, line
-        self.evidence, self.state = tuple(evidence), state
+        self.evidence = tuple(evidence)
+        self.state = state or OF_ANY_PART.get(name, WRONG)
 
 
 @dataclass
@@ -172,25 +166,23 @@ class Run:
         # A rank that another one left alone complains, too, but later.
         return sorted(pairs, key=lambda pair: _left_alone(pair[1]))
 
-    def raise_interruption(self) -> None:
+    def raise_if_interrupted(self) -> None:
         """Raise the Problem of a run that was cut for no fault of the program's that is
         known: what it would have done, nobody has seen."""
         statuses = self.statuses or {}
         killed = [rank for rank, status in statuses.items() if status == -SIGKILL]
         if killed:
             raise Problem(
-                KILLED,
+                "killed",
                 f"Rank {killed[0]} was killed from outside of the program, as systems "
                 "do that have no memory left. Close other programs, and check again.",
-                state=UNDECIDED,
             )
         if self.outcome == lab.TIME_UP:
             raise Problem(
-                TIME_UP,
+                "time-up",
                 f"The program was ended after {lab.TIME_LIMIT:.0f} s, but was not seen "
                 f"to hang: {'; '.join(rank.state for rank in self.ranks)}. This "
                 "machine may be too slow for a check at present.",
-                state=UNDECIDED,
             )
         by_itself = [status for status in statuses.values() if status is not None]
         known = self.statuses is not None
@@ -202,19 +194,18 @@ class Run:
         ):
             output = events.text(self.folder / "mpirun.txt")
             raise Problem(
-                NO_MPIRUN,
+                "no-mpirun",
                 "mpirun ended before any worker had, or did not start all of them. It "
                 f"printed: {short(output)}",
-                state=UNDECIDED,
             )
 
-    def raise_trouble(self) -> None:
+    def raise_if_in_trouble(self) -> None:
         """Raise the Problem of a program that did not end well by its own fault."""
         states = [rank.state for rank in self.ranks]
         waiting = [r for r in self.ranks if r.last["what"] == "collective_start"]
         if self.outcome == lab.DEADLOCK:
             raise Problem(
-                DEADLOCK,
+                "deadlock",
                 f"The workers wait for each other forever: {'; '.join(states)}. All "
                 "of them have to make the same calls, in the same order.",
                 waiting[0].last["line"],
@@ -224,7 +215,7 @@ class Run:
             rank, failure = failures[0]
             others = [r.state for r in self.ranks if r is not rank]
             raise Problem(
-                DEADLOCK,
+                "deadlock",
                 f"Rank {rank.number} still made a call that needs the others"
                 f"{in_line(failure['line'])}, but {'; '.join(others)}. All of them "
                 "have to make the same calls.",
@@ -233,19 +224,19 @@ class Run:
         if failures:
             rank, failure = failures[0]
             raise Problem(
-                CRASHED,
+                "crashed",
                 f"Rank {rank.number} of {self.size} failed"
                 f"{in_line(failure['line'])}: {short(failure['error'])}",
                 failure["line"],
                 _own_frames(rank.text("err"), rank.script),
             )
         if self.outcome == lab.FLOOD:
-            raise Problem(FLOOD, f"A worker printed more than {lab.OUTPUT:,} bytes.")
+            raise Problem("flood", f"A worker printed more than {lab.OUTPUT:,} bytes.")
         if self.outcome == lab.HUNG:
             busy = [r for r in self.ranks if r not in waiting]
             line = busy[0].last.get("line") if busy else None
             raise Problem(
-                HUNG,
+                "hung",
                 f"The program did not come to its end: {'; '.join(states)}.",
                 line,
             )
@@ -256,7 +247,7 @@ class Run:
                 if r.last["what"] not in ("ended", "failed")
             ]
             raise Problem(
-                CRASHED,
+                "crashed",
                 f"{' and '.join(vanished) or 'A worker'} of {self.size} ended in the "
                 f"middle of the program, without an error{self._signals()}.",
             )

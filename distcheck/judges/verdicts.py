@@ -3,31 +3,6 @@
 A part is judged by its own evidence as far as that goes: a program that hangs at its
 broadcast may well have a right step 1. But what leaves a part undecided, Keras 3, and
 the reason for missing evidence are looked for in all runs, also those for other parts.
-
-What any part may be found to be, besides what its own judge finds: the end of the id,
-the state, and what finds it (`Exercise` and `checks` are in utils.checking).
-
-    right         right            no judge found anything wrong
-    syntax        wrong            Exercise._static_verdicts: the file is no Python
-    todo          wrong            the same: the course's own code, with this to do
-    keras-3       wrong            Check.verdict: an import that leads to Keras 3
-    never-trained wrong            Check.verdict: evidence is missing, without a reason
-    crashed       wrong            Run.raise_trouble: a worker failed
-    deadlock      wrong            the same: workers wait for each other forever
-    hung          wrong            the same: the program doesn't end, for another reason
-    flood         wrong            the same: it prints too much
-    too-large     wrong            Rank.array: more weights than are compared
-    not-finite    wrong            the same: infinite, or not a number
-    eager-only    wrong            compiled.must_compile: it can't be compiled
-    tampered      undecided        Check.verdict: hooks replaced, or Unreadable
-    options       undecided        the same: the program refuses the check's options
-    killed        undecided        Run.raise_interruption: by somebody else
-    time-up       undecided        the same: but it was not seen to hang
-    no-mpirun     undecided        the same: mpirun failed
-    not-checked   not checked      checks.stop_at_the_first: an earlier part is wrong
-
-A program that was ended for what it did (exercises.Stopped) has the status of that in
-the place of these, as wrong.
 """
 
 import re
@@ -35,7 +10,6 @@ from dataclasses import dataclass
 
 from distcheck import keras_2, lab
 from distcheck.judges.runs import (
-    TAMPERED,
     Judge,
     Missing,
     Problem,
@@ -67,16 +41,16 @@ class Check:
         that `judge` looks at."""
         try:
             for run in runs.values():
-                _raise_tampering(run)
-                _raise_keras_3(run)
-                _raise_other_options(run)
-                run.raise_interruption()
+                _raise_if_tampered(run)
+                _raise_if_keras_3(run)
+                _raise_if_options_refused(run)
+                run.raise_if_interrupted()
             try:
                 self.judge(runs)
             except Missing:
                 for run in runs.values():
                     if not SCENARIOS[run.name].devices_only:
-                        run.raise_trouble()
+                        run.raise_if_in_trouble()
                 raise Problem(
                     "never-trained", "The program ended without having trained."
                 ) from None
@@ -84,7 +58,7 @@ class Check:
             return self._verdict(p.name, p.state, p.seen, p.line, p.evidence)
         except Unreadable as error:
             seen = f"What the program reported can't be read: {error}."
-            return self._verdict(TAMPERED, UNDECIDED, seen)
+            return self._verdict("tampered", UNDECIDED, seen)
         return self._verdict("right", RIGHT, self.expected)
 
     def _verdict(self, name: str, state: str, seen: str, *place) -> Verdict:
@@ -96,22 +70,21 @@ def comes_to_its_end(runs: dict[str, Run]) -> None:
     """For a program whose parts are all right, as far as they were looked at."""
     for run in runs.values():
         if run.outcome != lab.ENDED and not SCENARIOS[run.name].devices_only:
-            run.raise_trouble()
+            run.raise_if_in_trouble()
 
 
-def _raise_tampering(run: Run) -> None:
+def _raise_if_tampered(run: Run) -> None:
     for rank in run.ranks:
         for event in rank.all("tampered"):
             raise Problem(
-                TAMPERED,
+                "tampered",
                 f"Rank {rank.number} replaced {event['replaced']}, so what the check "
                 "sees may be wrong. Programs may use and subclass libraries, but not "
                 "replace their functions.",
-                state=UNDECIDED,
             )
 
 
-def _raise_keras_3(run: Run) -> None:
+def _raise_if_keras_3(run: Run) -> None:
     for rank in run.ranks:
         for event in rank.all("keras 3"):
             where, line = in_line(event["line"]), event["line"]
@@ -130,7 +103,7 @@ def _raise_keras_3(run: Run) -> None:
             raise Problem("keras-3", seen, line)
 
 
-def _raise_other_options(run: Run) -> None:
+def _raise_if_options_refused(run: Run) -> None:
     """Raise the Problem of a program that refuses the options a check gives it: what
     it would do with options of its own, nobody has seen."""
     for rank in run.ranks:
@@ -141,7 +114,6 @@ def _raise_other_options(run: Run) -> None:
                     "options",
                     "The program does not take the options that a check runs it with: "
                     f"{short(refused[1])}",
-                    state=UNDECIDED,
                 )
 
 

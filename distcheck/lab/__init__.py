@@ -25,7 +25,7 @@ Who writes what, and who reads it. In the folder of the jobs:
 In FOLDER/<number of the job>/<scenario>/, where worker N has rank N:
 
     rank.N.jsonl       the recorder: what happened     the server (its end); judges
-    rank.N.NAME.npy    the recorder: arrays            judges; half.rank.N.NAME.npy,
+    rank.N.NAME.npy    the recorder: its `arrays`      judges; half.rank.N.NAME.npy,
                                                        not yet whole, nobody
     rank.N.out, .err   the program                     the server (how much?); judges
     rank.N.stack       worker N, if it is asked        judges: where was it in the end?
@@ -57,15 +57,15 @@ from distcheck.scenarios import SCENARIOS
 #             recorded: mpirun ended well
 #   failed    a worker or mpirun has ended before, or too few workers ever came
 #   deadlock  all wait, for different things, and sleep
-#   hung      all sleep for long, or one computes for long without a report, or for
-#             very long with reports
+#   hung      all sleep for long, or one computes for more than MAY_COMPUTE without
+#             a report, or for very long with reports
 #   flood     a worker has printed more than OUTPUT
 #   time-up   TIME_LIMIT has passed, while they still did something
 # Beside servers of tf.distribute, rank 0 alone has to end.
 ENDED, FAILED, DEADLOCK, HUNG = "ended", "failed", "deadlock", "hung"
 FLOOD, TIME_UP = "flood", "time-up"
 
-SILENCE = 25.0  # seconds of processor that a worker may use without a report
+MAY_COMPUTE = 25.0  # seconds of processor that a worker may use without a report
 OUTPUT = 1_000_000  # bytes that a worker may print
 # Seconds until the server ends a scenario that it can say nothing else of: many times
 # what a right program takes, as a machine may be slow, or busy.
@@ -111,7 +111,7 @@ class Job:
     """The folder of the scenario that another one of these comes after, where that is
     not run in this job."""
 
-    build_graphs: bool = True
+    graphs_wanted: bool = True
     """Are graphs built, where a scenario has that? Without, none fails."""
 
     def as_json(self) -> dict:
@@ -144,30 +144,30 @@ def environment() -> dict[str, str]:
     }
 
 
-def prepare(folder: Path, jobs: list[Job], silence: float = SILENCE) -> None:
+def prepare(folder: Path, jobs: list[Job], may_compute: float = MAY_COMPUTE) -> None:
     """Write down the jobs in `folder`, for `command`.
 
-    silence: seconds of processor that a worker may use without a report.
+    may_compute: seconds of processor that a worker may use without a report.
     Raises UserError where a recorder lacks what its programs need.
     """
     for name in {name for job in jobs for name in job.scenarios}:
         if recorder := recorder_of(SCENARIOS[name]):
             recorder.needs()
-    wanted = {"jobs": [job.as_json() for job in jobs], "silence": silence}
+    wanted = {"jobs": [job.as_json() for job in jobs], "may_compute": may_compute}
     (folder / "jobs.json").write_text(json.dumps(wanted))
 
 
-def perform(folder: Path, jobs: list[Job], silence: float = SILENCE) -> None:
+def perform(folder: Path, jobs: list[Job], may_compute: float = MAY_COMPUTE) -> None:
     """Do the jobs; what was observed is then in `folder/<number>/<scenario>/`.
 
     Raises UserError if the lab itself fails. An interrupt ends all its processes.
     """
-    prepare(folder, jobs, silence)
+    prepare(folder, jobs, may_compute)
     limit = START + TIME_LIMIT * sum(len(job.scenarios) for job in jobs)
-    with _owned(command(folder), folder, limit) as process:
-        process.wait()
-    if process.returncode:
-        raise _failure(folder, process.returncode)
+    with _owned(command(folder), folder, limit) as supervisor:
+        supervisor.wait()
+    if supervisor.returncode:
+        raise _failure(folder, supervisor.returncode)
 
 
 @contextlib.contextmanager
@@ -184,14 +184,14 @@ def staying(source: str) -> Iterator[Callable]:
         def perform(
             folder: Path,
             jobs: list[Job],
-            silence: float = SILENCE,
+            may_compute: float = MAY_COMPUTE,
             wanted: Callable[[], bool] = lambda: True,
         ) -> None:
-            prepare(folder, jobs, silence)
+            prepare(folder, jobs, may_compute)
             files.write_whole(request, str(folder))
             while not (folder / SERVED).exists():
-                if process.poll() is not None:
-                    raise _failure(place, process.returncode)
+                if supervisor.poll() is not None:
+                    raise _failure(place, supervisor.returncode)
                 if not wanted():
                     (folder / WITHDRAWN).touch()
                 time.sleep(POLL_SECONDS)
@@ -199,7 +199,7 @@ def staying(source: str) -> Iterator[Callable]:
                 raise Withdrawn
 
         line = [*command(request), source]
-        with _owned(line, place, float("inf")) as process:
+        with _owned(line, place, float("inf")) as supervisor:
             yield perform
 
 
@@ -212,9 +212,9 @@ def _owned(line: list[str], folder: Path, limit: float) -> Iterator[subprocess.P
         (folder / "lab.txt").open("wb") as output,
         supervise.owned(
             line, limit, env=surroundings, stdout=output, stderr=output
-        ) as process,
+        ) as supervisor,
     ):
-        yield process
+        yield supervisor
 
 
 def _failure(folder: Path, status: int) -> errors.UserError:

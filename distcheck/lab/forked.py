@@ -26,7 +26,7 @@ class Assignment:
     """What the workers of a scenario have to do.
 
     folder: of the scenario's reports. earlier: that of the scenario it comes after.
-    build_graphs: does rank 0 build them, where the scenario has that?
+    graphs_wanted: does rank 0 build them, where the scenario has that?
     """
 
     scenario: Scenario
@@ -36,12 +36,12 @@ class Assignment:
     earlier: Path
     script: str
     options: list[str]
-    build_graphs: bool
+    graphs_wanted: bool
     cluster: tasks.Cluster = field(default_factory=dict)
 
 
-def work(assigned: Assignment, environment: dict[str, str]) -> int:
-    """Be a worker: run the program. Returns its exit status if it is not recorded;
+def become_worker(assigned: Assignment, environment: dict[str, str]) -> int:
+    """Run the program as a worker. Returns its exit status if it is not recorded;
     else this process ends here, see `_run_recorded`.
 
     environment: of its messenger. By what mpirun has put there, MPI knows the rank.
@@ -131,7 +131,7 @@ def _run_recorded(assigned: Assignment, of: type[Recorder], rank: int) -> NoRetu
     recorder = of(folder, rank, assigned.script, scenario, source)
     graphs = None
     if scenario.build_graphs and rank == 0:
-        graphs = recorder.graphs = Graphs(recorder, assigned.build_graphs)
+        graphs = recorder.graphs = Graphs(recorder, assigned.graphs_wanted)
 
     def got_keras_3(module: str) -> None:
         recorder.event("keras 3", module=module)

@@ -51,7 +51,8 @@ COMPUTING_LIMIT = 150.0  # seconds of processor for a worker, whatever it report
 LOOK_SECONDS = 0.5  # between two looks at what the workers do
 END_SECONDS = 5.0  # for what was killed to be gone
 
-AT_THE_END = "ended"  # the last event of a worker, see `Recorder.wait_for_the_end`
+# What a worker waits for whose last event is "ended", see `Recorder.wait_for_the_end`.
+AT_THE_END = "the end"
 
 
 @dataclass
@@ -106,7 +107,7 @@ class _Running:
             waits[rank] = None
             if last.get("what") == "collective_start":
                 waits[rank] = f"{last['op']} {last['name']} {last['elements']}"
-            elif last.get("what") == AT_THE_END:
+            elif last.get("what") == "ended":
                 waits[rank] = AT_THE_END
         return waits
 
@@ -128,7 +129,7 @@ class Server:
         """Do all jobs in `folder`, in order; as many scenarios at a time as the cores
         bear."""
         wanted = json.loads((folder / "jobs.json").read_text())
-        self.may_compute = wanted["silence"]
+        self.may_compute = wanted["may_compute"]
         for number, job in enumerate(wanted["jobs"]):
             for name, facts in job["scenarios"].items():
                 scenario, place = Scenario(**facts), folder / str(number) / name
@@ -207,7 +208,7 @@ class Server:
             Path(job["earlier"] or folder.parent / scenario.after),
             job["reference"] if scenario.reference else job["script"],
             [*job["options"], *scenario.options],
-            job["build_graphs"],
+            job["graphs_wanted"],
             tasks.free_cluster(counts) if counts else {},
         )
         self.running[str(folder)] = _Running(assigned, mpirun, [*scratch.values()])
@@ -250,7 +251,7 @@ class Server:
                         sibling.messenger.close()
                 self.door.close()
                 messenger.close()
-                status = forked.work(running.assigned, request["environment"])
+                status = forked.become_worker(running.assigned, request["environment"])
             except BaseException:
                 traceback.print_exc()
             finally:
@@ -299,7 +300,9 @@ class Server:
             silence.reported, silence.computed, silence.asleep = reported, computed, 0.0
         # Who waits for another worker need not sleep meanwhile: MPI asks all the time.
         working = [r for r in families if waits.get(r) is None] or [*families]
-        if not any(_awake(process) for r in working for process in families[r]):
+        if not any(
+            supervise.awake(process) for r in working for process in families[r]
+        ):
             silence.asleep += LOOK_SECONDS
         all_there = len(waits) == running.size
         all_wait = all_there and None not in waits.values()
@@ -403,20 +406,6 @@ def _computed(process: psutil.Process) -> float:
     with contextlib.suppress(psutil.NoSuchProcess):
         return sum(process.cpu_times()[:4])
     return 0.0
-
-
-def _awake(process: psutil.Process) -> bool:
-    """Does its main thread compute, or want to, or does any thread wait for a disk?
-
-    Other threads tell no more: Horovod's asks for news all the time.
-    """
-    with contextlib.suppress(psutil.NoSuchProcess, OSError):  # a thread has ended
-        if process.status() == psutil.STATUS_RUNNING:
-            return True
-        threads = Path(f"/proc/{process.pid}/task").iterdir()
-        stats = [(thread / "stat").read_text() for thread in threads]
-        return any(stat.rpartition(")")[2].split()[0] == "D" for stat in stats)
-    return False
 
 
 # ------------------------------------------------------------ reports

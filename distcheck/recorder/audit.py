@@ -111,11 +111,9 @@ class Auditor(Recorder):
     def _hook_keras_3(self, keras) -> None:
         keras_2 = keras.__version__.startswith("2.")
         if not keras_2 and keras.backend.backend() == "tensorflow":
-            callback_list, optimizer = patches.keras_3()
-            self._hook_keras(keras, callback_list)
+            self._hook_keras(keras, patches.keras_3_callback_list())
             # What comes out of it is applied: of a strategy, the sum over replicas.
-            reduced = self.tracer.reduced
-            self.after(optimizer, "_all_reduce_sum_gradients", reduced)
+            self.after(*patches.keras_3_reduction(), self.tracer.reduced)
 
     def _hook_keras(self, keras, callback_list: type) -> None:
         self.tracer.hook_keras(keras)
@@ -164,7 +162,7 @@ class Auditor(Recorder):
                     "metrics",
                     epoch=epoch,
                     callback=type(callback).__name__,
-                    made=self.made.get(id(callback)),
+                    made=self.made_in_line.get(id(callback)),
                     read={name: before[name] for name in read},
                     decides=decides(callback),
                     chooses=bool(getattr(callback, "save_best_only", False)),

@@ -18,12 +18,12 @@ class DeviceRecorder(Recorder):
         """Record from now on."""
         context = patches.eager_context().Context
         self.before(context, "set_visible_devices", self._pins)
-        self.replace(context, "_initialize_physical_devices", self._initialize)
+        self.replace(*patches.listing_of_devices(), self._list)
         self.before(context, "ensure_initialized", self._takes_hold)
 
-    def _initialize(self, original):
+    def _list(self, original):
         def observed(context, *args, **kwargs):
-            if getattr(context, "_physical_devices", None) is not None:
+            if patches.has_listed_devices(context):
                 return original(context, *args, **kwargs)
             chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
             # Whatever GPUs there are, a check computes on the processor.
@@ -41,8 +41,7 @@ class DeviceRecorder(Recorder):
         return observed
 
     def _takes_hold(self, context) -> None:
-        if not context._initialized:
-            context._initialize_physical_devices()
+        if not patches.has_taken_devices(context):
             self.event("devices", **self._devices(context))
             if self.scenario.devices_only:
                 self.report_replaced()
@@ -53,9 +52,10 @@ class DeviceRecorder(Recorder):
 
     def _devices(self, context) -> dict:
         """Numbers of the pretended GPUs that are visible, and that may grow."""
+        visible_gpus = context.get_visible_devices("GPU")  # which lists them all first
         number = self._pretended
-        growth = [n for gpu, n in number.items() if context._memory_growth_map.get(gpu)]
+        growth = [n for gpu, n in number.items() if context.get_memory_growth(gpu)]
         if os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH", "").lower() == "true":
             growth = list(number.values())
-        visible = [number[d] for d in context._visible_device_list if d in number]
+        visible = [number[gpu] for gpu in visible_gpus if gpu in number]
         return {"visible": visible, "growth": growth}

@@ -2,28 +2,26 @@
 line, and how it trains.
 
 Nothing is decided here; the judges compare the workers. Functions of Horovod get and
-return what they would, except where this package's docstring names a change.
-`patches.hook_horovod` has each call one of `collective`, `asked`, `remembered` and
-`wraps`, through `_handle`.
+return what they would, except for what `interventions` names.
+`patches.hook_horovod` has them call `collective`, `asked`, `remembered` or `wraps` of
+the recorder that is at work.
 """
 
 import contextlib
-import os
-import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from distcheck import events
 from distcheck.events import MOST_ITEMS
-from distcheck.recorder import patches
-from distcheck.recorder.files import files_in
+from distcheck.recorder import interventions, patches
+from distcheck.recorder.files import changes_in
 from distcheck.recorder.keras import KerasRecorder, elements_of, small_values
 from distcheck.recorder.recorder import Recorder
 
 MODULES = ("horovod.tensorflow", "horovod.tensorflow.keras", "horovod.keras")
 
-_current: "HorovodRecorder | None" = None
+# The recorder of this process, also when its program has ended and graphs are built.
+_at_work: "HorovodRecorder | None" = None
 
 
 def prepare() -> None:
@@ -31,18 +29,14 @@ def prepare() -> None:
 
     To be called once, before Horovod is imported.
     """
-    patches.hook_horovod(_handle)
-
-
-def _handle(kind: str, name: str, original: Callable) -> Callable:
-    """What makes a call of Horovod: the recorder that is at work, if one is."""
-    return original if _current is None else getattr(_current, kind)(name, original)
+    patches.hook_horovod(lambda: _at_work)
 
 
 class HorovodRecorder(KerasRecorder):
     """Records what a worker of a Horovod program does."""
 
     schema = events.HOROVOD
+    arrays = events.HOROVOD_ARRAYS
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -55,11 +49,11 @@ class HorovodRecorder(KerasRecorder):
     @contextlib.contextmanager
     def at_work(self):
         """Record what the program does that runs in this block."""
-        global _current
+        global _at_work
         import tensorflow as tf
 
         patches.run_eagerly()
-        _current = self
+        _at_work = self
         self.hook_devices()
         self.hook_training(tf)
         self.hook_callbacks(tf)
@@ -86,12 +80,9 @@ class HorovodRecorder(KerasRecorder):
                 if not self._answers:
                     self.event("asked", name=name, too_early=True, answer=None)
                 raise
-            if self.scenario.local_ranks:
-                pretended = {
-                    "local_rank": self.scenario.local_rank(self.rank),
-                    "local_size": self.scenario.local_size(self.rank),
-                }
-                answer = pretended.get(name, answer)
+            answer = interventions.pretend_local_rank(
+                self.scenario, self.rank, name, answer
+            )
             if not reported and key[1] is not None:
                 self.event("asked", name=name, too_early=False, answer=answer)
             return answer
@@ -133,7 +124,7 @@ class HorovodRecorder(KerasRecorder):
             results = result if isinstance(result, list | tuple) else [result]
             got = small_values(results) if small is not None else None
             if self.scenario.own_folders:
-                self._share_files()
+                interventions.share_files(self._home, self._before)
             self.event("collective_end", op=kind, got=got)
             return result
 
@@ -162,36 +153,13 @@ class HorovodRecorder(KerasRecorder):
         now = self._there()
         self._files |= {n for n, time in now.items() if time != self._before.get(n)}
 
-    def _share_files(self) -> None:
-        """Copy what the other ranks have written into this rank's home.
-
-        Each rank has a home of its own, so that it is seen who writes what. Programs
-        expect one folder, and may read what another rank wrote before they met.
-        """
-        mine = self._there()
-        for home in self.folder.glob("rank.*.home"):
-            if home == self._home:
-                continue
-            for name, changed in _changes(home).items():
-                touched = mine.get(name) != self._before.get(name)
-                if touched or changed == mine.get(name):
-                    continue
-                copy = self._home / name
-                with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
-                    copy.parent.mkdir(parents=True, exist_ok=True)
-                    if copy.is_symlink():  # the copy would go to where it leads
-                        copy.unlink()
-                    shutil.copyfile(home / name, copy)
-                    os.utime(copy, ns=(changed, changed))
-                    self._before[name] = changed
-
     @property
     def _home(self) -> Path:
         return self.folder / f"rank.{self.rank}.home"
 
     def _there(self) -> dict[str, int]:
         """The files of its home, with the times of their last change, in ns."""
-        return _changes(self._home)
+        return changes_in(self._home)
 
     def work_done(self) -> int:
         """Grows whenever the program trains."""
@@ -201,10 +169,6 @@ class HorovodRecorder(KerasRecorder):
         """Record no more: let TensorFlow and Keras do what they do without this."""
         self.building = True
         self.restore()
-
-
-def _changes(folder: Path) -> dict[str, int]:
-    return {name: facts.st_mtime_ns for name, facts in files_in(folder).items()}
 
 
 class HorovodCalls:

@@ -1,34 +1,68 @@
-"""What changes what a program computes or sees; the package's docstring names the rest.
+"""What changes what a program computes or sees, on purpose.
 
 Some interventions make workers differ, so that a program that forgets to bring them
-together is found out: they start from other weights, go on with another state of the
-optimizer, and compute other metrics. Pretended GPUs show which one each worker takes.
-Others let a check take seconds: convolutions have few channels, and most steps are
-skipped.
+together is found out. Pretended GPUs show which one each worker takes. Others let a
+check take seconds. In a check of a Horovod program, where each is called from:
+
+    pretend_gpus              DeviceRecorder: only pretended GPUs are there
+    pretend_local_rank        HorovodRecorder.asked: local rank and size
+    share_files               HorovodRecorder.collective: what other ranks have written
+    perturb_initial_weights   KerasRecorder.create_variable: on all but rank 0
+    perturb_state             KerasRecorder._after_update: the optimizer's state, on all
+                              but rank 0, after the first update
+    shift_metrics             KerasRecorder._shift_metrics: of validations
+    always_wrong_or_right     KerasRecorder._forward: predictions, if that is asked for
+    narrow                    KerasRecorder.intervene: convolutions have two channels
+    skip_steps                KerasRecorder.intervene: most steps are only counted
+
+In an audit:
+
+    without_xla               Tracer: what observes can't be compiled with it
+    split_processor           Auditor: a processor stands for several devices
+    in_place_of_gpus          Auditor: and is taken where GPUs are named
+
+What changes because of how a program is run or observed, and not here:
+
+    patches.run_eagerly                all functions run eagerly, in a check
+    KerasRecorder.hook_callbacks       callbacks are called by a loop of the recorder's,
+                                       and get `TrackedLogs`
+    DeviceRecorder._takes_hold         with `devices_only`, the program stops there
+    HorovodRecorder.collective, .remembered    once graphs are built: no worker is asked
+    Recorder.wait_for_the_end          the program doesn't end before all others do
+    first_import.watched               TensorFlow seems not imported yet
+    lab.environment, lab.forked        environment, working directory, what is in it
+    Source.prepare                     images
+    audit.work                         Python's random numbers begin with the rank
+
+A recorder of a single exercise may change more, see its module.
 """
 
+import contextlib
 import itertools
+import os
+import shutil
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from distcheck.recorder import patches
-from distcheck.scenarios import name_of
+from distcheck.recorder.files import changes_in
+from distcheck.scenarios import Scenario, name_of
 
 NOISE = 0.05  # of a weight's spread: how far apart the workers start
 METRIC_SHIFT = 1 / 64  # how far apart their validation metrics are, at least
 CHANNELS = 2  # of a convolution, at most
-UPDATES = 3  # so many are computed: STEPS // 2, what each of two has in an epoch
+# So many training steps of a model are computed: STEPS // 2, as each of two workers has
+# in an epoch that they share.
+UPDATES = 3
 
 
 def pretend_gpus(context, count: int, chosen: str | None) -> dict[Any, int]:
     """Let TensorFlow believe in GPUs for as long as they are only configured. Returns
     each that it believes in, with its number.
-
-    Its own functions list them, make them visible and refuse what comes too late, as
-    on a machine that has them; none of them can compute.
 
     chosen: CUDA_VISIBLE_DEVICES.
     """
@@ -40,17 +74,7 @@ def pretend_gpus(context, count: int, chosen: str | None) -> dict[Any, int]:
         known = [
             numbers[word] for word in itertools.takewhile(numbers.__contains__, words)
         ]
-    device_of = patches.eager_context().PhysicalDevice
-    pretended = {
-        device_of(f"/physical_device:GPU:{index}", "GPU"): number
-        for index, number in enumerate(known)
-    }
-    for index, device in enumerate(pretended, len(context._physical_devices)):
-        context._physical_devices.append(device)
-        context._physical_device_to_index[device] = index
-        context._visible_device_list.append(device)
-        context._memory_growth_map[device] = None
-    return pretended
+    return dict(zip(patches.add_gpus(context, len(known)), known, strict=True))
 
 
 def split_processor(tf, count: int) -> None:
@@ -129,15 +153,61 @@ def always_wrong_or_right(labels, rank: int, result):
     return tf.one_hot(answers % classes, classes, dtype=result.dtype)
 
 
-def shifted(metrics: dict, rank: int, evaluations: int, step: float) -> dict:
+def shift_metrics(
+    metrics: dict, means: list, rank: int, evaluations: int, step: float
+) -> dict:
     """What an evaluation computes, a little apart on each rank: so few images may give
     all of them the same accuracy by chance. And it gets better from one to the next,
-    but not for rank 0: who decides by those of its rank is apart then."""
+    but not for rank 0: who decides by those of its rank is apart then.
+
+    means: Keras' objects for these metrics, where callbacks may look as well."""
     shift = step * rank * evaluations
-    return {
+    shifted = {
         name: value - shift if "loss" in name else value + shift
         for name, value in metrics.items()
     }
+    for mean in means:
+        if mean.name in shifted:
+            mean.total.assign(shifted[mean.name])
+            mean.count.assign(1)
+    return shifted
+
+
+def pretend_local_rank(scenario: Scenario, rank: int, name: str, answer):
+    """What Horovod answers to a question by this name, on a machine with more workers
+    than there are."""
+    if scenario.local_ranks and name == "local_rank":
+        return scenario.local_rank(rank)
+    if scenario.local_ranks and name == "local_size":
+        return scenario.local_size(rank)
+    return answer
+
+
+def share_files(home: Path, before: dict[str, int]) -> None:
+    """Copy what the other ranks have written into this rank's home.
+
+    Each rank has a home of its own, so that it is seen who writes what. Programs expect
+    one folder, and may read what another rank wrote before they met.
+
+    before: the files that this rank has not written, by when they were changed; those
+    that are copied are added.
+    """
+    mine = changes_in(home)
+    for other in home.parent.glob("rank.*.home"):
+        if other == home:
+            continue
+        for name, changed in changes_in(other).items():
+            touched = mine.get(name) != before.get(name)
+            if touched or changed == mine.get(name):
+                continue
+            copy = home / name
+            with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                if copy.is_symlink():  # the copy would go to where it leads
+                    copy.unlink()
+                shutil.copyfile(other / name, copy)
+                os.utime(copy, ns=(changed, changed))
+                before[name] = changed
 
 
 def skip_steps(recorder, count_only: bool) -> None:
@@ -171,7 +241,7 @@ def skip_steps(recorder, count_only: bool) -> None:
                 if count_only and id(model) not in known:
                     known[id(model)] = forward_only(model, batch)
                 x, _, _ = tf.keras.utils.unpack_x_y_sample_weight(batch)
-                recorder.after_forward(model, training, x)
+                recorder.report_batch(model, training, x)
                 return known[id(model) if count_only else key]
 
             return counted

@@ -42,7 +42,7 @@ class KerasRecorder(DeviceRecorder):
         self._handed_out = False  # had weights come from elsewhere by the first batch?
         self._trainable: list = []  # all such variables, of whatever model
         self._first_values: dict[int, Any] = {}  # of each, by its handle
-        self._made: dict[int, Any] | None = None  # see snapshot_before_exchange
+        self._before_exchange: dict[int, Any] | None = None  # weights, by their handle
         self._known: dict[bool, Any] = {}  # moments: for training, for validation
         self._predictions: Any = None  # last in training: a model, images, its answer
         self._evaluations = 0
@@ -56,8 +56,7 @@ class KerasRecorder(DeviceRecorder):
         patches.hook_updates(self.replace, self._update)
 
     def intervene(self, tf) -> None:
-        """Let a training take seconds. What else is changed, and where, this package's
-        docstring lists."""
+        """Let a training take seconds."""
         self.replace(tf.keras.layers.Conv2D, "__init__", interventions.narrow)
         interventions.skip_steps(self, self.scenario.count_only)
 
@@ -79,7 +78,7 @@ class KerasRecorder(DeviceRecorder):
             training = bool(patches.argument("training", 1, args, kwargs))
             with self.inside("forward"):
                 result = original(model, *args, **kwargs)
-            images = self.after_forward(model, training, inputs)
+            images = self.report_batch(model, training, inputs)
             if training:
                 self._predictions = model, images, result
             elif self.scenario.rank0_always_wrong:
@@ -99,12 +98,11 @@ class KerasRecorder(DeviceRecorder):
             flat = tf.nest.flatten(result)
             # Only the first gradient after an update is kept: so the arrays "local" and
             # "applied" of one number belong to the same update.
-            of_next = self._gradients == self._updates < UPDATES
-            if self._forwards and of_next and len(flat) > 1:
-                name = numbered("local", self._gradients)
+            update, first = self._updates, self._gradients == self._updates
+            if self._forwards and first and update < UPDATES and len(flat) > 1:
                 self._gradients += 1
                 self._report_loss(target)
-                self.keep(name, [g for g in flat if g is not None])
+                self.keep(f"local.{update}", [g for g in flat if g is not None])
             return result
 
         return observed
@@ -121,7 +119,7 @@ class KerasRecorder(DeviceRecorder):
         if labels is None:
             return
         # As Keras' losses do: logits are exact where a chance is nearly 0.
-        logs = np.asarray(getattr(answer, "_keras_logits", answer), np.float64)
+        logs = np.asarray(patches.logits_of(answer), np.float64)
         if np.allclose(logs.sum(axis=1), 1, atol=1e-3):  # chances
             logs = np.log(logs + 1e-7)
         logs -= logs.max(axis=1, keepdims=True)
@@ -187,13 +185,14 @@ class KerasRecorder(DeviceRecorder):
     def snapshot_before_exchange(self, tensors) -> None:
         """Note the weights as they are before a collective first carries any: as many
         numbers as one of them has, or as all of them have, or the variables."""
-        if self._made is not None or not self._trainable:
+        if self._before_exchange is not None or not self._trainable:
             return
         sizes = [elements_of(variable) for variable in self._trainable]
         carried = [elements_of(tensor) for tensor in tensors]
         in_place = any("resource" in str(getattr(t, "dtype", "")) for t in tensors)
         if in_place or set(carried) & set(sizes) or sum(carried) >= sum(sizes):
-            self._made = {id(v.handle): v.numpy() for v in self._trainable}
+            values = {id(v.handle): v.numpy() for v in self._trainable}
+            self._before_exchange = values
 
     def _have_changed(self, weights) -> bool:
         """Are they other ones than they were made with, read from a file perhaps?"""
@@ -223,7 +222,7 @@ class KerasRecorder(DeviceRecorder):
         near = apart.min(axis=1) < ALIKE * (1 + np.abs(found).max(axis=-1))
         return np.where(near, nearest, UNKNOWN).tolist()[:MOST_ITEMS]
 
-    def after_forward(self, model, training: bool, inputs) -> list[int]:
+    def report_batch(self, model, training: bool, inputs) -> list[int]:
         """Report a batch; returns the numbers of its images."""
         images = self.numbers_of(inputs, training)
         if training:
@@ -237,7 +236,7 @@ class KerasRecorder(DeviceRecorder):
         )
         if self._updates and not self._resumed:
             self._resumed = True
-            self.keep("second", self._weights())
+            self.keep("resumed", self._weights())
             self.keep("state", self._state())
         if not training:
             return images
@@ -248,9 +247,11 @@ class KerasRecorder(DeviceRecorder):
             self._model = model
             self.keep("start", self._weights())
             weights = model.trainable_weights
-            self._handed_out = self._made is not None or self._have_changed(weights)
-            made = self._made or {}
-            self.keep("made", [made.get(id(w.handle), w.numpy()) for w in weights])
+            exchanged = self._before_exchange is not None
+            self._handed_out = exchanged or self._have_changed(weights)
+            before = self._before_exchange or {}
+            initial = [before.get(id(w.handle), w.numpy()) for w in weights]
+            self.keep("initial", initial)
         return images
 
     def _rate(self) -> float | None:
@@ -270,14 +271,13 @@ class KerasRecorder(DeviceRecorder):
         return [v.numpy() for v in variables if len(v.shape) and v.dtype.is_floating]
 
     def _before_update(self, optimizer, pairs: list) -> None:
-        self._updates += 1
-        wrapped = hasattr(optimizer, "_allreduce_grads")
-        if self._updates == 1:
+        update, self._updates = self._updates, self._updates + 1
+        if update == 0:
             self._optimizer = optimizer
-        if self._updates <= UPDATES:
-            name = numbered("applied", self._updates - 1)
-            self.keep(name, [g for g, _ in pairs if g is not None])
-        self.event("update", wrapped=wrapped, optimizer=type(optimizer).__name__)
+        if update < UPDATES:
+            self.keep(f"applied.{update}", [g for g, _ in pairs if g is not None])
+        kind, wrapped = type(optimizer).__name__, patches.is_wrapped(optimizer)
+        self.event("update", wrapped=wrapped, optimizer=kind)
 
     def _after_update(self, optimizer) -> None:
         if self._updates != 1 or self._model is None:
@@ -292,7 +292,7 @@ class KerasRecorder(DeviceRecorder):
         self.note_makers(base)
 
         def report(callback, before: dict, after: dict, read) -> None:
-            made = self.made.get(id(callback))
+            made = self.made_in_line.get(id(callback))
             facts = {"before": before, "after": after, "read": sorted(read)}
             facts["stops"] = bool(getattr(self._model, "stop_training", False))
             name = type(callback).__name__
@@ -333,8 +333,7 @@ class KerasRecorder(DeviceRecorder):
             self.replace(patches.callback_list(), "on_test_end", test_end)
             evaluate = functools.partial(self.within, "evaluate")
             self.replace(tf.keras.Model, "evaluate", evaluate)
-            name = "_validate_and_get_metrics_result"
-            self.replace(tf.keras.Model, name, self._shift_metrics)
+            self.replace(*patches.evaluation_metrics(tf), self._shift_metrics)
 
     def _shift_metrics(self, original):
         """Report what an evaluation computes, a little apart on each rank."""
@@ -350,11 +349,7 @@ class KerasRecorder(DeviceRecorder):
                 metrics = {k: self._computed.get(k, v) for k, v in metrics.items()}
             self._evaluations += 1
             shift = self.rank, self._evaluations, self.metric_shift
-            metrics = interventions.shifted(metrics, *shift)
-            for metric in means:  # where callbacks may look as well
-                if metric.name in metrics:
-                    metric.total.assign(metrics[metric.name])
-                    metric.count.assign(1)
+            metrics = interventions.shift_metrics(metrics, means, *shift)
             known = numbers_in({f"val_{k}": v for k, v in metrics.items()})
             fit, own = "fit" in self.activities, "epoch end" in self.activities
             self.event("evaluated", fit=fit, own=own, metrics=known)
@@ -367,7 +362,7 @@ class KerasRecorder(DeviceRecorder):
         for frame in frames():
             if frame.f_code.co_filename == self.script:
                 break
-            line = self.made.get(id(frame.f_locals.get("self")))
+            line = self.made_in_line.get(id(frame.f_locals.get("self")))
             if line is not None:
                 return line
         return None
@@ -390,11 +385,6 @@ def variables_of(optimizer) -> list:
     """The variables of an optimizer: a legacy one has a method for them."""
     legacy = callable(optimizer.variables)
     return optimizer.variables() if legacy else optimizer.variables
-
-
-def numbered(name: str, update: int) -> str:
-    """What the arrays of an update are called, which are counted from 0."""
-    return f"{name}.{update}" if update else name
 
 
 def moments(images):

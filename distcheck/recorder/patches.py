@@ -1,5 +1,5 @@
-"""Where hooks are put: all that is imported of private modules of TensorFlow, Keras and
-Horovod.
+"""Where hooks are put: all that is used of private modules of TensorFlow, Keras and
+Horovod, and of private attributes.
 
 Each function imports what it gives when it is called: that takes seconds, and an
 audited program chooses for itself which Keras it gets. What breaks here with a release
@@ -23,6 +23,8 @@ relied_on: dict[tuple[Any, str], Callable] = {
 
 # Makes an update in the place of what it is given: see `hook_updates`.
 Update = Callable[[Callable[[], Any], Any, list], Any]
+
+Method = tuple[Any, str]  # its owner and its name, as recorders replace it
 
 OBSERVED = 1  # true like the True of a program that wants to run eagerly, but not it
 
@@ -74,44 +76,46 @@ class AfterImport(importlib.abc.MetaPathFinder):
 # ------------------------------------------------------------ Horovod
 
 
-def hook_horovod(
-    handle: Callable[[str, str, Callable], Callable],
-) -> None:
-    """Let `handle` make each call of Horovod that recorders look at.
+def hook_horovod(at_work: Callable[[], Any]) -> None:
+    """Let the HorovodRecorder that is at work make each call of Horovod that it looks
+    at. Its methods return what is called instead of a function.
 
     To be called once, before Horovod is imported: its functions are methods that are
     bound, and copied under many names, while it is.
 
-    handle: is called with the kind of call ("collective", "asked", "remembered",
-    "wraps"), the function's name and the function, and returns what is called instead.
+    at_work: returns this recorder, None without one.
     """
     from horovod.common.basics import HorovodBasics
 
-    def hook(owner, kind: str, name: str, called: str = "") -> None:
+    def hook(owner, name: str, method: Callable[[Any], Callable], called="") -> None:
         original = getattr(owner, name)
 
         def observed(*args, **kwargs):
-            return handle(kind, called or name, original)(*args, **kwargs)
+            recorder = at_work()
+            if recorder is None:
+                return original(*args, **kwargs)
+            return method(recorder)(called or name, original)(*args, **kwargs)
 
         observed.__name__ = name
         setattr(owner, name, untranslated(observed))  # a pipeline may ask for the rank
         relied_on[owner, name] = observed
 
     for name in ("init", "shutdown"):
-        hook(HorovodBasics, "collective", name)
+        hook(HorovodBasics, name, lambda recorder: recorder.collective)
     for name in ("rank", "size", "local_rank", "local_size", "cross_rank"):
-        hook(HorovodBasics, "asked", name)
+        hook(HorovodBasics, name, lambda recorder: recorder.asked)
     for name in ("_process_set_size", "_process_set_rank"):
-        hook(HorovodBasics, "remembered", name)
+        hook(HorovodBasics, name, lambda recorder: recorder.remembered)
 
     import horovod._keras
     import horovod.tensorflow.keras
 
-    hook(horovod._keras, "wraps", "create_distributed_optimizer")
+    maker = "create_distributed_optimizer"
+    hook(horovod._keras, maker, lambda recorder: recorder.wraps)
     from horovod.tensorflow import mpi_ops
 
     for name, op in collectives(mpi_ops.MPI_LIB).items():
-        hook(mpi_ops.MPI_LIB, "collective", name, op)
+        hook(mpi_ops.MPI_LIB, name, lambda recorder: recorder.collective, op)
 
 
 def collectives(library) -> dict[str, str]:
@@ -132,6 +136,11 @@ def replace_elastic_reset(reset: Callable[[], None]) -> None:
     from horovod.tensorflow import elastic
 
     elastic._reset = reset
+
+
+def is_wrapped(optimizer) -> bool:
+    """Is this a distributed optimizer of Horovod's?"""
+    return hasattr(optimizer, "_allreduce_grads")
 
 
 # ------------------------------------------------------------ Keras
@@ -207,13 +216,34 @@ def callback_list() -> type:
     return callbacks.CallbackList
 
 
-def keras_3() -> tuple[type, type]:
-    """The classes of Keras 3's list of callbacks, and of its optimizers with
-    TensorFlow."""
-    from keras.src.backend.tensorflow import optimizer
+def keras_3_callback_list() -> type:
+    """The same of Keras 3."""
     from keras.src.callbacks import callback_list
 
-    return callback_list.CallbackList, optimizer.TFOptimizer
+    return callback_list.CallbackList
+
+
+def keras_3_reduction() -> Method:
+    """What sums up gradients over replicas, in Keras 3 with TensorFlow."""
+    from keras.src.backend.tensorflow import optimizer
+
+    return optimizer.TFOptimizer, "_all_reduce_sum_gradients"
+
+
+def value_of(variable):
+    """The variable of TensorFlow in one of Keras 3; any other one itself."""
+    return getattr(variable, "_value", variable)
+
+
+def evaluation_metrics(tf) -> Method:
+    """What returns the metrics of an evaluation, of Keras 2."""
+    return tf.keras.Model, "_validate_and_get_metrics_result"
+
+
+def logits_of(answer):
+    """What a network computed before its last activation, where Keras 2 keeps that; or
+    else its answer."""
+    return getattr(answer, "_keras_logits", answer)
 
 
 def logs_of(callback_list, logs: dict | None) -> dict:
@@ -230,6 +260,34 @@ def eager_context():
     from tensorflow.python.eager import context
 
     return context
+
+
+def listing_of_devices() -> Method:
+    """What lists the devices that there are, the first time that anybody asks."""
+    return eager_context().Context, "_initialize_physical_devices"
+
+
+def has_listed_devices(context) -> bool:
+    """Does TensorFlow know already what devices there are?"""
+    return getattr(context, "_physical_devices", None) is not None
+
+
+def has_taken_devices(context) -> bool:
+    """Has TensorFlow taken hold of its devices?"""
+    return context._initialized
+
+
+def add_gpus(context, count: int) -> list:
+    """Let TensorFlow know so many further GPUs, and return them. Its own functions list
+    them, make them visible and refuse what comes too late; none can compute."""
+    device_of = eager_context().PhysicalDevice
+    gpus = [device_of(f"/physical_device:GPU:{n}", "GPU") for n in range(count)]
+    for index, gpu in enumerate(gpus, len(context._physical_devices)):
+        context._physical_devices.append(gpu)
+        context._physical_device_to_index[gpu] = index
+        context._visible_device_list.append(gpu)
+        context._memory_growth_map[gpu] = None
+    return gpus
 
 
 def compiled_function() -> type:
@@ -279,12 +337,11 @@ def translated_places() -> list[tuple[str, int]]:
     return [(frame.filename, frame.lineno) for frame in reversed(list(extract()))]
 
 
-def reductions():
-    """The module of the functions that compute all sums and means, `_sum` and
-    `mean`."""
+def reductions() -> list[Method]:
+    """What computes all sums and means."""
     from tensorflow.python.ops import gen_math_ops
 
-    return gen_math_ops
+    return [(gen_math_ops, "mean"), (gen_math_ops, "_sum")]
 
 
 def file_makers() -> tuple:
@@ -324,11 +381,12 @@ def strategy() -> type:
     return distribute_lib.StrategyBase
 
 
-def multi_worker_start() -> type:
-    """The class whose `_initialize_multi_worker` starts a cluster of workers."""
+def multi_worker_start() -> Method:
+    """What starts a cluster of workers."""
     from tensorflow.python.distribute import collective_all_reduce_strategy
 
-    return collective_all_reduce_strategy.CollectiveAllReduceExtended
+    owner = collective_all_reduce_strategy.CollectiveAllReduceExtended
+    return owner, "_initialize_multi_worker"
 
 
 def collective_launcher() -> type:

@@ -40,7 +40,7 @@ class Recorder(Writer):
     ):
         super().__init__(folder, rank, script)
         self.scenario, self.source = scenario or Scenario(1), source
-        self.made: dict[int, Any] = {}  # id of a callback -> the line that made it
+        self.made_in_line: dict[int, Any] = {}  # by the id of a callback
         self.activities: list[str] = []  # what the program is doing, see `inside`
         self._replaced: list[tuple] = []  # methods as they were before
         self._relied_on = dict(patches.relied_on)
@@ -139,7 +139,7 @@ class Recorder(Writer):
 
         def new(cls, *args, **kwargs):
             made = object.__new__(cls)
-            self.made[id(made)] = self.line()
+            self.made_in_line[id(made)] = self.line()
             return made
 
         kind.__new__ = staticmethod(new)

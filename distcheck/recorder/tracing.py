@@ -56,8 +56,8 @@ class Tracer:
     def hook_tensorflow(self, tf) -> None:
         """Report gradients from now on."""
         self._recorder.replace(tf.GradientTape, "gradient", self._gradient)
-        for name in ("mean", "_sum"):
-            self._recorder.after(patches.reductions(), name, self._summed_up)
+        for owner, name in patches.reductions():
+            self._recorder.after(owner, name, self._summed_up)
         patches.hook_updates_of_v1(self._recorder.replace, self.update)
         compiled = patches.compiled_function()
         self._recorder.replace(compiled, "__init__", interventions.without_xla)
@@ -482,7 +482,7 @@ def _first(variable):
 
 
 def _identity(variable) -> int:
-    return id(_first(getattr(variable, "_value", variable)))
+    return id(_first(patches.value_of(variable)))
 
 
 def _dense(tensor):

@@ -11,12 +11,12 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from distcheck import worker
-from distcheck.events import MOST_TEXT
+from distcheck.events import MOST_TEXT, Arrays
 
 # As they are now: what a program replaces later is neither silenced nor misled by that.
 _dumps, _write, _clock = json.dumps, os.write, time.monotonic
@@ -42,6 +42,9 @@ class Writer:
 
     script: the program whose lines are named.
     """
+
+    arrays: ClassVar[Arrays] = {}
+    """What it keeps, by name, in words."""
 
     def __init__(self, folder: Path, rank: int, script: str):
         self.folder, self.rank, self.script = folder, rank, script
@@ -88,7 +91,13 @@ class Writer:
             (self.folder / f"rank.{self.rank}.beat").touch()
 
     def keep(self, name: str, arrays) -> None:
-        """Keep arrays, flattened and joined, as float32."""
+        """Keep arrays, flattened and joined, as float32.
+
+        name: of what is kept, with a part after a dot that tells it from others of the
+        kind. Raises ValueError for a kind that is not declared in `arrays`.
+        """
+        if name.partition(".")[0] not in self.arrays:
+            raise ValueError(f"{type(self).__name__} declares no array {name!r}")
         if self.in_child:
             return
         flat = [np.asarray(a, np.float32).ravel() for a in arrays]

@@ -1,7 +1,15 @@
-"""Is a part right? Have the learner's program judged, and tell what to do next."""
+"""Is a part right? Have the learner's program judged, and tell what to do next.
+
+`report_on` is `course check`. Who calls whom, until there is a verdict:
+
+    Exercise.judge       what can be seen in the text, `_static_verdicts`; if more is
+                         needed, it has the program observed in the parts' scenarios
+    Exercise.observe     has the lab do it, by `lab.perform`, and returns its runs
+    Check.verdict        looks for what leaves any part undecided; calls the judge
+    the part's judge     returns, or raises what it has found, as a Problem
+"""
 
 import contextlib
-import functools
 import os
 import time
 from collections.abc import Callable
@@ -9,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distcheck import errors, files, lab
+from distcheck.judges.runs import Run
 from distcheck.parts import Part, called, finding, title
 from distcheck.show import Code, Page, Table
 from distcheck.verdict import NOT_CHECKED, RIGHT, UNDECIDED, WRONG, Verdict
@@ -166,8 +175,14 @@ def report_on(
     program = program_of(chosen, script)
     started = time.monotonic()
     wanted = chosen.parts if part is None else (part,)
-    runner = functools.partial(chosen.in_lab, program.resolve(), perform)
-    verdicts = chosen.check(program.read_bytes(), wanted, runner)
+    with files.scratch() as place:
+
+        def observe(scenarios: tuple[str, ...]) -> dict[str, Run]:
+            return chosen.observe(
+                program.resolve(), scenarios, place.resolve(), perform
+            )
+
+        verdicts = chosen.judge(program.read_bytes(), wanted, observe)
     ordered = stop_at_the_first([verdicts[n] for n in wanted])
     hint, diff = "", None
     wrong = next((verdict for verdict in ordered if not verdict.ok), None)
@@ -189,10 +204,10 @@ def report_on(
         if set(later) <= work.missing_parts(program).keys():
             with contextlib.suppress(work.KeptBack):
                 diff = work.yours_and_ours(last, program, chosen.name)
-    last = chosen.parts.index((wrong or ordered[-1]).part)
     remark = ""
     if wrong is None or not wrong.id.endswith((".syntax", ".todo")):
-        remark = work.remark(program.read_text("utf-8"), chosen.parts[: last + 1])
+        told = 1 + chosen.parts.index((wrong or ordered[-1]).part)
+        remark = work.remark(program.read_text("utf-8"), chosen.parts[:told])
     shown, seconds = files.shown(program), time.monotonic() - started
     return Report(shown, chosen.name, ordered, seconds, hint, diff, remark)
 

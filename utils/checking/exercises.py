@@ -6,14 +6,13 @@ the program runs, unmodified, on the workers of a lab (distcheck.lab), and judge
 """
 
 import ast
-import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from distcheck import files, lab, programs
+from distcheck import lab, programs
 from distcheck.judges import steps  # noqa: F401 (it registers their judges)
-from distcheck.judges.registry import checks_of
+from distcheck.judges.registry import registered
 from distcheck.judges.runs import Run, in_line, read
 from distcheck.judges.verdicts import Check, comes_to_its_end
 from distcheck.parts import Part, finding, number, title
@@ -27,18 +26,12 @@ from utils.checking import (
 from utils.lessons import outline, work
 from utils.lessons.markup import render
 
-SOURCE = images.__name__  # of the images that programs are given
-
-# Runs a program in these scenarios and gives, while it is entered, what was recorded:
-# `Exercise.in_lab` for a learner's own check.
-ScenarioRunner = Callable[
-    [tuple[str, ...]], contextlib.AbstractContextManager[dict[str, Run]]
-]
+IMAGES = images.__name__  # the module of those that programs are given
 
 
 class Stopped(Exception):
-    """A program was ended, or is not to be judged, for what it did. Raised by runners
-    that protect the machine from it, see `utils.grading.examine`."""
+    """A program was ended, or is not to be judged, for what it did. Raised where the
+    machine is protected from it, see `utils.grading.examine`."""
 
     def __init__(self, status: str, reason: str):
         super().__init__(reason)
@@ -60,9 +53,9 @@ class Exercise:
     @classmethod
     def of(cls, facts: outline.Exercise) -> "Exercise":
         """An exercise of the outline, with the checks that its judges registered."""
-        registered = checks_of(facts.name)
-        checks = {part: registered.of[part] for part in facts.parts}
-        return cls(facts.name, checks, registered.options)
+        found = registered(facts.name)
+        checks = {part: found.checks[part] for part in facts.parts}
+        return cls(facts.name, checks, found.options)
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -74,8 +67,8 @@ class Exercise:
         return course.root() / "exercises" / f"{self.name}.py"
 
     @property
-    def source(self) -> Path:
-        """The annotated one."""
+    def annotated(self) -> Path:
+        """The solution, from which the program after each part is made."""
         return course.PACKAGE_ROOT / "solutions" / f"{self.name}_solution.py"
 
     def scenarios(self, parts: Iterable[Part]) -> tuple[str, ...]:
@@ -95,36 +88,45 @@ class Exercise:
         reference = ""
         if any(SCENARIOS[name].reference for name in scenarios):
             path = folder / "reference.py"
-            path.write_text(render(self.source.read_text(encoding="utf-8"), 0))
+            path.write_text(render(self.annotated.read_text("utf-8"), 0))
             reference = str(path)
-        return lab.Job(str(script), scenarios, SOURCE, self.options, reference)
+        return lab.Job(str(script), scenarios, IMAGES, self.options, reference)
 
-    def check(
-        self, program: bytes, parts: tuple[Part, ...], runner: ScenarioRunner
+    def judge(
+        self,
+        program: bytes,
+        parts: tuple[Part, ...],
+        observe: Callable[[tuple[str, ...]], dict[str, Run]],
     ) -> dict[Part, Verdict]:
         """The verdict on each of these parts of a program.
 
-        Raises UserError if it can't be run.
+        observe: runs it in these scenarios, and returns what was recorded in each.
+        Raises what that raises, except for Stopped.
         """
         verdicts = self._static_verdicts(program, parts)
         left = [part for part in parts if part not in verdicts]
         if left:
-            verdicts |= self._verdicts_by_behavior(left, runner)
+            try:
+                verdicts |= self.verdicts(left, observe(self.scenarios(left)))
+            except Stopped as stopped:
+                verdicts |= {part: self._stopped(part, stopped) for part in left}
         return {part: verdicts[part] for part in parts}
 
-    @contextlib.contextmanager
-    def in_lab(
-        self, script: Path, perform: Callable, scenarios: tuple[str, ...]
-    ) -> Iterator[dict[str, Run]]:
-        """Run a program as it is, and give what was recorded.
+    def observe(
+        self,
+        script: Path,
+        scenarios: tuple[str, ...],
+        folder: Path,
+        perform: Callable,
+    ) -> dict[str, Run]:
+        """Run a program as it is, and return what was recorded, which is read from
+        `folder` when a judge asks for it.
 
-        perform: `lab.perform`, or what is used like it. Raises UserError if the lab
-        itself fails.
+        perform: what is used like `lab.perform`. Raises UserError if the lab itself
+        fails.
         """
-        with files.scratch() as place:
-            folder = place.resolve()
-            perform(folder, [self.job(script, scenarios, folder)])
-            yield read(folder / "0")
+        perform(folder, [self.job(script, scenarios, folder)])
+        return read(folder / "0")
 
     def verdicts(
         self, parts: Iterable[Part], runs: dict[str, Run]
@@ -159,11 +161,11 @@ class Exercise:
                 )
                 for part in parts
             }
-        todo, done = work.todo_lines(text), self._done_in_ours(text)
+        done, todo = self._done_in_ours(text), work.todo_lines(text)
+        if done is None:
+            return {}
         verdicts = {}
-        for part in parts:
-            if done is None or number(part) <= done:
-                continue
+        for part in (part for part in parts if number(part) > done):
             # What the learner asked for comes first, then what it builds on.
             before = self.parts[: self.parts.index(part)]
             unfinished = [one for one in (part, *before) if one in todo]
@@ -182,21 +184,11 @@ class Exercise:
     def _done_in_ours(self, text: str) -> int | None:
         """How many parts are done, if this is still the course's own code after so many
         of them; None if somebody has changed it."""
-        source, own = self.source.read_text(encoding="utf-8"), _code(text)
+        annotated, own = self.annotated.read_text("utf-8"), _code(text)
         for done in range(len(self.parts) + 1):
-            if own == _code(render(source, done)):
+            if own == _code(render(annotated, done)):
                 return done
         return None
-
-    def _verdicts_by_behavior(
-        self, parts: list[Part], runner: ScenarioRunner
-    ) -> dict[Part, Verdict]:
-        """The verdicts on the others: by what the program does."""
-        try:
-            with runner(self.scenarios(parts)) as runs:
-                return self.verdicts(parts, runs)
-        except Stopped as stopped:
-            return {part: self._stopped(part, stopped) for part in parts}
 
     def _stopped(self, part: Part, stopped: Stopped) -> Verdict:
         reason = stopped.reason

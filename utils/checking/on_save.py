@@ -46,7 +46,7 @@ def watch(
     name = files.shown(program)
     with (
         contextlib.suppress(KeyboardInterrupt),
-        lab.staying(exercises.SOURCE) as perform,
+        lab.staying(exercises.IMAGES) as perform,
     ):
         for part in chosen.parts[first:]:
             checked = None
@@ -54,9 +54,9 @@ def watch(
                 saved = _next_save(program, checked)
                 tell(f"Checking {called(part)} of {name} ...")
                 wanted = functools.partial(_is_still, program, saved)
-                observe = functools.partial(perform, wanted=wanted)
+                do = functools.partial(perform, wanted=wanted)
                 try:
-                    report = checks.report_on(part, chosen.name, program, observe)
+                    report = checks.report_on(part, chosen.name, program, do)
                 except lab.Withdrawn:
                     continue
                 tell(report)

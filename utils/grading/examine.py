@@ -54,86 +54,88 @@ _BREACHES = {
     "output": (REFUSED, "it printed more than {0.output_bytes:.2g} bytes"),
 }
 
-# What the first verdict that says so is, as a status.
+# What the first verdict whose id ends so is, as a status.
 _ENDINGS = {
-    runs.TAMPERED: REFUSED,
-    runs.FLOOD: REFUSED,
-    runs.CRASHED: CRASHED,
-    runs.DEADLOCK: HUNG,
-    runs.HUNG: HUNG,
+    "tampered": REFUSED,
+    "flood": REFUSED,
+    "crashed": CRASHED,
+    "deadlock": HUNG,
+    "hung": HUNG,
 }
 
 
 def examine(
     program: Path,
     limits: sandbox.Limits = LIMITS,
-    silence: float = lab.SILENCE,
+    may_compute: float = lab.MAY_COMPUTE,
     parts: tuple[Part, ...] | None = None,
     protected: bool = True,
 ) -> Examined:
     """Examine one program; which of its parts are right, and how it behaved.
 
     program: named like the exercise that it is (see `exercises.find`).
-    silence: of a program that is taken for hung, see `lab.prepare`.
+    may_compute: see `lab.prepare`.
     parts: the parts to look at; by default all of the exercise's.
     protected: if not, it runs without the sandbox's protection.
     Raises UserError if the sandbox or the lab can't be used on this machine.
     """
     content, exercise = program.read_bytes(), exercises.find(script=program)
-    sandboxed = _Sandboxed(content, exercise, limits, silence, protected)
-    verdicts = exercise.check(content, parts or exercise.parts, sandboxed.observing)
+    with _scratch() as folder:
+        sandboxed = _Sandboxed(
+            content, exercise, folder, limits, may_compute, protected
+        )
+        verdicts = exercise.judge(content, parts or exercise.parts, sandboxed.observe)
     return sandboxed.examined(tuple(verdicts.values()))
+
+
+@contextlib.contextmanager
+def _scratch() -> Iterator[Path]:
+    """A scratch folder for sandboxes, whatever they leave there."""
+    with files.scratch() as place:
+        folder = place.resolve()
+        try:
+            yield folder
+        finally:
+            sandbox.remove(folder)
 
 
 @dataclass
 class _Sandboxed:
     """A program that is observed in one sandbox after the other.
 
-    log: what its workers printed. seconds: that all sandboxes took. stopped: why no
-    more of them were needed, if so.
+    folder: for these. log: what its workers printed. seconds: that all sandboxes took.
+    stopped: why no more of them were needed, if so.
     """
 
     content: bytes
     exercise: exercises.Exercise
+    folder: Path
     limits: sandbox.Limits
-    silence: float
+    may_compute: float
     protected: bool
     log: str = ""
     seconds: float = 0.0
     stopped: Stopped | None = None
 
-    @contextlib.contextmanager
-    def observing(self, scenarios: tuple[str, ...]) -> Iterator[dict[str, Run]]:
-        """Run it in these scenarios; give what was observed.
+    def observe(self, scenarios: tuple[str, ...]) -> dict[str, Run]:
+        """Run it in these scenarios; return what was observed.
 
         Raises Stopped for what it did, UserError for what is no program's fault.
         """
+        observed: dict[str, Run] = {}
         try:
-            with self._folder() as folder:
-                observed: dict[str, Run] = {}
-                try:
-                    for scenario in scenarios:
-                        self._perform(scenario, folder, observed)
-                finally:
-                    self.log = _log(observed) or self.log
-                yield observed
+            for scenario in scenarios:
+                self._perform(scenario, observed)
         except Stopped as stopped:
             self.stopped = stopped
             raise
+        finally:
+            self.log = _log(observed) or self.log
+        return observed
 
-    @contextlib.contextmanager
-    def _folder(self) -> Iterator[Path]:
-        """A scratch folder for its sandboxes, whatever it leaves there."""
-        with files.scratch() as place:
-            folder = place.resolve()
-            try:
-                yield folder
-            finally:
-                sandbox.remove(folder)
-
-    def _perform(self, name: str, folder: Path, observed: dict[str, Run]) -> None:
+    def _perform(self, name: str, observed: dict[str, Run]) -> None:
         """Run it in one scenario, in a folder of its own, and add what was observed."""
-        scenario, place = SCENARIOS[name], _place(folder, name)
+        scenario, place = SCENARIOS[name], _place(self.folder, name)
         place.mkdir()
         script = place / NAME
         if not scenario.reference:  # it is compared with what this program can't touch
@@ -144,10 +146,10 @@ class _Sandboxed:
         if recorder := recorder_of(scenario):
             readable += recorder.needs()
         if scenario.after:
-            earlier = _reports_of(folder, scenario.after)
+            earlier = _reports_of(self.folder, scenario.after)
             job = replace(job, earlier=str(earlier))
             readable.append(earlier)
-        lab.prepare(place, [job], self.silence)
+        lab.prepare(place, [job], self.may_compute)
         ended = sandbox.run(
             lab.command(place),
             place,
@@ -158,7 +160,7 @@ class _Sandboxed:
         )
         self.seconds += ended.seconds
         self.log = ended.output
-        reports = _reports_of(folder, name)
+        reports = _reports_of(self.folder, name)
         observed |= runs.read(reports.parent)
         if ended.breach:
             status, reason = _BREACHES[ended.breach]

@@ -5,7 +5,7 @@ import functools
 import shlex
 from collections.abc import Callable
 
-from distcheck.judges.registry import checks
+from distcheck.judges.registry import exercise
 from distcheck.judges.runs import Judge, Missing, Problem, Run
 from distcheck.scenarios import (
     BATCH_SIZE,
@@ -14,7 +14,7 @@ from distcheck.scenarios import (
     VAL_BATCH_SIZE,
 )
 
-step = checks(
+step = exercise(
     "fashion_mnist",
     options=(
         f"--epochs 1 --width 1 --train-images {TRAIN_IMAGES} --batch-size "
@@ -25,24 +25,24 @@ step = checks(
 OTHER, OPPOSITE = "other options", "opposite"
 
 
-def whatever_the_options(judge: Callable[[Run], None]) -> Judge:
-    """A decorator for the judge of a single run: it judges the run without
+def whatever_the_options(judge_run: Callable[[Run], None]) -> Judge:
+    """A decorator for what judges a single run: it judges the run without
     OTHER_OPTIONS, and then the one with them."""
 
-    @functools.wraps(judge)
-    def judged(runs: dict[str, Run]) -> None:
-        judge(runs["two"])
+    @functools.wraps(judge_run)
+    def judge(runs: dict[str, Run]) -> None:
+        judge_run(runs["two"])
         if OTHER not in runs:  # tests run most wrong programs without
             return
         try:
             try:
-                judge(runs[OTHER])
+                judge_run(runs[OTHER])
             except Missing:
-                runs[OTHER].raise_trouble()
+                runs[OTHER].raise_if_in_trouble()
                 raise
         except Problem as problem:
             added = shlex.join(OTHER_OPTIONS)
             problem.seen += f" This was seen with {added}; without, it was right."
             raise
 
-    return judged
+    return judge

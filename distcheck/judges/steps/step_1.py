@@ -21,7 +21,7 @@ def starts_and_pins(runs: dict[str, Run]) -> None:
     _starts_before_it_asks(two)
     _pins_before_tensorflow(two)
     if not _started(two):
-        two.raise_trouble()
+        two.raise_if_in_trouble()
         raise Problem("not-started", "No worker called hvd.init().")
     _pins_to_its_own_gpu(two)
     _takes_the_keras_interface(two)
@@ -170,7 +170,7 @@ def _takes_what_is_given(run: Run) -> None:
         who = f"{where} saw only its GPU, and"
         raise _failed("given-gpu-not-found", who, failure)
     if not rank.all("devices"):
-        run.raise_trouble()
+        run.raise_if_in_trouble()
     event = rank.first("devices")
     if event["visible"] != [0]:
         raise Problem(

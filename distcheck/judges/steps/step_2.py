@@ -30,7 +30,7 @@ def speaks_with_one_voice(run: Run) -> None:
     if run.outcome != lab.ENDED and not all(fits):
         raise Missing
     line = fits[0][0]["line"] if fits[0] else None
-    _raise_idle(run)
+    _raise_if_idle(run)
     said = [_said(rank) for rank in run.ranks]
     # What didn't come so far as to say anything may have been asked to.
     asked = [
@@ -54,8 +54,8 @@ def speaks_with_one_voice(run: Run) -> None:
             words = f'printed "{short(score, 60)}"'
             line = _line_that_printed(run.ranks[others[0]], score, line)
         raise Problem("others-speak", f"Rank {others[0]} {words}.", line)
-    _raise_written_twice(run)
-    _raise_waits_alone(run)
+    _raise_if_written_twice(run)
+    _raise_if_waits_alone(run)
 
 
 def _silence(rank_0: Rank, others: list[int], line: int | None) -> Problem:
@@ -76,7 +76,7 @@ def _silence(rank_0: Rank, others: list[int], line: int | None) -> Problem:
     return Problem("silent", "No worker showed progress, not even rank 0.", line)
 
 
-def _raise_waits_alone(run: Run) -> None:
+def _raise_if_waits_alone(run: Run) -> None:
     """Raise the Problem of a rank that, after its training, waits for ranks that have
     come to their end."""
     for rank in run.ranks:
@@ -100,7 +100,7 @@ def _not_fitted(event: dict) -> bool:
     return event["what"] != "fitted"
 
 
-def _raise_written_twice(run: Run) -> None:
+def _raise_if_written_twice(run: Run) -> None:
     """Raise the Problem of a file that several ranks write. TensorBoard takes all its
     files of a folder for those of one run, whatever they are called."""
     written = [
@@ -121,7 +121,7 @@ def _raise_written_twice(run: Run) -> None:
             )
 
 
-def _raise_idle(run: Run) -> None:
+def _raise_if_idle(run: Run) -> None:
     """Raise the Problem of ranks that are silent, as they have nothing to tell."""
     trained = [any(e["training"] for e in r.all("forward")) for r in run.ranks]
     if run.outcome == lab.ENDED and any(trained) and not all(trained):

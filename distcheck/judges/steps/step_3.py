@@ -1,7 +1,8 @@
 """Judge step 3: do all ranks use the mean of their gradients?
 
-Of the first updates, each rank has kept two arrays: "local" is what
-`tf.GradientTape.gradient` returned, and "applied" is what the optimizer was to apply.
+Of the first updates, each rank has kept two arrays: "local.0" is what
+`tf.GradientTape.gradient` returned before the first one, and "applied.0" is what the
+optimizer was to apply in it.
 Horovod averages between the two: an optimizer that it wrapped does so in
 `_compute_gradients`, and a tape in its own `gradient`, which calls the one that is
 recorded.
@@ -28,6 +29,8 @@ What is decided of each of the two runs, in this order:
     eager-only        the training step can't be compiled, see `must_compile`
 """
 
+from typing import NoReturn
+
 import numpy as np
 
 from distcheck.judges.compare import RTOL_GRADIENTS, classify, distance
@@ -35,7 +38,6 @@ from distcheck.judges.compiled import must_compile
 from distcheck.judges.runs import Missing, Problem, Rank, Run, Unreadable, in_line
 from distcheck.judges.steps.common import step, whatever_the_options
 from distcheck.recorder.interventions import UPDATES
-from distcheck.recorder.keras import numbered
 from distcheck.verdict import UNDECIDED
 
 
@@ -50,8 +52,8 @@ from distcheck.verdict import UNDECIDED
 @must_compile("training")
 @whatever_the_options
 def averages_gradients(run: Run) -> None:
-    _raise_endless_wrapping(run)
-    local, applied = run.arrays("local"), run.arrays("applied")  # of the first update
+    _raise_if_wrapped_endlessly(run)
+    local, applied = run.arrays("local.0"), run.arrays("applied.0")
     if local.shape != applied.shape:
         raise Unreadable("the gradients")
     if _same(local[0], local[1]):
@@ -65,16 +67,16 @@ def averages_gradients(run: Run) -> None:
     mean = np.broadcast_to(local.mean(axis=0), local.shape)
     used = classify(applied, {"mean": mean, "own": local}, _all_same)
     if used == "mean":
-        _raise_averaged_again(run, updates, local[0].size)
-        _raise_not_always(run, updates)
-        _raise_divided_too(run)
+        _raise_if_averaged_again(run, updates, local[0].size)
+        _raise_if_not_always(run, updates)
+        _raise_if_divided_too(run)
     elif used == "own":
         _raise_own(run, updates)
     else:
-        _raise_another_combination(run, updates, applied, mean[0])
+        _raise_if_not_the_sum(run, updates, applied, mean[0])
 
 
-def _raise_endless_wrapping(run: Run) -> None:
+def _raise_if_wrapped_endlessly(run: Run) -> None:
     lines = _lines_that_wrap(run)
     if len(lines) > 1 and any("Recursion" in e["error"] for _, e in run.failures()):
         raise Problem(
@@ -90,7 +92,7 @@ def _lines_that_wrap(run: Run) -> list[int | None]:
     return [event["line"] for event in run.ranks[0].all("wrapped")]
 
 
-def _raise_averaged_again(run: Run, updates: list[dict], numbers: int) -> None:
+def _raise_if_averaged_again(run: Run, updates: list[dict], numbers: int) -> None:
     """Raise the Problem of gradients, of so many numbers, that are averaged twice."""
     lines, reduced = _lines_that_wrap(run), _reduced_numbers(run.ranks[0])
     if reduced > 1.5 * numbers:
@@ -102,7 +104,7 @@ def _raise_averaged_again(run: Run, updates: list[dict], numbers: int) -> None:
         )
 
 
-def _raise_own(run: Run, updates: list[dict]) -> None:
+def _raise_own(run: Run, updates: list[dict]) -> NoReturn:
     """Raise the Problem of ranks that use their own gradients each: why?"""
     line, lines = updates[0]["line"], _lines_that_wrap(run)
     by_wrapped = [update["wrapped"] for update in updates]
@@ -125,7 +127,7 @@ def _raise_own(run: Run, updates: list[dict]) -> None:
     raise Problem("not-averaged", "Each rank used its own gradient.", line)
 
 
-def _raise_another_combination(
+def _raise_if_not_the_sum(
     run: Run, updates: list[dict], applied: np.ndarray, mean: np.ndarray
 ) -> None:
     """Raise the Problem of gradients that are neither the mean nor the ranks' own;
@@ -145,10 +147,10 @@ def _raise_another_combination(
     if not all(_divided_loss(rank, run.size) for rank in run.ranks):
         seen = "All ranks used the sum of the gradients, not the mean."
         raise Problem("sum", seen, line)
-    _raise_not_always(run, updates, run.size)
+    _raise_if_not_always(run, updates, run.size)
 
 
-def _raise_divided_too(run: Run) -> None:
+def _raise_if_divided_too(run: Run) -> None:
     """Raise the Problem of gradients that are averaged, of a loss that each rank has
     divided by their number before."""
     loss, *others = (_divided_loss(rank, run.size) for rank in run.ranks)
@@ -174,7 +176,7 @@ def _divided_loss(rank: Rank, size: int) -> dict | None:
     return None
 
 
-def _raise_not_always(run: Run, updates: list[dict], factor: int = 1) -> None:
+def _raise_if_not_always(run: Run, updates: list[dict], factor: int = 1) -> None:
     """Raise the Problem of gradients that are averaged for the first update, but not
     for a later one, as far as there were more.
 
@@ -182,8 +184,8 @@ def _raise_not_always(run: Run, updates: list[dict], factor: int = 1) -> None:
     word = "mean" if factor == 1 else "sum"
     for update in range(1, UPDATES):
         try:
-            local = run.arrays(numbered("local", update))
-            applied = run.arrays(numbered("applied", update))
+            local = run.arrays(f"local.{update}")
+            applied = run.arrays(f"applied.{update}")
         except Missing:
             return
         mean = np.broadcast_to(factor * local.mean(axis=0), local.shape)

@@ -24,13 +24,13 @@ from distcheck.recorder.keras import SMALL
 @whatever_the_options
 def broadcasts(run: Run) -> None:
     start, updated = run.arrays("start"), run.arrays("updated")
-    second, state = run.arrays("second"), [r.array("state") for r in run.ranks]
+    resumed, state = run.arrays("resumed"), [r.array("state") for r in run.ranks]
     sent = run.ranks[0].collectives("broadcast")
     line = _line_of_most(sent)
     started_alike = np.array_equal(start[0], start[1])
     if started_alike:
-        _from_rank_0(run, start[0], run.arrays("made"), "started")
-    apart = distance(second[0], second[1])
+        _from_rank_0(run, start[0], run.arrays("initial"), "started")
+    apart = distance(resumed[0], resumed[1])
     if apart > 0:
         if not sent:
             raise Problem(
@@ -47,7 +47,7 @@ def broadcasts(run: Run) -> None:
             line,
         )
     if not started_alike:
-        _from_rank_0(run, second[0], updated, "update")
+        _from_rank_0(run, resumed[0], updated, "update")
     if state[0].shape != state[1].shape or distance(state[0], state[1]) > 0:
         raise Problem(
             "optimizer-state",

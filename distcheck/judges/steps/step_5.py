@@ -9,7 +9,7 @@ from functools import cached_property
 from distcheck import lab
 from distcheck.judges.compare import classify
 from distcheck.judges.compiled import must_compile
-from distcheck.judges.runs import DEADLOCK, Missing, Problem, Rank, Run
+from distcheck.judges.runs import Missing, Problem, Rank, Run
 from distcheck.judges.steps.common import OPPOSITE, step
 from distcheck.recorder.keras import UNKNOWN
 from distcheck.scenarios import (
@@ -40,16 +40,16 @@ def shares_the_epoch(runs: dict[str, Run]) -> None:
         _has_whole_steps(run)
         _has_trained(run)
     training = Training(used, {r.size: [_epochs(k) for k in r.ranks] for r in used})
-    _raise_unequal(training)
-    _raise_other_training_steps(training)
-    _raise_other_epochs(training)
+    _raise_if_unequal(training)
+    _raise_if_other_training_steps(training)
+    _raise_if_other_epochs(training)
     for ranks in training.epochs.values():
-        _raise_badly_drawn(ranks, training.problem)
-    _raise_other_validation_steps(training)
+        _raise_if_badly_drawn(ranks, training.problem)
+    _raise_if_other_validation_steps(training)
     for ranks in training.epochs.values():
-        _raise_badly_validated(ranks, training.problem)
+        _raise_if_badly_validated(ranks, training.problem)
     for run in used:
-        _raise_other_rate(run, training.first[run.size])
+        _raise_if_other_rate(run, training.first[run.size])
 
 
 def _one_of_each_size(runs: dict[str, Run]) -> list[Run]:
@@ -83,7 +83,7 @@ def _has_trained(run: Run) -> None:
     if run.outcome != lab.ENDED and not all(
         rank.all("fitted") or rank.all("callback") for rank in run.ranks
     ):
-        run.raise_trouble()
+        run.raise_if_in_trouble()
     if not any(rank.all("forward") for rank in run.ranks):
         raise Missing
 
@@ -161,7 +161,7 @@ def _epochs(rank: Rank) -> list[Epoch]:
     return epochs
 
 
-def _raise_unequal(training: Training) -> None:
+def _raise_if_unequal(training: Training) -> None:
     """Raise the Problem of ranks that do not train equally many steps, unless they join
     the others at the end."""
     if any(run.ranks[0].collectives("join") for run in training.runs):
@@ -169,7 +169,7 @@ def _raise_unequal(training: Training) -> None:
     for size, done in training.trained.items():
         if len(set(done)) > 1:
             raise training.problem(
-                DEADLOCK,
+                "deadlock",
                 f"On {_workers(size)} {_who_did(done)} training steps. Every step "
                 "averages the gradients of all ranks, so this is a deadlock: rank "
                 f"{done.index(max(done))}, which does more steps, waits for the others "
@@ -181,7 +181,7 @@ def _raise_unequal(training: Training) -> None:
 Faults = dict[str, tuple[Callable[[int], int], str]]
 
 
-def _raise_other_training_steps(training: Training) -> None:
+def _raise_if_other_training_steps(training: Training) -> None:
     """Raise the Problem of ranks that together do not train on one pass: in steps, or
     in images where these were seen."""
     if all(_one_pass(ranks) for ranks in training.first.values()):
@@ -198,7 +198,7 @@ def _raise_other_training_steps(training: Training) -> None:
             ),
         }
         raise _of_steps(training, "training", total, allowed, faults)
-    _raise_other_images(training)
+    _raise_if_other_images(training)
 
 
 def _local_size(size: int, runs: list[Run]) -> int:
@@ -224,7 +224,7 @@ def _images(epochs: list[Epoch]) -> int:
     return sum(len(step) for epoch in epochs for step in epoch.trained)
 
 
-def _raise_other_images(training: Training) -> None:
+def _raise_if_other_images(training: Training) -> None:
     """Raise the Problem of as many steps as there should be, but of other batches."""
     for size, epochs in training.first.items():
         sizes = {len(step) for epoch in epochs for step in epoch.trained}
@@ -288,7 +288,7 @@ def _of_steps(
     )
 
 
-def _raise_other_epochs(training: Training) -> None:
+def _raise_if_other_epochs(training: Training) -> None:
     """Raise the Problem of a training that has fewer epochs on more workers."""
     # Other scenarios have other options.
     alike = {r.size for r in training.runs if SCENARIOS[r.name].count_only}
@@ -306,7 +306,7 @@ def _raise_other_epochs(training: Training) -> None:
         )
 
 
-def _raise_badly_drawn(
+def _raise_if_badly_drawn(
     ranks: list[list[Epoch]], problem: Callable[[str, str], Problem]
 ) -> None:
     """Raise the Problem of ranks that draw the same images, or leave many out.
@@ -351,10 +351,10 @@ def _raise_badly_drawn(
             f"{TRAIN_IMAGES} images, again and again, and no worker on the other "
             f"{TRAIN_IMAGES - seen}.",
         )
-    _raise_out_of_a_small_buffer(ranks, problem)
+    _raise_if_out_of_a_small_buffer(ranks, problem)
 
 
-def _raise_out_of_a_small_buffer(
+def _raise_if_out_of_a_small_buffer(
     ranks: list[list[Epoch]], problem: Callable[[str, str], Problem]
 ) -> None:
     """Raise the Problem of a first epoch in which nobody draws any of the images at the
@@ -378,7 +378,7 @@ def _raise_out_of_a_small_buffer(
         )
 
 
-def _raise_other_validation_steps(training: Training) -> None:
+def _raise_if_other_validation_steps(training: Training) -> None:
     """Raise the Problem of ranks that together do neither three rounds of validation
     nor validate each image once."""
     steps, total, done = VAL_STEPS, 3 * VAL_STEPS, training.validated
@@ -415,7 +415,7 @@ def _each_once(epochs: list[Epoch]) -> bool:
     return sorted(images) == list(range(-(-TRAIN_IMAGES // 6)))
 
 
-def _raise_badly_validated(
+def _raise_if_badly_validated(
     ranks: list[list[Epoch]], problem: Callable[[str, str], Problem]
 ) -> None:
     """Raise the Problem of ranks that validate on other images than three rounds of
@@ -447,7 +447,7 @@ def _raise_badly_validated(
         )
 
 
-def _raise_other_rate(run: Run, epochs: list[Epoch]) -> None:
+def _raise_if_other_rate(run: Run, epochs: list[Epoch]) -> None:
     """Raise the Problem of a stopwatch that counts the images of one worker, or those
     of all once for each."""
     trained = _images(epochs)

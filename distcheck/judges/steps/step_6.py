@@ -24,9 +24,9 @@ from distcheck.verdict import UNDECIDED
 def averages_metrics(runs: dict[str, Run]) -> None:
     _averages_in(runs["two"])
     if OTHER in runs:
-        _raise_decided_alone(runs[OTHER])
-        _raise_stopped_alone(runs[OTHER])
-        _raise_rates_apart(runs[OTHER])
+        _raise_if_decided_alone(runs[OTHER])
+        _raise_if_stopped_alone(runs[OTHER])
+        _raise_if_rates_apart(runs[OTHER])
         last = _last_epoch(runs[OTHER])
         if last:
             try:
@@ -37,7 +37,7 @@ def averages_metrics(runs: dict[str, Run]) -> None:
                 )
                 raise
     if OPPOSITE in runs:
-        _raise_went_on_alone(runs[OPPOSITE])
+        _raise_if_went_on_alone(runs[OPPOSITE])
 
 
 def _last_epoch(run: Run) -> Run | None:
@@ -76,8 +76,8 @@ def _averages_in(run: Run) -> None:
         return
     mean = _mean(computed)
     for by_rank in _side_by_side(calls):
-        _raise_combined(run, by_rank, computed)
-    _raise_read_otherwise(run, calls, mean)
+        _raise_if_combined(run, by_rank, computed)
+    _raise_if_read_otherwise(run, calls, mean)
     averaged = any(_all_near(c["after"], mean) for call in calls for c in call)
     if not averaged and not any(
         _averages_for_itself(run, callback) for callback in calls[0]
@@ -109,7 +109,7 @@ def _mean(computed: list[dict[str, float]]) -> dict[str, float]:
     return mean
 
 
-def _raise_read_otherwise(
+def _raise_if_read_otherwise(
     run: Run, calls: list[list[dict]], mean: dict[str, float]
 ) -> None:
     """Raise the Problem of a callback that reads other metrics than the mean, unless it
@@ -158,7 +158,7 @@ def _averages_for_itself(run: Run, callback: dict) -> bool:
     return any(near(number, value) for number in given for value in read)
 
 
-def _raise_decided_alone(run: Run) -> None:
+def _raise_if_decided_alone(run: Run) -> None:
     """Raise the Problem of a callback that ends the training by what its rank has
     evaluated for it, and has exchanged with nobody."""
     for rank in run.ranks:
@@ -182,7 +182,7 @@ def _raise_decided_alone(run: Run) -> None:
             )
 
 
-def _raise_stopped_alone(run: Run) -> None:
+def _raise_if_stopped_alone(run: Run) -> None:
     """Raise the Problem of a training that ends on some ranks only."""
     stops = [[e for e in r.all("callback") if e["stops"]] for r in run.ranks]
     if any(stops) and not all(stops) and run.outcome != lab.ENDED:
@@ -197,7 +197,7 @@ def _raise_stopped_alone(run: Run) -> None:
         )
 
 
-def _raise_went_on_alone(run: Run) -> None:
+def _raise_if_went_on_alone(run: Run) -> None:
     """Raise the Problem of ranks that decide to stop by what each has validated."""
     trained = [sum(e["training"] for e in r.all("forward")) for r in run.ranks]
     if run.outcome == lab.DEADLOCK and max(trained) > min(trained):
@@ -209,7 +209,7 @@ def _raise_went_on_alone(run: Run) -> None:
         )
 
 
-def _raise_rates_apart(run: Run) -> None:
+def _raise_if_rates_apart(run: Run) -> None:
     """Raise the Problem of ranks that train with different learning rates."""
     trained = [[e for e in r.all("forward") if e["training"]] for r in run.ranks]
     for number, events in enumerate(zip(*trained, strict=False), 1):
@@ -245,7 +245,7 @@ def _side_by_side(calls: list[list[dict]]):
             yield callback, *(like for like, *_ in likes)
 
 
-def _raise_combined(run: Run, by_rank: tuple, computed: list[dict]) -> None:
+def _raise_if_combined(run: Run, by_rank: tuple, computed: list[dict]) -> None:
     """Raise the Problem of a callback that replaces metrics by something known.
 
     by_rank: what it did on each rank; computed: the metrics that each computed.

@@ -1,6 +1,6 @@
 """Judge the tasks of exercises/way_on.py: by what the devices of one process did."""
 
-from distcheck.judges.registry import checks
+from distcheck.judges.registry import exercise
 from distcheck.judges.runs import Missing, Problem, Run, in_line
 from utils.checking.recorders.devices import DEVICES
 
@@ -13,7 +13,7 @@ RTOL_UPDATE = 1e-4  # of the length of the first update
 # What a Horovod program imports, and the environment of JAX has not.
 OLD = ("tensorflow", "horovod", "tf_keras")
 
-task = checks(
+task = exercise(
     "way_on",
     options=(
         f"--epochs {EPOCHS} --batch-size {BATCH} --base-lr {BASE_LR} --train-images "

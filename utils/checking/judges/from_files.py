@@ -5,7 +5,7 @@ different sizes; and in yet another run they are started in the middle of an epo
 """
 
 from distcheck import lab
-from distcheck.judges.registry import checks
+from distcheck.judges.registry import exercise
 from distcheck.judges.runs import Missing, Problem, Run
 from distcheck.scenarios import SCENARIOS
 from utils.checking.recorders.from_files import EPOCHS_DONE, EPOCHS_OF_REST, STEPS_DONE
@@ -17,7 +17,7 @@ SIZES = SCENARIOS[UNEVEN].settings["sizes"]
 # If every second file is a worker's; whoever shares out records can take more.
 LEAST_STEPS = min(sum(SIZES[rank::WORKERS]) for rank in range(WORKERS)) // BATCH
 
-task = checks(
+task = exercise(
     "from_files",
     options=(
         f"--epochs {EPOCHS} --batch-size {BATCH} --train-images {TRAIN_IMAGES} --width"
@@ -72,9 +72,9 @@ def shares_the_files(runs: dict[str, Run]) -> None:
             )
         epochs = _epochs(run)
         for epoch in epochs:
-            _raise_shared(epoch, where, line)
+            _raise_if_shared(epoch, where, line)
         if run.outcome != lab.ENDED:
-            run.raise_trouble()
+            run.raise_if_in_trouble()
         for number, epoch in enumerate(epochs, 1):
             seen = len({image for steps in epoch for image in _all(steps)})
             if seen < TRAIN_IMAGES - WORKERS * (BATCH - 1):
@@ -92,7 +92,7 @@ def shares_the_files(runs: dict[str, Run]) -> None:
             )
 
 
-def _raise_shared(epoch: Epoch, where: str, line: int | None) -> None:
+def _raise_if_shared(epoch: Epoch, where: str, line: int | None) -> None:
     """Raise a Problem for images that two workers train on in an epoch."""
     own = [set(_all(steps)) for steps in epoch]
     common = len(set.intersection(*own))
@@ -135,10 +135,10 @@ def works_by_the_batch(runs: dict[str, Run]) -> None:
                 f"{rank.number}, for {images} images in {len(batches)} batches.",
                 line,
             )
-        _raise_unmoved(rank.number, rank.all("trained"), line)
+        _raise_if_unmoved(rank.number, rank.all("trained"), line)
 
 
-def _raise_unmoved(number: int, batches: list[dict], line: int | None) -> None:
+def _raise_if_unmoved(number: int, batches: list[dict], line: int | None) -> None:
     """Raise a Problem unless each image is shifted for itself, and anew each time."""
     strangers = sum(image < 0 for event in batches for image in event["images"])
     if strangers:
@@ -188,7 +188,7 @@ def takes_equal_steps(runs: dict[str, Run]) -> None:
     run, line = runs[UNEVEN], runs[UNEVEN].fit_line
     epochs = _epochs(run)
     where = f"With shards of {', '.join(map(str, SIZES))} images"
-    _raise_shared(epochs[0], where, line)
+    _raise_if_shared(epochs[0], where, line)
     if run.outcome == lab.DEADLOCK:
         counts = " and ".join(str(len(rank.all("trained"))) for rank in run.ranks)
         raise Problem(
@@ -198,7 +198,7 @@ def takes_equal_steps(runs: dict[str, Run]) -> None:
             line,
         )
     if run.outcome != lab.ENDED:
-        run.raise_trouble()
+        run.raise_if_in_trouble()
     for epoch in epochs:
         counts = [len(steps) for steps in epoch]
         if len(set(counts)) > 1:
@@ -238,7 +238,7 @@ def goes_on_within(runs: dict[str, Run]) -> None:
     whole, rest = runs[EQUAL], runs[REST]
     before, after, line = _epochs(whole), _epochs(rest), rest.fit_line
     if rest.outcome != lab.ENDED:
-        rest.raise_trouble()
+        rest.raise_if_in_trouble()
     if len(before) <= EPOCHS_DONE:
         raise Missing
     where = f"Started after {EPOCHS_DONE} epoch and {STEPS_DONE} step"

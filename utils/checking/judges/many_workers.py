@@ -3,7 +3,7 @@
 import numpy as np
 
 from distcheck import lab
-from distcheck.judges.registry import checks
+from distcheck.judges.registry import exercise
 from distcheck.judges.runs import Missing, Problem, Run
 from distcheck.scenarios import SCENARIOS
 
@@ -13,7 +13,7 @@ STEPS = TRAIN_IMAGES // (BATCH * WORKERS)
 TOO_LATE = "Collective ops must be configured at program startup"
 SPLIT = "was not created in the distribution strategy scope"
 
-task = checks(
+task = exercise(
     "many_workers",
     options=(
         f"--epochs {EPOCHS} --train-images {TRAIN_IMAGES} --batch-size {BATCH} --model"
@@ -43,11 +43,11 @@ def joins(runs: dict[str, Run]) -> None:
             )
     strategies = [rank.all("strategy") for rank in run.ranks]
     if not any(strategies):
-        run.raise_trouble()
+        run.raise_if_in_trouble()
         raise Problem("no-strategy", "The program makes no strategy.")
     for number, made in enumerate(strategies):
         if not made:
-            run.raise_trouble()
+            run.raise_if_in_trouble()
             raise Problem("not-all", f"Worker {number} makes no strategy.")
         last = made[-1]
         if last["kind"] not in ("MultiWorkerMirroredStrategy", _OLD):
@@ -212,7 +212,7 @@ def keeps_one_copy(runs: dict[str, Run]) -> None:
     chief, *others = (events[0] for events in left)
     if not chief["files"]:
         if run.outcome != lab.ENDED:
-            run.raise_trouble()
+            run.raise_if_in_trouble()
         raise Problem("nothing-kept", "The chief, worker 0, left no file.")
     if chief["weights"] < 1:
         raise Problem(
@@ -228,4 +228,4 @@ def keeps_one_copy(runs: dict[str, Run]) -> None:
                 "workers share a disk, this file would overwrite the chief's.",
             )
     if run.outcome != "ended":
-        run.raise_trouble()
+        run.raise_if_in_trouble()

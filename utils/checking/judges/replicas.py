@@ -7,8 +7,8 @@ from collections import defaultdict
 import numpy as np
 
 from distcheck import events
-from distcheck.judges.registry import checks
-from distcheck.judges.runs import CRASHED, Judge, Missing, Problem, Run, in_line, short
+from distcheck.judges.registry import exercise
+from distcheck.judges.runs import Judge, Missing, Problem, Run, in_line, short
 from utils.checking.recorders.replicas import REPLICAS
 
 TRAIN_IMAGES, BATCH, BASE_LR = 60, 4, 0.01
@@ -18,7 +18,7 @@ RTOL_SUM = 0.01  # what another order of additions may cost
 MOST_WORDS = 600  # characters of an error
 
 
-mirrored = checks(
+mirrored = exercise(
     "mirrored",
     options=(
         f"--epochs 1 --train-images {TRAIN_IMAGES} --width 1 --seed 1 --batch-size "
@@ -28,7 +28,7 @@ mirrored = checks(
 
 # The last validation batch has one image, so one replica gets none of it; and in the
 # second epoch it shows whether metrics were reset.
-custom_loop = checks(
+custom_loop = exercise(
     "custom_loop",
     options=(
         f"--epochs 2 --train-images {TRAIN_IMAGES} --seed 1 --global-batch-size "
@@ -54,7 +54,7 @@ def _of_replicas(judge: Judge) -> Judge:
                     evidence = (f"line {outside} made weights outside the scope",)
                 line = outside if about_scope else failure["line"]
                 failed = f"The program failed{in_line(failure['line'])}: {error}"
-                raise Problem(CRASHED, failed, line, evidence) from None
+                raise Problem("crashed", failed, line, evidence) from None
             raise
 
     return judged
@@ -129,7 +129,7 @@ def _copies(run: Run) -> None:
     model = run.ranks[0].first("model")
     for kind, words in (("weights", "The weights"), ("state", "The optimizer's state")):
         if not model[kind] and run.failures():  # before there was any
-            run.raise_trouble()
+            run.raise_if_in_trouble()
         if model[kind] != REPLICAS:
             raise Problem(
                 f"{kind}-not-mirrored",

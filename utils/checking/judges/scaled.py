@@ -12,7 +12,7 @@ import numpy as np
 from distcheck import lab
 from distcheck.judges.compare import classify
 from distcheck.judges.compiled import must_compile
-from distcheck.judges.registry import checks
+from distcheck.judges.registry import exercise
 from distcheck.judges.runs import Missing, Problem, Rank, Run
 
 BASE_LR, WARMUP_EPOCHS, EPOCHS, VAL_BATCH = 0.01, 2, 3, 3
@@ -20,7 +20,7 @@ TRAIN_IMAGES = 54  # four batches in an epoch; and nine images to validate on ..
 IMAGES = TRAIN_IMAGES // 6  # ... whose shards on two workers differ in size
 RTOL = 1e-3  # of learning rates and metrics
 
-task = checks(
+task = exercise(
     "scaled",
     options=(
         f"--epochs {EPOCHS} --warmup-epochs {WARMUP_EPOCHS} --base-lr {BASE_LR} "

@@ -2,7 +2,7 @@
 did."""
 
 from distcheck import tasks
-from distcheck.judges.registry import checks
+from distcheck.judges.registry import exercise
 from distcheck.judges.runs import Problem, Rank, Run
 from distcheck.lab import ENDED
 from distcheck.scenarios import SCENARIOS
@@ -14,7 +14,7 @@ TRAIN_IMAGES, BATCH, EPOCHS, STEPS = 60, 4, 2, 6
 UPDATES = EPOCHS * STEPS
 STRATEGY = "ParameterServerStrategyV2"
 
-task = checks(
+task = exercise(
     "servers",
     options=(
         f"--epochs {EPOCHS} --steps {STEPS} --train-images {TRAIN_IMAGES} --batch-size"
@@ -53,7 +53,7 @@ def takes_its_role(runs: dict[str, Run]) -> None:
             # Several chiefs are in each other's way: that comes of it.
             chiefs = [rank for rank in run.ranks[1:] if rank.all("collective_start")]
             if _chief(run).all("failed") and not chiefs:
-                run.raise_trouble()
+                run.raise_if_in_trouble()
             raise Problem(
                 "no-server",
                 f"The task {task} starts no server, but every worker and every ps has "
@@ -88,7 +88,7 @@ def holds_weights_on_servers(runs: dict[str, Run]) -> None:
     run = runs["servers"]
     made = _chief(run).all("strategy")
     if not made:
-        run.raise_trouble()
+        run.raise_if_in_trouble()
         raise Problem("no-strategy", "The chief makes no strategy.")
     if made[-1]["kind"] != STRATEGY:
         kind, line = made[-1]["kind"], made[-1]["line"]
@@ -134,7 +134,7 @@ def feeds_workers(runs: dict[str, Run]) -> None:
     """The workers make their own batches."""
     run = runs["servers"]
     if "create_per_worker_dataset" not in _orders(run):
-        run.raise_trouble()
+        run.raise_if_in_trouble()
         raise Problem(
             "no-batches",
             "The workers don't make their own batches, so every batch would have to "
@@ -162,10 +162,10 @@ def hands_out_steps(runs: dict[str, Run]) -> None:
     orders = _orders(run)
     scheduled = orders.count("schedule")
     if not scheduled:
-        run.raise_trouble()
+        run.raise_if_in_trouble()
         raise Problem("not-scheduled", "The chief hands out no steps.")
     if run.outcome != ENDED:
-        run.raise_trouble()
+        run.raise_if_in_trouble()
     last = len(orders) - 1 - orders[::-1].index("schedule")
     if not {"join", "fetch"} & set(orders[last:]):
         raise Problem(

@@ -7,7 +7,7 @@ off before it is started again; and in yet another one, rank 0 dies in the middl
 
 from distcheck import lab
 from distcheck.judges.compiled import must_compile
-from distcheck.judges.registry import checks
+from distcheck.judges.registry import exercise
 from distcheck.judges.runs import Missing, Problem, Rank, Run, in_line, short
 
 EPOCHS, BATCH, COMMIT_EVERY, WORKERS = 3, 5, 2, 2
@@ -16,7 +16,7 @@ STEP = BATCH * WORKERS
 STEPS = TRAIN_IMAGES // STEP
 FIRST, SECOND, CUT, SHAKEN = "first life", "second life", "cut off", "shaken"
 
-task = checks(
+task = exercise(
     "survive",
     options=(
         f"--epochs {EPOCHS} --batch-size {BATCH} --val-batch-size 3 --train-images "
@@ -105,7 +105,7 @@ def _kept(run: Run) -> None:
 def goes_on(runs: dict[str, Run]) -> None:
     before, after = runs[FIRST].ranks[0], runs[SECOND].ranks[0]
     if runs[FIRST].outcome != lab.ENDED:
-        runs[FIRST].raise_trouble()
+        runs[FIRST].raise_if_in_trouble()
     last = before.all("after")
     if not last:
         raise Missing
@@ -206,7 +206,7 @@ def agrees(runs: dict[str, Run]) -> None:
                     line,
                 )
         if run.outcome != lab.ENDED:
-            run.raise_trouble()
+            run.raise_if_in_trouble()
 
 
 # ------------------------------------------------------------ after a death
@@ -232,7 +232,7 @@ def survives(runs: dict[str, Run]) -> None:
             raise problem
     _takes_over(run)
     if run.outcome != lab.ENDED:
-        run.raise_trouble()
+        run.raise_if_in_trouble()
 
 
 def _takes_over(run: Run) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from distcheck import lab
 from distcheck.judges.compare import classify
-from distcheck.judges.registry import checks
+from distcheck.judges.registry import exercise
 from distcheck.judges.runs import Problem, Rank, Run
 from distcheck.scenarios import SCENARIOS
 from utils.checking.recorders.wires import (
@@ -38,7 +38,7 @@ OWN = (ROUNDS * RIGHT - LATE) / ROUNDS
 APART = RIGHT + LATE_IN_WARM_UP / ROUNDS
 RTOL_PRINTED = 0.015  # of what is printed with four digits, and divided
 
-task = checks(
+task = exercise(
     "bandwidth",
     options=(
         f"--counts {LISTED} --dtype {DTYPE} --warm-up {WARM_UP} --rounds {ROUNDS}"
@@ -81,7 +81,7 @@ def _rows(rank: Rank) -> list[Row]:
 def _table(run: Run) -> dict[int, Row]:
     """What rank 0 printed: numbers in a message -> its row. Raises a Problem."""
     if run.outcome != lab.ENDED:
-        run.raise_trouble()
+        run.raise_if_in_trouble()
     rows = {r.count: r for r in _rows(run.ranks[0]) if r.count in COUNTS}
     for count in COUNTS:
         if count not in rows:

@@ -12,7 +12,7 @@ import numpy as np
 
 from distcheck import lab
 from distcheck.judges.compare import classify
-from distcheck.judges.registry import checks
+from distcheck.judges.registry import exercise
 from distcheck.judges.runs import Missing, Problem, Rank, Run
 from distcheck.scenarios import SCENARIOS
 
@@ -29,7 +29,7 @@ BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-7  # Keras' own
 ATOL_WEIGHTS = 0.05 * RATE
 RTOL_SUM = 1e-5  # of the largest gradient: another order of adding changes less
 
-task = checks(
+task = exercise(
     "zero",
     options=(
         f"--steps {STEPS} --batch-size {BATCH} --hidden {HIDDEN} --lr {RATE} --seed 1"
@@ -266,7 +266,7 @@ def gathers_all(runs: dict[str, Run]) -> None:
     run = runs[SCENARIO]
     line = _first(run)[0][1]["line"]
     if run.outcome != lab.ENDED:
-        run.raise_trouble()
+        run.raise_if_in_trouble()
     for rank in run.ranks:
         received, count = _received_after_update(rank), _weights(run)
         if received < count:

@@ -13,8 +13,9 @@ import re
 import threading
 from collections import Counter
 from pathlib import Path
+from typing import ClassVar
 
-from distcheck.events import OF_EVERY_PROGRAM, Event, Strategy
+from distcheck.events import OF_EVERY_PROGRAM, Arrays, Event, Strategy
 from distcheck.recorder import patches
 from distcheck.recorder.keras import variables_of
 from distcheck.recorder.recorder import Recorder
@@ -88,6 +89,9 @@ class ReplicaRecorder(Recorder):
         "validates": Validates,
         "model": Model,
         "truth": Truth,
+    }
+    arrays: ClassVar[Arrays] = {
+        "weights": "Before the first and the second training step: .0 and .1."
     }
 
     def __init__(self, *args, **kwargs):

@@ -9,10 +9,12 @@ import contextlib
 import functools
 import re
 from pathlib import Path
+from typing import ClassVar
 
 from distcheck.events import (
     HOROVOD,
     OF_EVERY_PROGRAM,
+    Arrays,
     Event,
     FilesWritten,
     Finite,
@@ -81,6 +83,9 @@ class TaskRecorder(Recorder):
         "placed": Placed,
         "files_written": Left,
     }
+    arrays: ClassVar[Arrays] = {
+        "weights": "Before the first and the last training step: .first, .last."
+    }
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -95,7 +100,7 @@ class TaskRecorder(Recorder):
         patches.hook_strategies(self.after, self._strategy)
         start = "the start of the cluster"
         for owner, name, what in (
-            (patches.multi_worker_start(), "_initialize_multi_worker", start),
+            (*patches.multi_worker_start(), start),
             (patches.collective_launcher(), "all_reduce", "all_reduce"),
             (patches.collective_launcher(), "all_gather", "all_gather"),
         ):

@@ -3,7 +3,9 @@ receives between a gradient and its update, what its optimizer updates, with whi
 gradient and how much state, and the weights before each gradient and in the end.
 """
 
-from distcheck.events import HOROVOD, Event
+from typing import ClassVar
+
+from distcheck.events import HOROVOD, Arrays, Event
 from distcheck.recorder import patches
 from distcheck.recorder.horovod import HorovodRecorder
 from distcheck.recorder.keras import elements_of, variables_of
@@ -42,6 +44,14 @@ class ZeroRecorder(HorovodRecorder):
     """Reports the updates of a program that applies its gradients itself."""
 
     schema = HOROVOD | {"gradient": Gradient, "received": Received, "update": Update}
+    # NAME.0, NAME.1, ... are of the first, the second, ... gradient or update.
+    arrays: ClassVar[Arrays] = {
+        "local": "The gradient that `tf.GradientTape.gradient` has returned.",
+        "weights": "What it was taken of, as it was then.",
+        "given": "The gradient that the optimizer is to apply.",
+        "before": "What the optimizer is to update with that, as it is before.",
+        "end": "The weights at the end of the program.",
+    }
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
