@@ -137,9 +137,9 @@ def kind_of(script: Path) -> str:
 
 
 def kind_made(run: judge.RecordedRun) -> str:
-    """How a program that was run is distributed, by the strategy that it has made; the
-    kind by which it was started if it has made none."""
-    made = {event["kind"] for event in run.all("strategy")}
+    """How a program that was run is distributed, by the strategy that it trains with or
+    has made; the kind by which it was started if it has made none."""
+    made = {event["kind"] for event in run.strategies}
     started = any(end["size"] is not None for end in run.ends())
     if run.kind == HOROVOD and (started or not run.whole):
         return HOROVOD

@@ -300,13 +300,14 @@ def the_end(**facts) -> dict:
 
 
 def updates(
-    own: list, applied: list, weights=None, counts=None, size=32, loss=1.0
+    own: list, applied: list, weights=None, counts=None, size=32, loss=1.0, masked=0.0
 ) -> list[dict]:
     """What a worker reports of its updates, from the gradients of each.
 
-    counts: how much its losses count together, of which there are `size`.
+    counts: how much its losses count together, of which there are `size`; masked: how
+    much more those that are 0 count.
     """
-    totals = [] if counts is None else [[counts, size]]
+    totals = [] if counts is None else [[counts + masked, size, counts]]
     reports = []
     for i, (mine, used) in enumerate(zip(own, applied, strict=True)):
         common = {"group": 0, "update": i + 1, "replica": 0, "where": None}
@@ -399,6 +400,39 @@ def test_a_strategy_s_sum_is_of_a_loss_that_somebody_divides(
         kind=audit.TASKS,
     )
     single = of_reports(trains([1.0, 1.0], 1.0, losses[1]), kind=audit.TASKS)
+    assert judge.gradients(parallel, single)[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "verdict"),
+    [
+        (audit.REPLICAS, SUMMED, "wrong"),
+        (audit.REPLICAS, DIVIDED, "right"),
+        (audit.REPLICAS, None, "can't tell"),
+        (audit.HOROVOD, SUMMED, "right"),  # which averages by itself
+    ],
+)
+def test_the_length_of_a_sum_that_is_clipped_tells_nothing(kind, count, verdict):
+    own, clipped = ([1.0, 0.0], [0.0, 1.0]), [[0.01, 0.01]]
+    parts = [updates([mine], clipped, counts=count, loss=count or 1.0) for mine in own]
+    if kind == audit.REPLICAS:
+        parts = [[{**e, "replica": n} for n in (0, 1) for e in parts[n]]]
+    single = of_reports(updates([[1.0, 1.0]], clipped, counts=1.0), kind=kind)
+    assert judge.gradients(of_reports(*parts, kind=kind), single)[0] == verdict
+
+
+@pytest.mark.parametrize(("count", "verdict"), [(SUMMED, "wrong"), (DIVIDED, "right")])
+def test_padding_that_is_masked_does_not_count(count, verdict):
+    """Of which each replica has another part."""
+
+    def trains(own: list[float], padding: float, count: float) -> list[dict]:
+        how = {"counts": count, "masked": padding * count, "loss": count}
+        return updates([own], [[1.0, 1.0]], **how)
+
+    each = trains([1.0, 0.0], 0.3, count), trains([0.0, 1.0], 0.2, count)
+    replicas = [{**e, "replica": n} for n in (0, 1) for e in each[n]]
+    single = of_reports(trains([1.0, 1.0], 0.6, 1.0), kind=audit.REPLICAS)
+    parallel = of_reports(replicas, kind=audit.REPLICAS)
     assert judge.gradients(parallel, single)[0] == verdict
 
 
@@ -780,6 +814,20 @@ def test_who_sets_tf_config_after_the_strategy_sets_it_too_late(
     assert said[2] == (PLACE if verdict == "wrong" else None)
 
 
+@pytest.mark.parametrize(
+    ("used", "kind"),
+    [
+        ("MirroredStrategy", audit.REPLICAS),
+        ("CollectiveAllReduceStrategy", audit.TASKS),
+        ("_DefaultDistributionStrategy", audit.TASKS),  # none of those that are made
+    ],
+)
+def test_the_strategy_that_trains_counts(used, kind):
+    both = made("MirroredStrategy", 2), made("CollectiveAllReduceStrategy", 1)
+    run = of_reports([*both, step(1, strategy=used)], kind=audit.REPLICAS)
+    assert audit.kind_made(run) == kind
+
+
 @pytest.mark.parametrize("events", [[], [made("OneDeviceStrategy", 1, "CPU:0")]])
 def test_a_program_that_makes_no_strategy_of_several_may_count_gpus(events):
     run = of_reports([*events, step(1)], kind=audit.REPLICAS)
@@ -884,6 +932,24 @@ def test_a_broadcast_of_nothing_is_named(broadcasts, named):
     assert verdict == "wrong"
     assert ("before the model has variables" in said) is named
     assert where == ("program.py:5" if named else PLACE)
+
+
+@pytest.mark.parametrize(
+    ("name", "asks", "again", "verdict"),
+    [
+        ("EarlyStopping", False, False, "wrong"),
+        ("EarlyStopping", True, False, "right"),  # and then it tells the others
+        ("EarlyStopping", False, True, "right"),  # after what they trained together
+        ("ReduceLROnPlateau", False, False, "can't tell"),
+    ],
+)
+def test_who_stops_alone_leaves_the_others_waiting(name, asks, again, verdict):
+    end = {"what": "epoch metrics", "epoch": 0, "metrics": {}, "own_asks": asks}
+    decides = a_reader(name, PLACE, {"loss": 0.5}, asks=False)
+    first = [end, decides, end] if again else [decides, end]
+    said = answer("metrics", [*first, step(1)], [end, step(1)])
+    assert said[0] == verdict
+    assert "rank 0 alone" in said[1] or verdict == "right"
 
 
 def keeps_the_best(value: float) -> dict:
@@ -1004,6 +1070,15 @@ def test_the_order_of_a_loop_is_that_of_all_replicas_together(second, verdict):
     assert judge.order(parallel, None)[0] == verdict
 
 
+@pytest.mark.parametrize(
+    ("alone", "verdict"), [("abcdefgh", "wrong"), ("stuvwxyz", "can't tell")]
+)
+def test_other_samples_are_no_part_of_what_one_worker_has(alone, verdict):
+    ranks = [[*epochs([rows], [rows]), the_end()] for rows in ("ab", "cd")]
+    one = of_reports([*epochs([alone], [alone]), the_end()])
+    assert judge.everything(of_reports(*ranks), one)[0] == verdict
+
+
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -1084,6 +1159,17 @@ def test_an_epoch_that_is_too_long_by_its_batches_is_told_so(by_steps):
 def test_validation_on_whole_batches_alone(parts, verdict):
     """Of nine samples, which one worker has."""
     ranks = [[batch(rows, "validate"), step(1)] for rows in parts]
+    alone = of_reports([batch("abcdefghi", "validate"), step(1)])
+    assert judge.validation(of_reports(*ranks), alone)[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("looked_at", "verdict"),
+    [("abcd", "wrong"), ("wxyz", "can't tell"), ("abyz", "can't tell")],
+)
+def test_all_look_at_one_part_of_what_one_worker_has(looked_at, verdict):
+    """Of nine samples; others are no part of them."""
+    ranks = [[batch(looked_at, "validate"), step(1), the_end()]] * 2
     alone = of_reports([batch("abcdefghi", "validate"), step(1)])
     assert judge.validation(of_reports(*ranks), alone)[0] == verdict
 

@@ -237,10 +237,17 @@ class RecordedRun:
                     return event["where"]
         return None
 
+    @cached_property
+    def strategies(self) -> list[dict]:
+        """Those that it made; of several, those that it trains with."""
+        made = self.all("strategy")
+        used = {event.get("strategy") for event in self.all("local")}
+        return [event for event in made if event["kind"] in used] or made
+
     @property
     def strategy(self) -> str:
-        kinds = [event["kind"] for event in self.all("strategy")]
-        kind = kinds[-1] if kinds else self.kind
+        """The kind of the last one."""
+        kind = self.strategies[-1]["kind"] if self.strategies else self.kind
         return kind.replace("CollectiveAllReduce", "MultiWorkerMirrored")
 
 
@@ -299,7 +306,7 @@ def together(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
 
 def _one_strategy(parallel: RecordedRun) -> Answer:
     """Do all replicas of a strategy of tf.distribute train?"""
-    made = parallel.all("strategy")
+    made = parallel.strategies
     replicas = max([event["replicas"] for event in made], default=1)
     where = made[-1].get("where") if made else None
     if parallel.kind == "TF_CONFIG" and replicas < parallel.workers:
@@ -355,7 +362,7 @@ def _one_strategy(parallel: RecordedRun) -> Answer:
 def _devices_of_its_kind(parallel: RecordedRun) -> int:
     """How many devices the program has listed, of the kind that MirroredStrategy was
     given; 0 for another strategy, or where it has listed none."""
-    made = parallel.all("strategy")
+    made = parallel.strategies
     if not made or made[-1]["kind"] != "MirroredStrategy":
         return 0
     kind = made[-1].get("devices", [""])[0].partition(":")[0]
@@ -548,11 +555,7 @@ def _gradients_of(
             return UNKNOWN, f"No update was seen that every {parallel.word} applies."
         return UNKNOWN, "All gradients are equal, so averaging would not change them."
     if not seen and alike == differing:
-        return RIGHT, (
-            f"The applied gradients have the direction of the mean over all {size} "
-            f"{parallel.word}s, but another length, as they have when they are clipped "
-            "or the loss is scaled."
-        )
+        return _of_another_length(parallel, single, group, where)
     if not seen:
         return _by_weights(weights, where)
     seen = _after_a_broadcast(seen, weights)
@@ -570,6 +573,8 @@ def _gradients_of(
     # A loss that is averaged as well is a number more.
     times = int(np.median(reduced) + 0.1) if reduced else 0
     if kind != Combined.MEAN and single is not None and _is_scaled(single, group):
+        if parallel.kind != "Horovod" and kind == Combined.SUM:
+            return _of_another_length(parallel, single, group, where)
         return UNKNOWN, (
             "The gradients are scaled on one worker as well, so how they are combined "
             "can't be told from their size."
@@ -692,6 +697,26 @@ def _spread_apart(parallel: RecordedRun, group: int) -> bool:
     return any(_spread([f[u][0]["sketch"] for f in found]) > 0.05 for u in common)
 
 
+def _of_another_length(
+    parallel: RecordedRun, single: RecordedRun | None, group: int, where: str | None
+) -> Answer:
+    """Gradients that are clipped, or of a scaled loss. A strategy sums them, so it is
+    their loss that tells whether the sum is a mean."""
+    text = (
+        f"The applied gradients have the direction of the mean over all "
+        f"{len(parallel.each)} {parallel.word}s, but another length, as they have when "
+        "they are clipped or the loss is scaled."
+    )
+    if parallel.kind == "Horovod":
+        return RIGHT, text
+    summed = _summed(parallel, single, group, where)
+    if summed[0] == WRONG:
+        return summed
+    if summed[0] == RIGHT:
+        return RIGHT, text
+    return UNKNOWN, f"{text} {summed[1]}"
+
+
 def _summed(
     parallel: RecordedRun, single: RecordedRun | None, group: int, where: str | None
 ) -> Answer:
@@ -749,12 +774,14 @@ def _is_mean(run: RecordedRun | None, group: int) -> bool:
 
 
 def _totals(run: RecordedRun | None, group: int) -> np.ndarray | None:
-    """In a worker's first loss, how much all that was summed up counts together, and
-    how many numbers these are; on average over the workers."""
+    """In a worker's first loss, how much all that was summed up counts together, how
+    many numbers these are, and how much those that aren't 0 count; on average over the
+    workers."""
     found = []
     for worker in run.each if run else ():
         events = _flat(worker.updates("local", group))
-        totals = np.reshape(events[0]["totals"] if events else [], (-1, 2))
+        totals = np.reshape(events[0]["totals"] if events else [], (-1, 3))
+        totals = totals[np.isfinite(totals[:, 0])]  # others are masks, or have diverged
         several = totals[:, 1] > 1  # the sum of one number is that number
         found.append(totals[several] if several.any() else totals)
     shapes = {np.shape(totals) for totals in found}
@@ -773,12 +800,19 @@ def _weight_of_losses(
     alike: only where both have as many of them.
     """
     ours, its = _totals(parallel, group), _totals(single, group)
-    if ours is None or its is None or ours.shape != its.shape or not its.all():
+    if ours is None or its is None or ours.shape != its.shape:
         return None
     if alike and (ours[:, 1] != its[:, 1]).any():
         return None
-    weights = ours[:, 0] / its[:, 0]
-    return float(weights[0]) if np.ptp(weights) < RTOL_FP16 * abs(weights[0]) else None
+    found = []
+    for column in (0, 2):  # all of them, or those that aren't masked
+        if its[:, column].all():
+            weights = ours[:, column] / its[:, column]
+            if np.ptp(weights) < RTOL_FP16 * abs(weights[0]):
+                found.append(float(weights[0]))
+    size = len(parallel.each)
+    told = (w for w in found if any(_is_near(w, 1 / n) for n in (1, size, size**2)))
+    return next(told, next(iter(found), None))
 
 
 def _ratio_of_losses(
@@ -925,7 +959,9 @@ def everything(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
             "No sample comes twice, because samples are augmented or drawn anew."
         )
     part = len(union & alone) / len(alone)
-    if len(union - alone) > parallel.workers * (_batch(parallel) or 0):
+    # One worker leaves out what fills no batch, if it has other samples at all.
+    slack = parallel.workers * (_batch(parallel) or 0)
+    if len(union - alone) > min(slack, len(union & alone)):
         return UNKNOWN, (
             f"The workers train on {len(union & alone)} of the {len(alone)} samples "
             f"that one worker trains on, and on {len(union - alone)} others: each has "
@@ -940,7 +976,6 @@ def everything(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
         "one worker trains on"
     )
     drawn = sum(w.draws("train") for w in parallel.each)
-    slack = parallel.workers * (_batch(parallel) or 0)
     if len(alone) - len(union & alone) < slack and part > 0.8:
         return RIGHT, f"{text}: fewer are left out than fit in a batch of each."
     sets = [w.distinct for w in parallel.each]
@@ -1130,11 +1165,12 @@ def validation(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     # Dealt out to all, and only one looks at its part. The process of several replicas
     # has all of it, and may look at an example.
     shared = len(who) == 1 and part <= 1.25 / len(parallel.each)
-    shared = shared and parallel.kind != "tf.distribute" and union <= alone
+    shared = shared and parallel.kind != "tf.distribute"
     same = len(who) == len(parallel.each) and all(s == sets[0] for s in sets)
     if not parallel.whole:
         return UNKNOWN, f"{text}. The program did not finish."
-    if len(parallel.each) > 1 and (shared or same):
+    # Other samples than one worker has are no part of what it has.
+    if len(parallel.each) > 1 and union <= alone and (shared or same):
         return (
             WRONG,
             f"{text}, and no {parallel.word} looks at the others.",
@@ -1165,6 +1201,9 @@ def metrics(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
                 table.setdefault((*key, count[key]), []).append(event)
     if not table:
         return UNKNOWN, "No callback read a metric at the end of an epoch."
+    alone = _decided_alone(parallel)
+    if alone:
+        return alone
     apart: list[str] = []
     for (epoch, name, _), readers in table.items():
         if len(readers) < 2 or any(r["asks"] for r in readers):
@@ -1205,6 +1244,44 @@ def metrics(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     if parallel.outcome != ENDED:
         return UNKNOWN, "The program did not finish, and no callback has decided yet."
     return RIGHT, "No callback decides by a metric."
+
+
+def _decided_alone(parallel: RecordedRun) -> Answer | None:
+    """Does a callback decide by a metric on some ranks that others don't read?"""
+    by_rank = [
+        {
+            (e["epoch"], e["callback"]): e
+            for e in events
+            if e["what"] == "metrics" and e["decides"] and not e.get("chooses")
+        }
+        for events in parallel.processes
+    ]
+    ends = [e for events in parallel.processes for e in events if "own_asks" in e]
+    if any(e["own_asks"] for e in ends):
+        return None  # and learn of it in the same moment, perhaps
+    epochs = [
+        Counter(e["epoch"] for e in events if e["what"] == "epoch metrics")
+        for events in parallel.processes
+    ]
+    undecided = None
+    for key in sorted(set().union(*by_rank)):
+        ranks = [n for n, readers in enumerate(by_rank) if key in readers]
+        if len(ranks) == len(by_rank) or len({row[key[0]] for row in epochs}) > 1:
+            continue  # all of them, or an epoch that not all of them have
+        reader = by_rank[ranks[0]][key]
+        name = reader["callback"]
+        who = f"rank{'s' * (len(ranks) > 1)} {_listed(map(str, ranks))} alone"
+        if name == "EarlyStopping":
+            return (
+                WRONG,
+                f"{name} decides on {who}: when it stops, the others wait for ever.",
+                reader["made"] or parallel.fit_line,
+            )
+        undecided = (
+            UNKNOWN,
+            f"{name} decides on {who}. Whether the others learn of it can't be told.",
+        )
+    return undecided
 
 
 def _chosen_by_a_part(parallel: RecordedRun) -> Answer | None:

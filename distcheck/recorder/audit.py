@@ -148,9 +148,13 @@ class Auditor(Recorder):
     def _epoch_end(self, original):
         def observed(callback_list, epoch, logs=None):
             tracked = TrackedLogs(patches.logs_of(callback_list, logs))
+            own_asks = False
             for callback in callback_list.callbacks:
                 before, collectives = tracked.begin(callback), self.horovod.collectives
                 callback.on_epoch_end(epoch, tracked)
+                asks = self.horovod.collectives > collectives
+                of_horovod = type(callback).__module__.startswith("horovod.")
+                own_asks |= asks and not of_horovod
                 read = sorted(tracked.read & set(before))
                 if not read:
                     continue
@@ -163,9 +167,10 @@ class Auditor(Recorder):
                     decides=decides(callback),
                     chooses=bool(getattr(callback, "save_best_only", False)),
                     only_tells=type(callback).__name__ in ONLY_TELLING,
-                    asks=self.horovod.collectives > collectives,
+                    asks=asks,
                 )
-            self.event("epoch metrics", epoch=epoch, metrics=tracked.plain())
+            facts = {"metrics": tracked.plain(), "own_asks": own_asks}
+            self.event("epoch metrics", epoch=epoch, **facts)
 
         return observed
 

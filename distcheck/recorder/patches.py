@@ -21,6 +21,9 @@ relied_on: dict[tuple[Any, str], Callable] = {
     (os, "write"): os.write,
 }
 
+# Makes an update in the place of what it is given: see `hook_updates`.
+Update = Callable[[Callable[[], Any], Any, list], Any]
+
 Method = tuple[Any, str]  # its owner and its name, as recorders replace it
 
 OBSERVED = 1  # true like the True of a program that wants to run eagerly, but not it
@@ -157,9 +160,7 @@ def legacy_optimizer() -> type:
     return optimizer_v2.OptimizerV2
 
 
-def hook_updates(
-    replace: Callable, update: Callable[[Callable[[], Any], Any, list], Any]
-) -> None:
+def hook_updates(replace: Callable, update: Update) -> None:
     """Let `update` make each update of Keras' optimizers, in the place of what it is
     called with: what makes it, the optimizer, and its gradients and variables in pairs.
     An optimizer that Horovod has wrapped has averaged the gradients by then: it does so
@@ -167,20 +168,45 @@ def hook_updates(
 
     replace: a recorder's.
     """
+    keras, legacy = (functools.partial(_observed, update, at) for at in (0, 1))
+    replace(optimizer(), "apply_gradients", keras)
+    replace(legacy_optimizer(), "_distributed_apply", legacy)
 
-    def at(position: int, original):
-        def observed(optimizer, *args, **kwargs):
-            given = list(args)
-            pairs = kwargs.pop("grads_and_vars", None)
-            pairs = list(given.pop(position) if pairs is None else pairs)
-            given.insert(position, pairs)
-            make = functools.partial(original, optimizer, *given, **kwargs)
-            return update(make, optimizer, pairs)
 
-        return observed
+def hook_updates_of_v1(replace: Callable, update: Update) -> None:
+    """The same for optimizers of TensorFlow 1, where nothing else sums up gradients in
+    the middle of an update, as strategies do, and no session runs it later."""
+    import tensorflow as tf
 
-    replace(optimizer(), "apply_gradients", functools.partial(at, 0))
-    replace(legacy_optimizer(), "_distributed_apply", functools.partial(at, 1))
+    def update_here(make, optimizer, pairs):
+        at_once = tf.executing_eagerly() or tf.inside_function()
+        seen = at_once and not tf.distribute.has_strategy()
+        return update(make, optimizer, pairs) if seen else make()
+
+    v1 = tf.compat.v1.train.Optimizer
+    replace(v1, "apply_gradients", functools.partial(_observed, update_here, 0))
+
+
+def _observed(update: Update, position: int, original: Callable) -> Callable:
+    """A method that makes an update, of which `update` makes each. position: of the
+    pairs among its arguments."""
+
+    def observed(optimizer, *args, **kwargs):
+        given = list(args)
+        pairs = kwargs.pop("grads_and_vars", None)
+        pairs = list(given.pop(position) if pairs is None else pairs)
+        given.insert(position, pairs)
+        make = functools.partial(original, optimizer, *given, **kwargs)
+        return update(make, optimizer, pairs)
+
+    return observed
+
+
+def rate_of(optimizer) -> Any:
+    """The learning rate of an optimizer, or what gives it at a step; None if it has
+    none."""
+    names = ("learning_rate", "_lr", "_learning_rate")  # the others are TensorFlow 1's
+    return next((getattr(optimizer, n) for n in names if hasattr(optimizer, n)), None)
 
 
 def callback_list() -> type:

@@ -58,6 +58,7 @@ class Tracer:
         self._recorder.replace(tf.GradientTape, "gradient", self._gradient)
         for owner, name in patches.reductions():
             self._recorder.after(owner, name, self._summed_up)
+        patches.hook_updates_of_v1(self._recorder.replace, self.update)
         compiled = patches.compiled_function()
         self._recorder.replace(compiled, "__init__", interventions.without_xla)
 
@@ -67,7 +68,7 @@ class Tracer:
         self._recorder.before(keras.losses.Loss, "__call__", self._loss)
 
     def update(self, update: Callable, optimizer, pairs: list):
-        """Make an update of Keras 2 (see `patches.hook_updates`)."""
+        """Make an update of Keras 2 or TensorFlow 1 (see `patches.hook_updates`)."""
         self._applied(optimizer, pairs)
         return update()
 
@@ -96,8 +97,8 @@ class Tracer:
     def _totals(self, sources) -> list:
         """What the last sums and means were made of, on which a loss may depend. Not
         penalties on weights, which have the shape of a matrix of them (a vector may be
-        as long as a batch); nor what another graph has, in which no gradient can be
-        asked for."""
+        as long as a batch) and not as many rows as the batch; nor what another graph
+        has, in which no gradient can be asked for."""
         import tensorflow as tf
 
         flat = [v for v in tf.nest.flatten(sources) if v is not None]
@@ -106,10 +107,12 @@ class Tracer:
         found = getattr(self._thread, "totals", [])
         shapes = [v.shape for v in flat if len(v.shape) > 1]
         graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        rows = getattr(self._thread, "rows", None)
         return [
             tensor
             for tensor in found
-            if tensor.shape not in shapes and getattr(tensor, "graph", None) is graph
+            if (tensor.shape not in shapes or tensor.shape[0] == rows)
+            and getattr(tensor, "graph", None) is graph
         ]
 
     def _group(self, variables) -> int | None:
@@ -152,18 +155,26 @@ class Tracer:
         losses = [t for t in tf.nest.flatten(target) if t is not None]
         loss = tf.add_n([tf.reduce_sum(tf.cast(t, tf.float32)) for t in losses])
         # How much all of a batch's losses count together: 1 in a mean, and less by a
-        # factor of the number of workers in a mean that is divided by it.
-        counts = [
-            (
-                tf.reduce_sum(tf.cast(_dense(g), tf.float32)),
-                tf.cast(tf.size(t), tf.float32),
-            )
-            for t, g in totals
-            if g is not None
-        ]
-        counts = tf.reshape(tf.convert_to_tensor(counts, tf.float32), (-1, 2))
+        # factor of the number of workers in a mean that is divided by it. The same of
+        # those that aren't 0, as they are where padding is masked; the mask itself, of
+        # zeros and ones, is no loss.
+        counts = []
+        for t, g in totals:
+            if g is not None:
+                weights = tf.cast(_dense(g), tf.float32)
+                is_zero = tf.equal(t, 0)
+                is_mask = tf.reduce_all(is_zero | tf.equal(t, 1))
+                weights = tf.where(is_mask, math.nan, weights)
+                unmasked = tf.where(is_zero, 0.0, weights)
+                size = tf.cast(tf.size(t), tf.float32)
+                counts.append((tf.reduce_sum(weights), size, tf.reduce_sum(unmasked)))
+        counts = tf.reshape(tf.convert_to_tensor(counts, tf.float32), (-1, 3))
         where = self._recorder.line()
-        replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        strategy = tf.distribute.get_strategy()
+        facts = {
+            "replicas": strategy.num_replicas_in_sync,
+            "strategy": type(strategy).__name__,
+        }
 
         def record(replica, loss, counts, *arrays):
             half = len(arrays) // 2
@@ -173,7 +184,7 @@ class Tracer:
                 replica=int(replica),
                 update=self._updates.get((group, int(replica)), 0) + 1,
                 loss=float(loss),
-                replicas=replicas,
+                **facts,
                 totals=counts.tolist(),
                 sketch=sketch(arrays[:half]),
                 weights=sketch(arrays[half:]),
@@ -294,6 +305,8 @@ class Tracer:
             flat = [t for t in tf.nest.flatten(inputs) if t is not None]
             depth = getattr(self._thread, "depth", 0)
             if not depth and flat and all(map(_is_real, flat)):
+                shape = tf.TensorShape(flat[0].shape)
+                self._thread.rows = shape[0] if shape.rank else None
                 try:
                     self._look(_number_in(self._models, model), flat)
                 except (TypeError, ValueError) as error:
@@ -491,9 +504,11 @@ def _rate(optimizer):
     """The learning rate as a tensor; None if it can't be known."""
     import tensorflow as tf
 
-    rate: Any = getattr(optimizer, "learning_rate", None)
+    rate: Any = patches.rate_of(optimizer)
     if callable(rate) and not hasattr(rate, "assign"):
-        rate = rate(optimizer.iterations)
+        rate = (
+            rate(optimizer.iterations) if hasattr(optimizer, "iterations") else rate()
+        )
     rate = getattr(rate, "value", rate) if hasattr(rate, "path") else rate
     try:
         return None if rate is None else tf.convert_to_tensor(rate)
