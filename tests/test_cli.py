@@ -179,7 +179,7 @@ def test_explain_reads_a_log_a_pipe_or_the_newest_run(tiny_course):
         piped = course_command("explain", stdin=log).stdout.splitlines()
     assert piped == ["standard input, 2 lines:", second, *rest]
     assert "there is no run" in course_command("explain").stderr
-    for day, text in (("25", DISK_FULL), ("26", "[0] KeyError: 'x'\n")):
+    for day, text in (("25", DISK_FULL), ("26", "[0] ShoeError: 'x'\n")):
         folder = tiny_course / "logs" / f"2026-11-{day}_09-00-00_program"
         folder.mkdir(parents=True)
         (folder / "log.txt").write_text(text)
@@ -189,7 +189,7 @@ def test_explain_reads_a_log_a_pipe_or_the_newest_run(tiny_course):
     assert "unknown to the course" in answer.stdout
     # What mpirun says belongs to the run, and what is no error hides none.
     (folder / "log.txt").write_text("[0] hello\n")
-    assert "no error" in course_command("explain").stdout
+    assert "looks like an error" in course_command("explain").stdout
     (folder / "launcher.txt").write_text(SLOTS)
     answer = json.loads(course_command("explain", "--json").stdout)
     (found,) = answer["found"]
