@@ -406,7 +406,7 @@ def test_a_strategy_s_sum_is_of_a_loss_that_somebody_divides(
 @pytest.mark.parametrize(
     ("kind", "count", "verdict"),
     [
-        (audit.REPLICAS, SUMMED, "wrong"),
+        (audit.REPLICAS, SUMMED, "can't tell"),
         (audit.REPLICAS, DIVIDED, "right"),
         (audit.REPLICAS, None, "can't tell"),
         (audit.HOROVOD, SUMMED, "right"),  # which averages by itself
@@ -938,7 +938,7 @@ def test_a_broadcast_of_nothing_is_named(broadcasts, named):
     ("name", "asks", "again", "verdict"),
     [
         ("EarlyStopping", False, False, "wrong"),
-        ("EarlyStopping", True, False, "right"),  # and then it tells the others
+        ("EarlyStopping", True, False, "can't tell"),  # it may tell the others
         ("EarlyStopping", False, True, "right"),  # after what they trained together
         ("ReduceLROnPlateau", False, False, "can't tell"),
     ],
@@ -950,6 +950,18 @@ def test_who_stops_alone_leaves_the_others_waiting(name, asks, again, verdict):
     said = answer("metrics", [*first, step(1)], [end, step(1)])
     assert said[0] == verdict
     assert "rank 0 alone" in said[1] or verdict == "right"
+
+
+def test_one_that_decides_alone_hides_no_other_that_decides_by_what_differs():
+    end = {"what": "epoch metrics", "epoch": 0, "metrics": {}, "own_asks": False}
+    stops = [
+        a_reader("EarlyStopping", PLACE, {"loss": loss}, asks=False)
+        for loss in (0.5, 0.7)
+    ]
+    alone = a_reader("ReduceLROnPlateau", PLACE, {"loss": 0.5}, asks=False)
+    said = answer("metrics", [stops[0], alone, end, step(1)], [stops[1], end, step(1)])
+    assert said[0] == "wrong"
+    assert "EarlyStopping decides by loss" in said[1]
 
 
 def keeps_the_best(value: float) -> dict:

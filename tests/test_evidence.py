@@ -104,6 +104,10 @@ def line(event: object) -> bytes:
     return json.dumps(event).encode()
 
 
+def test_there_is_an_event_of_each_kind():
+    assert set(HOROVOD) == set(events.HOROVOD)
+
+
 @pytest.mark.parametrize("what", HOROVOD)
 def test_an_event_that_a_worker_reports_is_read(what):
     event = {"what": what, "time": 1.5, "line": 3, **HOROVOD[what]}

@@ -535,6 +535,8 @@ def test_what_complains_is_shown_where_there_is_no_error():
         "WARNING:tensorflow:Error: none of these",
         'Setting Spark log level to "ERROR".',
         "I0000 00:00:17.1 5 cuda.cc:9] ERROR of no importance",
+        "NOTICE: the cache could not be written.",
+        "train.py:5: UserWarning: cannot import shoes; going barefoot",
         "n1:7:9 [0] net_ib.cc:5 NCCL WARN NET/IB : No device found.",
         f"Exception ignored in: <function f>\n{UNKNOWN}",
     ],

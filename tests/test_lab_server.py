@@ -178,10 +178,12 @@ def test_who_waits_for_a_disk_is_awake_and_who_sleeps_is_not(tmp_path):
         try:
             wait_until(lambda: process.status() == psutil.STATUS_DISK_SLEEP)
             assert supervise.awake(process)
+            with pipe.open("r+b", buffering=0):  # which lets the child go on
+                wait_until(lambda: process.status() == psutil.STATUS_SLEEPING)
+                assert not supervise.awake(process)
         finally:
-            os.close(os.open(pipe, os.O_RDWR))  # which lets the child go on
-        wait_until(lambda: process.status() == psutil.STATUS_SLEEPING)
-        assert not supervise.awake(process)
+            for one in (process, *process.children()):
+                one.kill()
 
 
 def wait_until(holds) -> None:

@@ -255,6 +255,8 @@ def test_marks_of_cycles_and_other_operations_do_no_harm(tmp_path):
         (None, "no timeline .*timeline=True"),
         ("", "is empty"),
         ("epoch,loss\n1,2\n", "no whole timeline"),
+        ("[]", "no whole timeline"),
+        (json.dumps([START | {"args": {"name": "CPU"}}]), "another program's"),
         (f"[{json.dumps(START)}, {{'ph': 'E'", "no whole timeline"),
         (json.dumps([START, event("E", 1, 0)]), "no whole timeline"),
     ],

@@ -700,8 +700,9 @@ def _spread_apart(parallel: RecordedRun, group: int) -> bool:
 def _of_another_length(
     parallel: RecordedRun, single: RecordedRun | None, group: int, where: str | None
 ) -> Answer:
-    """Gradients that are clipped, or of a scaled loss. A strategy sums them, so it is
-    their loss that tells whether the sum is a mean."""
+    """Gradients that are clipped, or of a scaled loss. If a strategy sums them, it is
+    their loss that tells whether the sum is a mean; but a program may have averaged
+    them before it clipped them, and then applied them as they are."""
     text = (
         f"The applied gradients have the direction of the mean over all "
         f"{len(parallel.each)} {parallel.word}s, but another length, as they have when "
@@ -710,10 +711,10 @@ def _of_another_length(
     if parallel.kind == "Horovod":
         return RIGHT, text
     summed = _summed(parallel, single, group, where)
-    if summed[0] == WRONG:
-        return summed
     if summed[0] == RIGHT:
         return RIGHT, text
+    if summed[0] == WRONG:
+        return UNKNOWN, f"{text} Whether they were summed before can't be told."
     return UNKNOWN, f"{text} {summed[1]}"
 
 
@@ -1202,7 +1203,7 @@ def metrics(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     if not table:
         return UNKNOWN, "No callback read a metric at the end of an epoch."
     alone = _decided_alone(parallel)
-    if alone:
+    if alone and alone[0] == WRONG:
         return alone
     apart: list[str] = []
     for (epoch, name, _), readers in table.items():
@@ -1223,8 +1224,10 @@ def metrics(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
             if not readers[0].get("only_tells", name == "History"):
                 apart.append(f"{name} ({metric})")
     chosen = _chosen_by_a_part(parallel)
-    if chosen:
+    if chosen and chosen[0] == WRONG:
         return chosen
+    if alone or chosen:
+        return alone or chosen
     if apart:
         names = _listed(sorted(set(apart))[:3])
         return UNKNOWN, (
@@ -1257,8 +1260,7 @@ def _decided_alone(parallel: RecordedRun) -> Answer | None:
         for events in parallel.processes
     ]
     ends = [e for events in parallel.processes for e in events if "own_asks" in e]
-    if any(e["own_asks"] for e in ends):
-        return None  # and learn of it in the same moment, perhaps
+    learn = any(e["own_asks"] for e in ends)  # of it in the same moment, perhaps
     epochs = [
         Counter(e["epoch"] for e in events if e["what"] == "epoch metrics")
         for events in parallel.processes
@@ -1271,7 +1273,7 @@ def _decided_alone(parallel: RecordedRun) -> Answer | None:
         reader = by_rank[ranks[0]][key]
         name = reader["callback"]
         who = f"rank{'s' * (len(ranks) > 1)} {_listed(map(str, ranks))} alone"
-        if name == "EarlyStopping":
+        if name == "EarlyStopping" and not learn:
             return (
                 WRONG,
                 f"{name} decides on {who}: when it stops, the others wait for ever.",

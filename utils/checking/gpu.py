@@ -65,7 +65,7 @@ class Gpu:
 
 def ask() -> str:
     """What nvidia-smi says of FIELDS, a line for each GPU; "" where it says nothing."""
-    return nvidia_smi(f"gpu={FIELDS}")
+    return nvidia_smi(f"gpu={FIELDS}", seconds=20)
 
 
 def read(answer: str) -> list[Gpu]:

@@ -216,7 +216,10 @@ def read(path: Path | str) -> Timeline:
         raise errors.UserError(f"{name} is empty: its run had no collective.")
     try:
         closed = text if text.endswith("]") else text.rstrip(",") + "]"
-        return _timeline(json.loads(closed))
+        events = json.loads(closed)
+        if "start_time_since_epoch_in_micros" not in events[0]["args"]:
+            raise ValueError("it is another program's")
+        return _timeline(events)
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise errors.UserError(
             f"{name} is no whole timeline of Horovod's ({type(error).__name__}: "

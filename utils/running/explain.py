@@ -250,7 +250,8 @@ _RAISES = re.compile(r"(?:^|\s\s)raise \w")
 _ROOTS = re.compile(r"\d root error\(s\) found\.$")
 _ROOT = re.compile(r"\s*\(\d+\) (?!(?i:cancell?ed)\b)")
 _HARMLESS = re.compile(
-    r"^(?:WARNING|INFO|DEBUG)\b|^[IW]\d{4} \d\d:|severity=Corrected"
+    r"^(?:WARNING|INFO|DEBUG|NOTICE)\b|\w+Warning: "
+    r"|^[IW]\d{4} \d\d:|severity=Corrected"
     r"|: [IW] \S+:\d+\] (?!OP_REQUIRES failed)|\blog level to\b"
 )
 

@@ -110,12 +110,14 @@ def numbered_as_by_the_driver() -> bool:
         return True
 
 
-def nvidia_smi(query: str) -> str:
-    """What it answers, a line a row; "" where it doesn't, which must not end a
-    training."""
+def nvidia_smi(query: str, seconds: float = 10) -> str:
+    """What it answers, a line a row; "" where it doesn't in this time, which must not
+    end a training."""
     command = ["nvidia-smi", f"--query-{query}", "--format=csv,noheader,nounits"]
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=10)
+        answer = subprocess.run(
+            command, capture_output=True, text=True, timeout=seconds
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return answer.stdout if answer.returncode == 0 else ""
