@@ -278,7 +278,8 @@ class Forward(Event):
 
 
 class Loss(Event):
-    """A gradient is taken of a loss, for a batch of images that are known."""
+    """A gradient is taken of a loss, for a batch of images that are known: the first
+    after each of the first updates."""
 
     value: float
     """The loss, summed up if it is several numbers."""
@@ -372,7 +373,7 @@ HOROVOD: Schema = OF_EVERY_PROGRAM | {
 # The names of arrays that a worker keeps beside its report, each in a file of its own.
 Arrays = Mapping[str, str]
 
-# NAME.0, NAME.1, ... are of the first, the second, ... update.
+# "local" and "applied" are kept for several updates, as NAME.0, NAME.1, ...
 HOROVOD_ARRAYS: Arrays = {
     "initial": "The weights that are trained, before any collective has carried some.",
     "start": "The same at the last training batch before the first update.",

@@ -3,6 +3,16 @@
 A part is judged by its own evidence as far as that goes: a program that hangs at its
 broadcast may well have a right step 1. But what leaves a part undecided, Keras 3, and
 the reason for missing evidence are looked for in all runs, also those for other parts.
+
+`Check.verdict` decides in this order; the first that is found is the verdict:
+
+    tampered, keras-3, options, killed, time-up, no-mpirun    in any run
+    what the judge raises as a Problem                        in the runs of this part
+    crashed, deadlock, hung, flood                            in any run, if the judge
+                                                              raised Missing
+    never-trained                                             if it did, without those
+    tampered                                                  if it raised Unreadable
+    right
 """
 
 import re

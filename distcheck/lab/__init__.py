@@ -57,8 +57,8 @@ from distcheck.scenarios import SCENARIOS
 #             recorded: mpirun ended well
 #   failed    a worker or mpirun has ended before, or too few workers ever came
 #   deadlock  all wait, for different things, and sleep
-#   hung      all sleep for long, or one computes for more than MAY_COMPUTE without
-#             a report, or for very long with reports
+#   hung      all that don't wait sleep for long, or one of them computes for more than
+#             MAY_COMPUTE without a report from any, or for very long with reports
 #   flood     a worker has printed more than OUTPUT
 #   time-up   TIME_LIMIT has passed, while they still did something
 # Beside servers of tf.distribute, rank 0 alone has to end.

@@ -1,12 +1,26 @@
 """What records, from inside a worker, what a program does.
 
 It runs in the process of that program and decides nothing: judges compare the workers.
-All recorders have `recorder` in common, put hooks where `patches` says, and write with
-`writer`. Those of checks are `horovod`, on top of `keras` and `devices`; in a scenario
-with `build_graphs`, rank 0 builds in the end the `graphs` that training would compile.
-An `audit` leaves functions compiled: `tracing` sees what is computed in them,
-`strategies` and `files` see the rest.
+All recorders have `recorder` in common, and write with `writer`. Those of checks are
+`horovod`, on top of `keras` and `devices`; in a scenario with `build_graphs`, rank 0
+builds in the end the `graphs` that training would compile. An `audit` leaves functions
+compiled: `tracing` sees what is computed in them, `strategies` sees the rest. Both use
+`callbacks`, and `files` for what is written.
 
-Most of it observes; all that is changed on purpose is listed in `interventions`. Only
-`patches` uses what is private to TensorFlow, Keras or Horovod.
+Where a check of a Horovod program has hooks, what they report (events and arrays are
+declared in `distcheck.events`), and which steps' judges read some of it:
+
+    init, collectives, rank   collective_start, collective_end, asked   1-4, 6
+    visible devices           devices, pinned                           1, 2
+    fit, evaluate, callbacks  fit, fitted, callback, evaluated, output  1, 2, 5, 6
+    Model.__call__            forward; initial, start                   1-6
+    GradientTape.gradient     loss; local                               3
+    wrapping an optimizer     wrapped                                   3
+    apply_gradients           update; applied, updated, resumed, state  3, 4, 6
+    tf.function               graphs, graph                             3-6
+    the end of the program    files_written, ended; end                 2, 4
+
+Most of it observes; what is changed on purpose is listed in `interventions`. Only
+`patches` uses what is private to TensorFlow, Keras or Horovod; hooks of what is public
+are put where their events are made.
 """

@@ -9,11 +9,13 @@ check take seconds. In a check of a Horovod program, where each is called from:
     share_files               HorovodRecorder.collective: what other ranks have written
     perturb_initial_weights   KerasRecorder.create_variable: on all but rank 0
     perturb_state             KerasRecorder._after_update: the optimizer's state, on all
-                              but rank 0, after the first update
+                              but rank 0, after the first update, unless weights were
+                              handed out before
     shift_metrics             KerasRecorder._shift_metrics: of validations
     always_wrong_or_right     KerasRecorder._forward: predictions, if that is asked for
     narrow                    KerasRecorder.intervene: convolutions have two channels
-    skip_steps                KerasRecorder.intervene: most steps are only counted
+    skip_steps                KerasRecorder.intervene: of the steps that Keras makes
+                              with a model, most are only counted
 
 In an audit:
 
@@ -23,14 +25,17 @@ In an audit:
 
 What changes because of how a program is run or observed, and not here:
 
-    patches.run_eagerly                all functions run eagerly, in a check
+    patches.run_eagerly                functions run eagerly, but for those of tf.data
     KerasRecorder.hook_callbacks       callbacks are called by a loop of the recorder's,
                                        and get `TrackedLogs`
     DeviceRecorder._takes_hold         with `devices_only`, the program stops there
     HorovodRecorder.collective, .remembered    once graphs are built: no worker is asked
-    Recorder.wait_for_the_end          the program doesn't end before all others do
+    Recorder.wait_for_the_end          the program doesn't end before all others do, and
+                                       then by a signal; after an error at once
     first_import.watched               TensorFlow seems not imported yet
-    lab.environment, lab.forked        environment, working directory, what is in it
+    lab.environment, lab.forked        environment, working directory, what is in it; a
+                                       session of its own, and what SIGUSR1 does
+    lab.server                         no garbage is looked for in what was imported
     Source.prepare                     images
     audit.work                         Python's random numbers begin with the rank
 

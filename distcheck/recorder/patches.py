@@ -1,5 +1,5 @@
-"""Where hooks are put: all that is used of private modules of TensorFlow, Keras and
-Horovod, and of private attributes.
+"""All that is used of private modules of TensorFlow, Keras and Horovod, and of private
+attributes: most hooks of recorders are put there.
 
 Each function imports what it gives when it is called: that takes seconds, and an
 audited program chooses for itself which Keras it gets. What breaks here with a release
@@ -298,7 +298,8 @@ def compiled_function() -> type:
 
 
 def run_eagerly() -> None:
-    """Let functions run eagerly, for the sake of who observes them."""
+    """Let functions run eagerly, but for those of tf.data, for the sake of who observes
+    them."""
     from tensorflow.python.eager.polymorphic_function import eager_function_run
 
     # TensorFlow's own setter makes it a bool.

@@ -5,7 +5,8 @@
     Exercise.judge       what can be seen in the text, `_static_verdicts`; if more is
                          needed, it has the program observed in the parts' scenarios
     Exercise.observe     has the lab do it, by `lab.perform`, and returns its runs
-    Check.verdict        looks for what leaves any part undecided; calls the judge
+    Exercise.verdicts    what the runs say of each part
+    Check.verdict        looks for what is said before any judge; calls the judge
     the part's judge     returns, or raises what it has found, as a Problem
 """
 
@@ -162,7 +163,7 @@ def report_on(
     perform: Callable = lab.perform,
 ) -> Report:
     """Check a part, or all, of which the report tells until the first that is not
-    right; note the progress.
+    right; of the learner's own program, note the progress.
 
     part: as it may be typed, "b" for "B". perform: what has the program run, see
     `lab.perform`. Raises UserError for a part or a program that there isn't, or when

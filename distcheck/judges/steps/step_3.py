@@ -7,7 +7,8 @@ Horovod averages between the two: an optimizer that it wrapped does so in
 `_compute_gradients`, and a tape in its own `gradient`, which calls the one that is
 recorded.
 
-What is decided of each of the two runs, in this order:
+What is decided of each of the two runs, in this order, if nothing of what any part may
+be found to be was found before, see `distcheck.judges.verdicts`:
 
     wrapped-twice     wrappers call each other forever
     no-difference     undecided: local is the same on both ranks
@@ -25,8 +26,10 @@ What is decided of each of the two runs, in this order:
     scaled            a multiple of the mean, but not by the size
     sum               by the size, and not all losses were divided by it before
     not-always        by the size, as it should be then; a later update is not
-    After both runs:
-    eager-only        the training step can't be compiled, see `must_compile`
+    After both runs, see `must_compile`:
+    eager-only        the training step can't be compiled
+    hung              to compile it takes forever
+    right             with a sentence of its own, if that could not be tried
 """
 
 from typing import NoReturn
