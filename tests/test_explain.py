@@ -477,6 +477,14 @@ def test_a_message_may_be_in_the_line_below_the_name_of_the_error(before):
         assert first(f"{before}{head}\n{other}").text == head
 
 
+def test_an_editor_names_an_error_above_its_message():
+    head = "Exception has occurred: ShoeError  (note: full exception trace is shown)"
+    frame = '  File "train.py", line 3, in <module>'
+    assert first(f"{head}\nno such shoe\n{frame}").text == f"{head} no such shoe"
+    (known,) = explain.explain([head, "", SLOTS.strip(), frame]).found[:1]
+    assert known.message.id == "mpi.not-enough-slots"
+
+
 @pytest.mark.parametrize(
     ("text", "place"),
     [

@@ -216,6 +216,10 @@ _IGNORED = "Exception ignored in"
 # with the operation, and that of a layer of Keras with what the layer was given.
 _GOES_ON = re.compile(r":\s*$|Exception encountered when calling")
 _ENDS = re.compile(r"\[Op:|^Call arguments received by")
+# What an error says that only announces its message; the second is of VS Code.
+_IN_NEXT_LINE = re.compile(
+    r":\s*$|^Exception has occurred: [\w.]+(?:\s*\(note: .*\))?$"
+)
 # Its name, which has a capital letter or is one of a module.
 _EXCEPTION = re.compile(r"(?=[\w.]*[A-Z]|\w+\.\w)[\w.]*\w(: |:?$)")
 _IN_USER_CODE = ": in user code:"  # below it, indented, is what it really was
@@ -235,7 +239,7 @@ _SAYS_ERROR = re.compile(
     r"|^F\d{4} \d\d:|(?:^|: )F \S+:\d+\] |: Assertion .+ failed\.$"
     r"|Segmentation fault|Bus error|\(core dumped\)"
     r"|\bCUDA_ERROR_\w|terminate called after throwing|^Error from server\b"
-    r"|: \S+: (?:command )?not found$"
+    r"|: \S+: (?:command )?not found$|^Exception has occurred: "
     r"|^ *\(\d\) [A-Z_]{7,}: "
     r"|NCCL WARN (?!NET/\w+ ?: (?:No|Unable|Failed to find)\b)"
 )
@@ -575,7 +579,7 @@ class _Worker:
     def _announce(self, error: Found) -> None:
         """Note whether this error says only that its message is in the next line."""
         unknown = error.message is None and _IN_USER_CODE not in error.text
-        self.head = error if unknown and error.text.rstrip().endswith(":") else None
+        self.head = error if unknown and _IN_NEXT_LINE.search(error.text) else None
 
     def _completes(self, text: str, message: Message | None) -> bool:
         """Add this line to the error above that it is the message of, if it is."""
