@@ -1226,8 +1226,8 @@ def metrics(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     chosen = _chosen_by_a_part(parallel)
     if chosen and chosen[0] == WRONG:
         return chosen
-    if alone or chosen:
-        return alone or chosen
+    if undecided := alone or chosen:
+        return undecided
     if apart:
         names = _listed(sorted(set(apart))[:3])
         return UNKNOWN, (
