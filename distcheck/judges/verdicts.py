@@ -30,7 +30,7 @@ from distcheck.judges.runs import (
 )
 from distcheck.parts import Part, finding
 from distcheck.scenarios import SCENARIOS
-from distcheck.verdict import RIGHT, UNDECIDED, Verdict
+from distcheck.verdict import Verdict
 
 
 @dataclass(frozen=True)
@@ -64,16 +64,18 @@ class Check:
                 raise Problem(
                     "never-trained", "The program ended without having trained."
                 ) from None
-        except Problem as p:
-            return self._verdict(p.name, p.state, p.seen, p.line, p.evidence)
+        except Problem as problem:
+            return self._verdict(problem)
         except Unreadable as error:
             seen = f"What the program reported can't be read: {error}."
-            return self._verdict("tampered", UNDECIDED, seen)
-        return self._verdict("right", RIGHT, self.expected)
+            return self._verdict(Problem("tampered", seen))
+        return self._verdict(Problem("right", self.expected))
 
-    def _verdict(self, name: str, state: str, seen: str, *place) -> Verdict:
-        found = finding(self.part, name)
-        return Verdict(self.part, found, state, self.expected, seen, *place)
+    def _verdict(self, p: Problem) -> Verdict:
+        found = finding(self.part, p.name)
+        return Verdict(
+            self.part, found, p.state, self.expected, p.seen, p.line, p.evidence
+        )
 
 
 def comes_to_its_end(runs: dict[str, Run]) -> None:
