@@ -22,8 +22,9 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from processes import captured, wait_for
 
+import ci_sample
+from processes import captured, wait_for
 from utils.running import explain
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -923,6 +924,13 @@ def test_github_runs_the_same_commands(setup):
     ci_runs = re.findall(r"^make .*", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
     assert ci_runs == [f"make {target}" for target in CI_RUNS]
     assert github_runs == ['make setup PYTHON="$(command -v python)"', ".ci/run"]
+
+
+def test_the_jobs_on_github_run_all_rows_of_the_long_tables(setup, monkeypatch):
+    monkeypatch.setenv("CI", "true")
+    minors = [int(python.split(".")[1]) for python in setup.prerequisites.PYTHONS]
+    rows = [row for minor in minors for row in ci_sample.drawn(range(10), minor)]
+    assert sorted(rows) == [*range(10)]
 
 
 def test_other_systems_are_skipped_with_a_word_where_none_can_be_made(tmp_path):
