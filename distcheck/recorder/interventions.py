@@ -14,6 +14,7 @@ check take seconds. In a check of a Horovod program, where each is called from:
     shift_metrics             KerasRecorder._shift_metrics: of validations
     always_wrong_or_right     KerasRecorder._forward: predictions, if that is asked for
     narrow                    KerasRecorder.intervene: convolutions have two channels
+    updates_without_xla       KerasRecorder.intervene: pretended GPUs compile nothing
     skip_steps                KerasRecorder.intervene: of the steps that Keras makes
                               with a model, most are only counted
 
@@ -121,6 +122,13 @@ def narrow(original: Callable) -> Callable:
         original(layer, min(filters, CHANNELS), *args, **kwargs)
 
     return narrowed
+
+
+def updates_without_xla(result, optimizer, *args, **kwargs) -> None:
+    """Let Keras' optimizer update its weights as it does without a GPU. Where it finds
+    one, it has XLA compile the update of each weight, which takes longer to build than
+    all else in a training step. To be called after the `__init__` of an optimizer."""
+    optimizer.jit_compile = False
 
 
 def perturb_initial_weights(variable, rank: int) -> bool:

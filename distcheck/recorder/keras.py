@@ -58,6 +58,7 @@ class KerasRecorder(DeviceRecorder):
     def intervene(self, tf) -> None:
         """Let a training take seconds."""
         self.replace(tf.keras.layers.Conv2D, "__init__", interventions.narrow)
+        self.after(patches.optimizer(), "__init__", interventions.updates_without_xla)
         interventions.skip_steps(self, self.scenario.count_only)
 
     def create_variable(self, next_creator, **kwargs):
