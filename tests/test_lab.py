@@ -93,6 +93,23 @@ def test_a_world_without_reports_ends_as_its_mpirun_does(tmp_path):
     assert 3 in ends[1]["statuses"].values()
 
 
+OPTIMIZERS = """
+import horovod.tensorflow.keras as hvd
+import tensorflow as tf
+hvd.init()
+assert len(tf.config.list_physical_devices("GPU")) == 4
+own = tf.keras.optimizers.SGD(0.1, jit_compile=True)
+assert not own.jit_compile
+assert not hvd.DistributedOptimizer(own).jit_compile
+"""
+
+
+def test_pretended_gpus_have_no_update_compiled_with_xla(tmp_path):
+    """To build that takes a check longer than all else in a training step."""
+    (end,) = outcomes(tmp_path, "two", {"optimizers": OPTIMIZERS})
+    assert end["outcome"] == lab.ENDED, (tmp_path / "0/two/rank.0.err").read_text()
+
+
 LEAVES = """
 import os, subprocess, time
 from pathlib import Path
