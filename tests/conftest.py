@@ -154,6 +154,6 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line(f"checks: {', '.join(parts)}")
     if parts and os.environ.get("CI"):
         terminalreporter.write_line(
-            f"In CI, one in {ONE_IN} rows of the long tables was run; the jobs for four "
+            f"In CI, one in {ONE_IN} rows of the long tables was run: the jobs of four "
             "Pythons run all (tests/ci_sample.py). Without CI=true all are run."
         )
