@@ -37,7 +37,7 @@ WARNED = 10  # seconds after which Horovod warns of a stall
 STALLED_AFTER_WARNING = 65.0
 MOST_COPIED = 1_000_000_000  # bytes of the folder that is copied
 MOST_OUTPUT = 200_000  # characters that are kept of either end of what is printed
-RECORDER = "distcheck.recorder.audit"
+RECORDER = "distcheck.recorder.audit.auditor"
 NOT_COPIED = (".git", ".venv", "venv", "__pycache__", "node_modules", ".nox", ".tox")
 
 OUTPUTS = ("stdout", "stderr")  # of a task, see distcheck.tasks

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from distcheck import events
-from distcheck.recorder import audit
+from distcheck.recorder.audit.auditor import Auditor
 from utils.checking.recorders.tasks import TaskRecorder
 
 
@@ -134,7 +134,7 @@ def auditor(tmp_path, monkeypatch):
     """An audit's, for a program in `tmp_path`, which is where the test is, too."""
     (tmp_path / "reports").mkdir()
     monkeypatch.chdir(tmp_path)
-    made = audit.Auditor(tmp_path / "reports", 0, str(tmp_path / "train.py"))
+    made = Auditor(tmp_path / "reports", 0, str(tmp_path / "train.py"))
     monkeypatch.setattr(made, "line", lambda: "train.py:1")
     return made
 

@@ -19,9 +19,9 @@ from distcheck.recorder import interventions, patches
 from distcheck.recorder.callbacks import TrackedLogs, numbers_in
 from distcheck.recorder.devices import DeviceRecorder
 from distcheck.recorder.interventions import METRIC_SHIFT, UPDATES
+from distcheck.recorder.tensors import elements_of, is_batch, variables_of
 from distcheck.recorder.writer import frames
 
-SMALL = 8  # numbers in a tensor whose values are reported
 UNKNOWN = -1  # instead of an image's number
 ALIKE = 5e-4  # how far apart the moments of an image may be found, relative
 
@@ -381,12 +381,6 @@ class KerasRecorder(DeviceRecorder):
         """All callbacks have been told that an epoch has ended."""
 
 
-def variables_of(optimizer) -> list:
-    """The variables of an optimizer: a legacy one has a method for them."""
-    legacy = callable(optimizer.variables)
-    return optimizer.variables() if legacy else optimizer.variables
-
-
 def moments(images):
     """What stays of images (n, ...) when their pixels change places, and are shifted
     and scaled together: the third to fifth central moments, standardised (n, 3)."""
@@ -395,31 +389,3 @@ def moments(images):
     pixels = pixels - pixels.mean(axis=1, keepdims=True)
     pixels /= np.sqrt(np.square(pixels).mean(axis=1, keepdims=True)) + 1e-12
     return np.stack([(pixels**n).mean(axis=1) for n in (3, 4, 5)], axis=1)
-
-
-def is_batch(inputs) -> bool:
-    """Real images, not the placeholder from which a network is put together."""
-    first = inputs[0] if isinstance(inputs, list | tuple) and inputs else inputs
-    return hasattr(first, "shape") and (
-        hasattr(first, "numpy") or type(first).__name__ == "ndarray"
-    )
-
-
-def elements_of(tensor) -> int:
-    """How many numbers are in a tensor of TensorFlow's; 0 if that isn't known."""
-    shape: Any = getattr(tensor, "shape", None)
-    try:
-        return int(shape.num_elements() or 0)
-    except (AttributeError, TypeError, ValueError):
-        return 0
-
-
-def small_values(tensors) -> list[float] | None:
-    """The numbers in small float tensors, None for anything else."""
-    numbers: list[float] = []
-    for tensor in tensors:
-        dtype = getattr(tensor, "dtype", None)
-        if not hasattr(tensor, "numpy") or not getattr(dtype, "is_floating", False):
-            return None
-        numbers += np.ravel(tensor.numpy()).astype(float).tolist()
-    return numbers if 0 < len(numbers) <= SMALL else None

@@ -14,7 +14,7 @@ from distcheck.events import HOROVOD, Event, Finite, Inode
 from distcheck.recorder import patches
 from distcheck.recorder.files import files_in
 from distcheck.recorder.horovod import HorovodRecorder
-from distcheck.recorder.keras import is_batch
+from distcheck.recorder.tensors import is_batch
 from distcheck.scenarios import Scenario, register
 
 

@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from distcheck.recorder import interventions, patches, strategies
-from distcheck.recorder.horovod import HorovodCalls
-from distcheck.recorder.keras import elements_of
+from distcheck.recorder import patches
+from distcheck.recorder.audit import interventions, strategies
+from distcheck.recorder.audit.horovod import HorovodCalls
 from distcheck.recorder.recorder import Recorder
+from distcheck.recorder.tensors import copies, elements_of, max_copy_difference
 
 BUCKETS = 64  # numbers of a sketch
 CLOSELY = 6  # updates that are looked at one by one; later ones are powers of two
@@ -375,7 +376,7 @@ class Tracer:
             "weights": [
                 sketch([_first(v).numpy() for v in group]) for group in self._variables
             ],
-            "copies": list(map(strategies.max_copy_difference, self._variables)),
+            "copies": list(map(max_copy_difference, self._variables)),
             "statistics": self._statistics(),
             "frozen": self._frozen(),
             "rate": [rate_now(optimizer) for optimizer in self._optimizers],
@@ -478,7 +479,7 @@ def _number_in(known: list, thing) -> int:
 
 def _first(variable):
     """A variable, of one that replicas have copies of the first."""
-    return strategies.copies(variable)[0]
+    return copies(variable)[0]
 
 
 def _identity(variable) -> int:
