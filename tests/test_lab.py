@@ -16,6 +16,7 @@ from processes import descendants_of_runs_in, wait_for, wait_until_none_is_left
 from distcheck import lab
 from distcheck.lab import server
 from distcheck.recorder import keras
+from distcheck.recorder.images import UNKNOWN
 from distcheck.scenarios import STEPS, TRAIN_IMAGES, VAL_STEPS
 from utils.checking import images
 from utils.training import data
@@ -167,7 +168,7 @@ def test_an_image_is_known_again_however_it_was_moved(tmp_path, dataset):
     assert recorder.numbers_of(dataset.x_val / 255, False) == list(range(10))
     strange = [draw.random((4, 28, 28)), pixels[:4] ** 2, 0 * pixels[:4]]
     for other in strange:
-        assert recorder.numbers_of(other, True) == [keras.UNKNOWN] * 4
+        assert recorder.numbers_of(other, True) == [UNKNOWN] * 4
     assert recorder.numbers_of("words", True) == []
     assert recorder.numbers_of(None, True) == []
 

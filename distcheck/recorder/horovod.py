@@ -12,10 +12,12 @@ from pathlib import Path
 
 from distcheck import events
 from distcheck.events import MOST_ITEMS
-from distcheck.recorder import interventions, patches
+from distcheck.recorder import interventions, metrics, patches
 from distcheck.recorder.files import changes_in
+from distcheck.recorder.interventions import METRIC_SHIFT
 from distcheck.recorder.keras import KerasRecorder
 from distcheck.recorder.tensors import elements_of, small_values
+from distcheck.recorder.writer import frames
 
 # The recorder of this process, also when its program has ended and graphs are built.
 _at_work: "HorovodRecorder | None" = None
@@ -34,6 +36,7 @@ class HorovodRecorder(KerasRecorder):
 
     schema = events.HOROVOD
     arrays = events.HOROVOD_ARRAYS
+    metric_shift = METRIC_SHIFT  # 0: metrics of validations are left as they are
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -62,6 +65,10 @@ class HorovodRecorder(KerasRecorder):
                 yield
         finally:
             self.report_end()
+
+    def hook_callbacks(self, tf) -> None:
+        """Record from now on what callbacks and evaluations do with metrics."""
+        metrics.hook_callbacks(self, tf)
 
     def asked(self, name: str, function):
         """Who am I, and how many are we? Each place that asks is reported once."""
@@ -127,6 +134,16 @@ class HorovodRecorder(KerasRecorder):
 
         return call
 
+    def line_of_callback(self) -> int | None:
+        """Where the program made the callback that is at work, if one is."""
+        for frame in frames():
+            if frame.f_code.co_filename == self.script:
+                break
+            line = self.made_in_line.get(id(frame.f_locals.get("self")))
+            if line is not None:
+                return line
+        return None
+
     def wraps(self, name: str, function):
         """A distributed optimizer is made."""
 
@@ -139,7 +156,7 @@ class HorovodRecorder(KerasRecorder):
     # ------------------------------------------------------------ the end
 
     def report_end(self) -> None:
-        if self._model is not None:
+        if self.model is not None:
             self.keep("end", self._weights())
         self.after_epoch()
         if self._files:

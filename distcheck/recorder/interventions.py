@@ -11,7 +11,7 @@ check take seconds. In a check of a Horovod program, where each is called from:
     perturb_state             KerasRecorder._after_update: the optimizer's state, on all
                               but rank 0, after the first update, unless weights were
                               handed out before
-    shift_metrics             KerasRecorder._shift_metrics: of validations
+    shift_metrics             metrics.hook_callbacks: of validations
     always_wrong_or_right     KerasRecorder._forward: predictions, if that is asked for
     narrow                    KerasRecorder.intervene: convolutions have two channels
     skip_steps                KerasRecorder.intervene: of the steps that Keras makes
@@ -26,7 +26,7 @@ In an audit, all of `distcheck.recorder.audit.interventions`:
 What changes because of how a program is run or observed, and not here:
 
     patches.run_eagerly                functions run eagerly, but for those of tf.data
-    KerasRecorder.hook_callbacks       callbacks are called by a loop of the recorder's,
+    metrics.hook_callbacks             callbacks are called by a loop of the recorder's,
                                        and get `TrackedLogs`
     DeviceRecorder._takes_hold         with `devices_only`, the program stops there
     HorovodRecorder.collective, .remembered    once graphs are built: no worker is asked

@@ -21,8 +21,8 @@ relied_on: dict[tuple[Any, str], Callable] = {
     (os, "write"): os.write,
 }
 
-# Makes an update in the place of what it is given: see `hook_updates`.
-Update = Callable[[Callable[[], Any], Any, list], Any]
+# What is called in the place of an update, and has to make it: see `hook_updates`.
+Observe = Callable[[Callable[[], Any], Any, list], Any]
 
 Method = tuple[Any, str]  # its owner and its name, as recorders replace it
 
@@ -160,44 +160,46 @@ def legacy_optimizer() -> type:
     return optimizer_v2.OptimizerV2
 
 
-def hook_updates(replace: Callable, update: Update) -> None:
-    """Let `update` make each update of Keras' optimizers, in the place of what it is
-    called with: what makes it, the optimizer, and its gradients and variables in pairs.
+def hook_updates(replace: Callable, observe: Observe) -> None:
+    """Have `observe` called in the place of each update of Keras' optimizers: with
+    `make_update`, which it has to call, and of which it has to return the result; the
+    optimizer; and its gradients and variables in pairs.
     An optimizer that Horovod has wrapped has averaged the gradients by then: it does so
     in `_compute_gradients`, which `minimize` calls before `apply_gradients`.
 
     replace: a recorder's.
     """
-    keras, legacy = (functools.partial(_observed, update, at) for at in (0, 1))
+    keras, legacy = (functools.partial(_observed, observe, at) for at in (0, 1))
     replace(optimizer(), "apply_gradients", keras)
     replace(legacy_optimizer(), "_distributed_apply", legacy)
 
 
-def hook_updates_of_v1(replace: Callable, update: Update) -> None:
+def hook_updates_of_v1(replace: Callable, observe: Observe) -> None:
     """The same for optimizers of TensorFlow 1, where nothing else sums up gradients in
     the middle of an update, as strategies do, and no session runs it later."""
     import tensorflow as tf
 
-    def update_here(make, optimizer, pairs):
+    def observe_here(make_update, optimizer, pairs):
         at_once = tf.executing_eagerly() or tf.inside_function()
-        seen = at_once and not tf.distribute.has_strategy()
-        return update(make, optimizer, pairs) if seen else make()
+        if at_once and not tf.distribute.has_strategy():
+            return observe(make_update, optimizer, pairs)
+        return make_update()
 
     v1 = tf.compat.v1.train.Optimizer
-    replace(v1, "apply_gradients", functools.partial(_observed, update_here, 0))
+    replace(v1, "apply_gradients", functools.partial(_observed, observe_here, 0))
 
 
-def _observed(update: Update, position: int, original: Callable) -> Callable:
-    """A method that makes an update, of which `update` makes each. position: of the
-    pairs among its arguments."""
+def _observed(observe: Observe, position: int, original: Callable) -> Callable:
+    """What replaces a method that makes updates. position: of the pairs among its
+    arguments."""
 
     def observed(optimizer, *args, **kwargs):
         given = list(args)
         pairs = kwargs.pop("grads_and_vars", None)
         pairs = list(given.pop(position) if pairs is None else pairs)
         given.insert(position, pairs)
-        make = functools.partial(original, optimizer, *given, **kwargs)
-        return update(make, optimizer, pairs)
+        make_update = functools.partial(original, optimizer, *given, **kwargs)
+        return observe(make_update, optimizer, pairs)
 
     return observed
 

@@ -108,7 +108,7 @@ class Auditor(Recorder):
 
     def _hook_keras_2(self, keras) -> None:
         self._hook_keras(keras, patches.callback_list())
-        patches.hook_updates(self.replace, self.tracer.update)
+        patches.hook_updates(self.replace, self.tracer.observe_update)
 
     def _hook_keras_3(self, keras) -> None:
         keras_2 = keras.__version__.startswith("2.")

@@ -59,7 +59,7 @@ class Tracer:
         self._recorder.replace(tf.GradientTape, "gradient", self._gradient)
         for owner, name in patches.reductions():
             self._recorder.after(owner, name, self._summed_up)
-        patches.hook_updates_of_v1(self._recorder.replace, self.update)
+        patches.hook_updates_of_v1(self._recorder.replace, self.observe_update)
         compiled = patches.compiled_function()
         self._recorder.replace(compiled, "__init__", interventions.without_xla)
 
@@ -68,10 +68,10 @@ class Tracer:
         self._recorder.replace(keras.Model, "__call__", self._forward)
         self._recorder.before(keras.losses.Loss, "__call__", self._loss)
 
-    def update(self, update: Callable, optimizer, pairs: list):
+    def observe_update(self, make_update: Callable, optimizer, pairs: list):
         """Make an update of Keras 2 or TensorFlow 1 (see `patches.hook_updates`)."""
         self._applied(optimizer, pairs)
-        return update()
+        return make_update()
 
     def reduced(self, pairs, optimizer, *args) -> None:
         """Keras 3 has summed up gradients over replicas: what it is about to apply."""
