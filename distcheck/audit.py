@@ -24,7 +24,7 @@ from pathlib import Path
 
 import psutil
 
-from distcheck import errors, events, files, machine, mpi, programs, supervise
+from distcheck import errors, evidence, files, machine, mpi, programs, supervise
 from distcheck import tasks as clusters
 from distcheck.judges import audit as judge
 from distcheck.judges.audit import UNKNOWN, WRONG, Finding
@@ -314,7 +314,7 @@ def _of_tasks(folder: Path, said: str) -> str:
     places = sorted(
         folder.resolve().glob("ranks/1/rank.*"), key=lambda place: place.name == name
     )
-    texts = (events.text(place / kind) for place in places for kind in OUTPUTS)
+    texts = (evidence.text(place / kind) for place in places for kind in OUTPUTS)
     return "\n".join(text[-MOST_OUTPUT:] for text in texts)
 
 

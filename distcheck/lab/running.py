@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from distcheck import events, files, supervise
+from distcheck import events, evidence, files, supervise
 from distcheck.lab import forked, outcomes
 from distcheck.recorder.recorder import schema_of
 
@@ -132,8 +132,8 @@ def last_event(path: Path, schema: events.Schema) -> dict:
     reports."""
     try:
         with files.open_regular(path) as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - events.MOST_LINE))
-            lines = file.read(events.MOST_LINE).split(b"\n")
-        return events.event(lines[-2], schema) if len(lines) > 1 else {}
-    except (OSError, files.Unfit, events.Unreadable):
+            file.seek(max(0, os.fstat(file.fileno()).st_size - evidence.MOST_LINE))
+            lines = file.read(evidence.MOST_LINE).split(b"\n")
+        return evidence.event(lines[-2], schema) if len(lines) > 1 else {}
+    except (OSError, files.Unfit, evidence.Unreadable):
         return {}
