@@ -1,5 +1,5 @@
 """Record how a program trains a model of Keras 2: its batches, losses, gradients,
-weights and updates, and what each callback reads.
+weights and updates. Step 3 compares gradients and updates; step 4 compares weights.
 
 Functions run eagerly, so that every value can be seen, and the same building of graphs
 is not waited for on every worker. Whether they can be built, one worker tries in the
