@@ -14,7 +14,7 @@ import pytest
 from processes import descendants_of_runs_in, wait_for, wait_until_none_is_left
 
 from distcheck import lab
-from distcheck.lab import server
+from distcheck.lab.outcomes import SLEEPING_FACTOR
 from distcheck.recorder import keras
 from distcheck.recorder.images import UNKNOWN
 from distcheck.scenarios import STEPS, TRAIN_IMAGES, VAL_STEPS
@@ -78,7 +78,7 @@ def test_only_who_says_nothing_for_long_is_hung(tmp_path):
     }
     ends = outcomes(tmp_path, "one", programs)
     assert [end["outcome"] for end in ends] == [lab.ENDED, lab.HUNG, lab.HUNG]
-    assert ends[1]["seconds"] > server.SLEEPING_FACTOR * MAY_COMPUTE
+    assert ends[1]["seconds"] > SLEEPING_FACTOR * MAY_COMPUTE
     assert ends[2]["seconds"] > MAY_COMPUTE
 
 
