@@ -205,6 +205,15 @@ def test_what_the_workers_do_decides_how_a_scenario_ends(two, tmp_path, monkeypa
     assert two.outcome() == lab.FLOOD
 
 
+@pytest.mark.parametrize("awake", [True, False])
+def test_who_sleeps_is_seen_to_sleep(two, monkeypatch, awake):
+    two.workers = {rank: running.Worker(os.getpid(), None) for rank in (0, 1)}
+    monkeypatch.setattr(supervise, "awake", lambda process: awake)
+    two.watch.looked -= 1
+    assert two.outcome() is None
+    assert two.watch.asleep == (0.0 if awake else outcomes.LOOK_SECONDS)
+
+
 def test_a_worker_that_is_ended_with_its_messenger_was_not_killed_from_outside(two):
     """Nor has it a status of its own, by which it would have failed."""
     ours, messenger = socket.socketpair()
