@@ -1,1 +1,57 @@
-"""Is a program distributed right? Run it for real, watched, and compare its workers."""
+"""Is a program distributed right? Run it for real, watched, and compare its workers.
+
+What `course check 3` does, in this order, which is also one to read it in: modules of
+`distcheck` and of `utils`, and their functions on the way. Read the docstring of each
+module, and where no function is named, all of it.
+
+The command has the lab run the program in the scenarios "two" and "other options":
+
+    utils.cli                 check
+    utils.checking.checks     report_on
+    utils.checking.exercises  Exercise.judge, Exercise._static_verdicts,
+                              Exercise.scenarios, Exercise.observe, Exercise.job
+    scenarios                 Scenario
+    lab                       perform, prepare
+
+The lab's server hooks Horovod. Its forks become the workers; it sees to their end:
+
+    lab.server                main, Server.serve, Server._start, Server._poll
+    lab.messenger
+    lab.server                Server._fork
+    lab.running               Running.outcome, Running.waits, Running.tend
+    lab.outcomes              Watch.ended, Watch.gets_nowhere
+    lab.server                Server._end
+
+A worker runs the program, and writes down what happens between the hooks:
+
+    lab.forked                become_worker, _enter_home, _run_recorded
+    recorder
+    recorder.recorder         Recorder.run, Recorder.replace, Recorder.wait_for_the_end
+    recorder.writer           Writer.event, Writer.keep
+    recorder.horovod          prepare, HorovodRecorder.at_work
+    recorder.patches          hook_horovod, hook_updates, _observed
+    recorder.interventions    perturb_initial_weights, narrow, skip_steps
+    recorder.horovod          HorovodRecorder.wraps, HorovodRecorder.collective
+    recorder.keras            KerasRecorder._forward, KerasRecorder.report_batch,
+                              KerasRecorder._gradient, KerasRecorder._report_loss,
+                              KerasRecorder._observe_update,
+                              KerasRecorder._before_update
+    events                    CollectiveStart, Wrapped, Forward, Loss, Update, Graph
+    recorder.graphs           Graphs.watch, Graphs.build
+
+When both scenarios have ended, the step's judge raises what it finds as a Problem:
+
+    utils.checking.exercises  Exercise.verdicts
+    judges.registry
+    judges.verdicts           Check.verdict
+    judges.runs               read, Rank, Run
+    judges.steps.common       whatever_the_options
+    judges.compiled           must_compile, _raise_if_eager_only
+    judges.compare
+    judges.steps.step_3
+    utils.checking.checks     stop_at_the_first, Report
+
+Other steps need of `recorder`: devices (1), files (2), images (5), metrics and
+callbacks (6). recorder.audit, judges.audit and audit are for `course audit`. Whoever
+changes how processes are started and ended needs mpi and supervise, too.
+"""

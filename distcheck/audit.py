@@ -24,7 +24,7 @@ from pathlib import Path
 
 import psutil
 
-from distcheck import errors, events, files, machine, mpi, programs, supervise
+from distcheck import errors, evidence, files, machine, mpi, programs, supervise
 from distcheck import tasks as clusters
 from distcheck.judges import audit as judge
 from distcheck.judges.audit import UNKNOWN, WRONG, Finding
@@ -37,7 +37,7 @@ WARNED = 10  # seconds after which Horovod warns of a stall
 STALLED_AFTER_WARNING = 65.0
 MOST_COPIED = 1_000_000_000  # bytes of the folder that is copied
 MOST_OUTPUT = 200_000  # characters that are kept of either end of what is printed
-RECORDER = "distcheck.recorder.audit"
+RECORDER = "distcheck.recorder.audit.auditor"
 NOT_COPIED = (".git", ".venv", "venv", "__pycache__", "node_modules", ".nox", ".tox")
 
 OUTPUTS = ("stdout", "stderr")  # of a task, see distcheck.tasks
@@ -314,7 +314,7 @@ def _of_tasks(folder: Path, said: str) -> str:
     places = sorted(
         folder.resolve().glob("ranks/1/rank.*"), key=lambda place: place.name == name
     )
-    texts = (events.text(place / kind) for place in places for kind in OUTPUTS)
+    texts = (evidence.text(place / kind) for place in places for kind in OUTPUTS)
     return "\n".join(text[-MOST_OUTPUT:] for text in texts)
 
 

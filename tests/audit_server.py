@@ -22,7 +22,7 @@ import traceback
 import numpy as np
 
 from distcheck import supervise
-from distcheck.recorder import audit
+from distcheck.recorder.audit import auditor
 
 
 def work(request: dict, messenger: int) -> None:
@@ -35,7 +35,7 @@ def work(request: dict, messenger: int) -> None:
     np.random.seed()  # or all that are forked would draw the same
     for number in (1, 2):  # what it says goes where its messenger would say it
         os.dup2(os.open(f"/proc/{messenger}/fd/{number}", os.O_WRONLY), number)
-    audit.work(script, arguments)
+    auditor.work(script, arguments)
     hvd = sys.modules["horovod.tensorflow"]
     if hvd.is_initialized():
         hvd.shutdown()  # as Python does when it ends

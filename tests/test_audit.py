@@ -70,7 +70,7 @@ SEEN = {
 
 # What runs an audited program and makes its reports, beside what that imports.
 MODULES = (
-    "distcheck.recorder.audit",
+    "distcheck.recorder.audit.auditor",
     "distcheck.lab.messenger",
     "distcheck.mpi",
     "distcheck.tasks",

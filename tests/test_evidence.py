@@ -9,8 +9,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 import numpy as np
 import pytest
 
-from distcheck import events
-from distcheck.events import Unreadable
+from distcheck import events, evidence
+from distcheck.evidence import Unreadable
 from distcheck.judges.steps import step_2
 from distcheck.recorder.recorder import schema_of
 from distcheck.scenarios import SCENARIOS
@@ -112,12 +112,12 @@ def test_there_is_an_event_of_each_kind():
 def test_an_event_that_a_worker_reports_is_read(what):
     event = {"what": what, "time": 1.5, "line": 3, **HOROVOD[what]}
     # Not a number is not equal to itself.
-    assert repr(events.event(line(event), events.HOROVOD)) == repr(event)
+    assert repr(evidence.event(line(event), events.HOROVOD)) == repr(event)
 
 
 @pytest.mark.parametrize(("schema", "event"), EVENTS)
 def test_an_event_of_any_recorder_is_read(schema, event):
-    assert events.event(line(event), schema) == event
+    assert evidence.event(line(event), schema) == event
 
 
 @pytest.mark.parametrize(("schema", "event"), EVENTS)
@@ -125,31 +125,31 @@ def test_an_event_with_a_field_of_another_kind_is_unreadable(schema, event):
     for field in event:
         for value in NEVER:
             with pytest.raises(Unreadable):
-                events.event(line(event | {field: value}), schema)
+                evidence.event(line(event | {field: value}), schema)
 
 
 @pytest.mark.parametrize(("schema", "event"), EVENTS)
 def test_an_event_with_other_fields_is_unreadable(schema, event):
     with pytest.raises(Unreadable):
-        events.event(line(event | {"more": 1}), schema)
+        evidence.event(line(event | {"more": 1}), schema)
     for field in event:
         rest = {name: value for name, value in event.items() if name != field}
         with pytest.raises(Unreadable):
-            events.event(line(rest), schema)
+            evidence.event(line(rest), schema)
 
 
 @pytest.mark.parametrize("value", ["x", [1], 1.5, True, float("inf"), {}])
 def test_a_line_is_a_whole_number_or_none(value):
     event = {"what": "pinned", "time": 1.0, "line": value}
     with pytest.raises(Unreadable, match="line of an event"):
-        events.event(line(event), events.HOROVOD)
+        evidence.event(line(event), events.HOROVOD)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400, "1", None])
 def test_a_time_is_a_finite_number(value):
     event = {"what": "pinned", "time": value, "line": None}
     with pytest.raises(Unreadable):
-        events.event(line(event), events.HOROVOD)
+        evidence.event(line(event), events.HOROVOD)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_a_time_is_a_finite_number(value):
 )
 def test_a_line_that_is_no_event_of_a_worker_is_unreadable(content):
     with pytest.raises(Unreadable):
-        events.event(content, events.HOROVOD)
+        evidence.event(content, events.HOROVOD)
 
 
 # -------------------------------------------------------------- files
@@ -206,15 +206,15 @@ SPOILT = {
     "a socket": _socket,
     "a folder": os.mkdir,
     "a sparse file": _sparse,
-    "too much": lambda path: path.write_bytes(bytes(events.MOST_ARRAY + 1)),
+    "too much": lambda path: path.write_bytes(bytes(evidence.MOST_ARRAY + 1)),
 }
 TOO_MUCH = {"a sparse file", "too much"}
 READERS = {
-    "text": events.text,
-    "events": lambda path: events.read_all(path, events.HOROVOD),
-    "array": events.array,
-    "outcome": events.outcome,
-    "last_row": events.last_row,
+    "text": evidence.text,
+    "events": lambda path: evidence.read_all(path, events.HOROVOD),
+    "array": evidence.array,
+    "outcome": evidence.outcome,
+    "last_row": evidence.last_row,
 }
 
 
@@ -224,7 +224,7 @@ def test_what_is_no_file_of_a_worker_is_unreadable(tmp_path, reader, kind):
     path = tmp_path / "file"
     SPOILT[kind](path)
     if reader == "text" and kind in TOO_MUCH:
-        assert len(events.text(path)) == events.MOST_OUTPUT  # both its ends
+        assert len(evidence.text(path)) == evidence.MOST_OUTPUT  # both its ends
         return
     with pytest.raises(Unreadable):
         READERS[reader](path)
@@ -232,11 +232,11 @@ def test_what_is_no_file_of_a_worker_is_unreadable(tmp_path, reader, kind):
 
 def test_of_a_long_output_both_ends_are_read(tmp_path):
     path = tmp_path / "rank.0.err"
-    half = events.MOST_OUTPUT // 2
+    half = evidence.MOST_OUTPUT // 2
     for length in (0, 1, half, half + 1, 2 * half - 1, 2 * half):
         path.write_text("a" + "x" * length + "z")
-        assert events.text(path)[:1] + events.text(path)[-1:] == "az"
-        assert len(events.text(path)) == min(length + 2, 2 * half)
+        assert evidence.text(path)[:1] + evidence.text(path)[-1:] == "az"
+        assert len(evidence.text(path)) == min(length + 2, 2 * half)
 
 
 @pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
@@ -251,20 +251,20 @@ def test_a_file_behind_a_link_is_unreadable(tmp_path, reader):
 def test_events_without_end_are_unreadable(tmp_path):
     event = line({"what": "pinned", "time": 1, "line": 1})
     path = tmp_path / "rank.0.jsonl"
-    path.write_bytes(b"\n".join([event] * events.MOST_EVENTS) + b"\n")
-    assert len(events.read_all(path, events.HOROVOD)) == events.MOST_EVENTS
+    path.write_bytes(b"\n".join([event] * evidence.MOST_EVENTS) + b"\n")
+    assert len(evidence.read_all(path, events.HOROVOD)) == evidence.MOST_EVENTS
     with path.open("ab") as file:
         file.write(event + b"\n")
     with pytest.raises(Unreadable, match="more than"):
-        events.read_all(path, events.HOROVOD)
+        evidence.read_all(path, events.HOROVOD)
 
 
 def test_half_an_event_at_the_end_is_not_looked_at(tmp_path):
     path = tmp_path / "rank.0.jsonl"
     path.write_bytes(line({"what": "pinned", "time": 1, "line": 1}) + b'\n{"what"')
-    (event,) = events.read_all(path, events.HOROVOD)
+    (event,) = evidence.read_all(path, events.HOROVOD)
     assert event["what"] == "pinned"
-    assert events.read_all(tmp_path / "rank.1.jsonl", events.HOROVOD) == []
+    assert evidence.read_all(tmp_path / "rank.1.jsonl", events.HOROVOD) == []
 
 
 # -------------------------------------------------------------- arrays
@@ -304,17 +304,17 @@ def test_an_array_that_no_worker_keeps_is_unreadable(tmp_path, content):
     path = tmp_path / "rank.0.local.0.npy"
     path.write_bytes(content)
     with pytest.raises(Unreadable):
-        events.array(path)
+        evidence.array(path)
 
 
 def test_an_array_that_a_worker_keeps_is_read(tmp_path):
     path = tmp_path / "rank.0.local.0.npy"
     for array in (np.arange(5, dtype=np.float32), np.zeros(0, np.float32)):
         np.save(path, array)
-        assert np.array_equal(events.array(path), array)
+        assert np.array_equal(evidence.array(path), array)
     path.unlink()
     with pytest.raises(FileNotFoundError):
-        events.array(path)
+        evidence.array(path)
 
 
 # -------------------------------------------------------------- the rest
@@ -330,7 +330,7 @@ OUTCOME = {
 
 def test_the_outcome_that_the_lab_writes_is_read(tmp_path):
     (tmp_path / "outcome.json").write_text(json.dumps(OUTCOME))
-    assert events.outcome(tmp_path / "outcome.json") == OUTCOME
+    assert evidence.outcome(tmp_path / "outcome.json") == OUTCOME
 
 
 @pytest.mark.parametrize("field", OUTCOME)
@@ -341,7 +341,7 @@ def test_an_outcome_that_no_lab_writes_is_unreadable(tmp_path, field, value):
     path = tmp_path / "outcome.json"
     path.write_text(json.dumps(OUTCOME | {field: value}))
     with pytest.raises(Unreadable):
-        events.outcome(path)
+        evidence.outcome(path)
 
 
 @pytest.mark.parametrize("content", ["a,b\n1\n", "a\n1,2\n", "a\n" + "x" * 200_000])
@@ -349,7 +349,7 @@ def test_a_table_that_no_program_of_the_course_writes_is_unreadable(tmp_path, co
     path = tmp_path / "history.csv"
     path.write_text(content)
     with pytest.raises(Unreadable):
-        events.last_row(path)
+        evidence.last_row(path)
 
 
 def test_a_long_row_of_digits_is_looked_through_in_no_time():

@@ -14,8 +14,9 @@ import pytest
 from processes import descendants_of_runs_in, wait_for, wait_until_none_is_left
 
 from distcheck import lab
-from distcheck.lab import server
+from distcheck.lab.outcomes import SLEEPING_FACTOR
 from distcheck.recorder import keras
+from distcheck.recorder.images import UNKNOWN
 from distcheck.scenarios import STEPS, TRAIN_IMAGES, VAL_STEPS
 from utils.checking import images
 from utils.training import data
@@ -77,7 +78,7 @@ def test_only_who_says_nothing_for_long_is_hung(tmp_path):
     }
     ends = outcomes(tmp_path, "one", programs)
     assert [end["outcome"] for end in ends] == [lab.ENDED, lab.HUNG, lab.HUNG]
-    assert ends[1]["seconds"] > server.SLEEPING_FACTOR * MAY_COMPUTE
+    assert ends[1]["seconds"] > SLEEPING_FACTOR * MAY_COMPUTE
     assert ends[2]["seconds"] > MAY_COMPUTE
 
 
@@ -184,7 +185,7 @@ def test_an_image_is_known_again_however_it_was_moved(tmp_path, dataset):
     assert recorder.numbers_of(dataset.x_val / 255, False) == list(range(10))
     strange = [draw.random((4, 28, 28)), pixels[:4] ** 2, 0 * pixels[:4]]
     for other in strange:
-        assert recorder.numbers_of(other, True) == [keras.UNKNOWN] * 4
+        assert recorder.numbers_of(other, True) == [UNKNOWN] * 4
     assert recorder.numbers_of("words", True) == []
     assert recorder.numbers_of(None, True) == []
 

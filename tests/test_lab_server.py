@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from distcheck import lab, supervise
-from distcheck.lab import forked, server
+from distcheck.lab import forked, outcomes, running
 from distcheck.recorder import interventions
 from distcheck.recorder.files import files_in
 from distcheck.recorder.horovod import HorovodRecorder
@@ -30,54 +30,35 @@ class Workers:
     seconds of processor of each.
     """
 
-    def __init__(self, folder):
-        self.now, self.waits = 1000.0, [None, None]
-        self.awake, self.computed = {0, 1}, [0.0, 0.0]
-        self.lab = server.Server.__new__(server.Server)  # without a socket
-        self.lab.may_compute = MAY_COMPUTE
-        recorder = server.recorder_of(SCENARIOS["two"])
-        assigned = forked.Assignment(
-            *(SCENARIOS["two"], recorder, None, folder, folder, "x.py", [], True)
-        )
-        mpirun = SimpleNamespace(poll=lambda: None)
-        self.running = server._Running(assigned, mpirun, [])
-        for rank in (0, 1):
-            self.report(rank)
-            self.running.workers[rank] = server._Worker(rank, None)
+    def __init__(self, recorded: bool = True, served: bool = False):
+        self.now = 1000.0
+        self.waits: dict[int, str | None] = {0: None, 1: None}
+        self.awake, self.computed = {0, 1}, {0: 0.0, 1: 0.0}
+        self.mpirun, self.gone, self.printed, self.reported = None, 0, 0, 0
+        self.watch = outcomes.Watch(2, recorded, served, MAY_COMPUTE, self.now)
+        self.watch.looked = self.now
 
-    def report(self, rank: int) -> None:
-        """Let a rank say what it waits for, if for anything."""
-        event = {"what": "wrapped", "time": self.now, "line": 3}
-        if self.waits[rank] is not None:
-            facts = {"op": "allreduce", "root": None, "elements": 1, "given": None}
-            event |= {"what": "collective_start", "name": self.waits[rank], **facts}
-        path = self.running.assigned.folder / f"rank.{rank}.jsonl"
-        with path.open("a") as file:
-            file.write(json.dumps(event) + "\n")
-
-    def outcome(self, seconds: float, at_work=(0.0, 0.0), reports=()) -> str | None:
+    def outcome(self, seconds: float, at_work=(0.0, 0.0), reports=False) -> str | None:
         """How it ends within so many seconds, of which each rank computes a part."""
         end = self.now + seconds
         while self.now < end:
-            self.now += server.LOOK_SECONDS
+            self.now += outcomes.LOOK_SECONDS
             for rank, share in enumerate(at_work):
-                self.computed[rank] += share * server.LOOK_SECONDS
-            for rank in reports:
-                self.report(rank)
-            if found := self.lab._outcome(self.running):
+                self.computed[rank] += share * outcomes.LOOK_SECONDS
+            self.reported += 100 * reports
+            seen = self.mpirun, self.gone, self.printed
+            found = self.watch.ended(self.now, self.waits, *seen)
+            assert self.watch.is_due(self.now)
+            did = self.reported, self.computed.copy(), self.awake
+            found = found or self.watch.gets_nowhere(self.now, self.waits, *did)
+            if found:
                 return found
         return None
 
 
 @pytest.fixture
-def workers(tmp_path, monkeypatch):
-    made = Workers(tmp_path)
-    monkeypatch.setattr(server.time, "monotonic", lambda: made.now)
-    monkeypatch.setattr(server, "_family", lambda pid: [pid])
-    monkeypatch.setattr(server, "_computed", lambda pid: made.computed[pid])
-    monkeypatch.setattr(supervise, "awake", lambda pid: pid in made.awake)
-    made.running.started = made.running.silence.looked = made.now
-    return made
+def workers():
+    return Workers()
 
 
 def test_who_gets_nothing_of_the_machine_is_not_hung_but_its_time_is_up(workers):
@@ -92,21 +73,20 @@ def test_who_computes_without_a_report_hangs(workers):
 
 def test_who_sleeps_hangs_later(workers):
     workers.awake = set()
-    sleeping = server.SLEEPING_FACTOR * MAY_COMPUTE
+    sleeping = outcomes.SLEEPING_FACTOR * MAY_COMPUTE
     assert workers.outcome(sleeping - 2) is None
     assert workers.outcome(4) == lab.HUNG
 
 
 def test_who_reports_goes_on_until_it_has_computed_very_much(workers):
-    limit = server.COMPUTING_LIMIT
-    assert workers.outcome(limit - 2, at_work=(1, 0), reports=[0]) is None
-    assert workers.outcome(4, at_work=(1, 0), reports=[0]) == lab.HUNG
+    limit = outcomes.COMPUTING_LIMIT
+    assert workers.outcome(limit - 2, at_work=(1, 0), reports=True) is None
+    assert workers.outcome(4, at_work=(1, 0), reports=True) == lab.HUNG
 
 
 def test_who_waits_is_not_what_hangs(workers):
     """MPI asks all the time while it waits for a worker that reads from a slow disk."""
     workers.waits[0] = "a"
-    workers.report(0)
     assert workers.outcome(4 * MAY_COMPUTE, at_work=(1, 0)) is None
     workers.awake = {0}
     assert workers.outcome(4 * MAY_COMPUTE) == lab.HUNG
@@ -114,51 +94,149 @@ def test_who_waits_is_not_what_hangs(workers):
 
 def test_who_waits_for_different_things_is_in_a_deadlock_once_all_sleep(workers):
     """Before, one of them may only not have come to say that it has got an answer."""
-    workers.waits = ["a", "b"]
-    for rank in (0, 1):
-        workers.report(rank)
-    assert workers.outcome(10 * server.DEADLOCK_AFTER) is None
+    workers.waits = {0: "a", 1: "b"}
+    assert workers.outcome(10 * outcomes.DEADLOCK_AFTER) is None
     workers.awake = set()
-    assert workers.outcome(server.DEADLOCK_AFTER) is None
+    assert workers.outcome(outcomes.DEADLOCK_AFTER) is None
     assert workers.outcome(2) == lab.DEADLOCK
 
 
 def test_who_waits_for_the_same_is_in_none(workers):
-    workers.waits, workers.awake = ["a", "a"], set()
-    for rank in (0, 1):
-        workers.report(rank)
-    assert workers.outcome(5 * server.DEADLOCK_AFTER) is None
+    workers.waits, workers.awake = {0: "a", 1: "a"}, set()
+    assert workers.outcome(5 * outcomes.DEADLOCK_AFTER) is None
 
 
 def test_an_mpirun_that_starts_too_few_is_no_program_that_hangs(workers):
-    del workers.running.workers[1]
+    del workers.waits[1], workers.computed[1]
     workers.awake = set()
-    assert workers.outcome(server.SLEEPING_FACTOR * MAY_COMPUTE + 2) == lab.FAILED
+    sleeping = outcomes.SLEEPING_FACTOR * MAY_COMPUTE
+    assert workers.outcome(sleeping + 2, at_work=(0.0,)) == lab.FAILED
 
 
-def test_a_worker_that_is_ended_with_its_messenger_was_not_killed_from_outside(workers):
+def test_all_have_to_come_to_the_end(workers):
+    workers.waits[0] = outcomes.AT_THE_END
+    assert workers.outcome(2) is None
+    workers.waits[1] = outcomes.AT_THE_END
+    assert workers.outcome(1) == lab.ENDED
+
+
+def test_beside_servers_rank_0_alone_has_to_end():
+    workers = Workers(served=True)
+    workers.waits[1] = outcomes.AT_THE_END
+    assert workers.outcome(2) is None
+    workers.waits = {0: outcomes.AT_THE_END, 1: None}
+    assert workers.outcome(1) == lab.ENDED
+
+
+@pytest.mark.parametrize(("mpirun", "gone"), [(None, 1), (0, 0), (1, 0)])
+def test_who_is_left_when_a_worker_fails_has_a_second_to_say_why(workers, mpirun, gone):
+    workers.mpirun, workers.gone = mpirun, gone
+    assert workers.outcome(outcomes.FAILING) is None
+    assert workers.outcome(1) == lab.FAILED
+
+
+def test_when_no_worker_is_left_nobody_is_waited_for(workers):
+    workers.gone = 2
+    assert workers.outcome(outcomes.LOOK_SECONDS) == lab.FAILED
+
+
+@pytest.mark.parametrize(("status", "outcome"), [(0, lab.ENDED), (3, lab.FAILED)])
+def test_of_a_program_that_is_not_recorded_mpirun_tells_the_end(status, outcome):
+    workers = Workers(recorded=False)
+    workers.gone = 2  # the last worker ends a little before mpirun
+    assert workers.outcome(2) is None
+    workers.mpirun = status
+    assert workers.outcome(1) == outcome
+
+
+def test_who_prints_too_much_is_ended(workers):
+    workers.printed = lab.OUTPUT
+    assert workers.outcome(2) is None
+    workers.printed += 1
+    assert workers.outcome(1) == lab.FLOOD
+
+
+# ------------------------------------------------------------ what is seen
+
+
+@pytest.fixture
+def two(tmp_path):
+    """The scenario "two", without workers yet."""
+    assigned = forked.Assignment(
+        *(SCENARIOS["two"], HorovodRecorder, None, tmp_path, tmp_path, "x.py", [], True)
+    )
+    watch = outcomes.Watch(2, recorded=True, served=False, may_compute=MAY_COMPUTE)
+    return running.Running(assigned, SimpleNamespace(poll=lambda: None), [], watch)
+
+
+def report(folder: Path, rank: int, **facts) -> None:
+    """Let the last event of a rank have these facts."""
+    event = {"what": "wrapped", "time": 1.0, "line": 3} | facts
+    with (folder / f"rank.{rank}.jsonl").open("a") as file:
+        file.write(json.dumps(event) + "\n")
+
+
+def test_what_a_worker_waits_for_is_in_its_last_event(two, tmp_path):
+    two.workers = {rank: running.Worker(os.getpid(), None) for rank in range(3)}
+    report(tmp_path, 0)
+    facts = {"op": "allreduce", "root": None, "elements": 1, "given": None}
+    report(tmp_path, 1)
+    report(tmp_path, 1, what="collective_start", name="a", **facts)
+    report(tmp_path, 2, what="ended", cpu=[1.0, 0.0])
+    waits = {0: None, 1: "allreduce a 1", 2: outcomes.AT_THE_END}
+    assert two.waits() == waits
+
+
+def test_what_the_workers_do_decides_how_a_scenario_ends(two, tmp_path, monkeypatch):
+    two.workers = {rank: running.Worker(os.getpid(), None) for rank in (0, 1)}
+    for rank in (0, 1):
+        report(tmp_path, rank)
+    now = two.watch.started
+    computed = {"seconds": 0.0}
+    monkeypatch.setattr(running, "family", lambda pid: [pid])
+    monkeypatch.setattr(supervise, "awake", lambda pid: True)
+    monkeypatch.setattr(running, "computed_by", lambda pid: computed["seconds"])
+    for seconds, found in ((1, None), (MAY_COMPUTE, None), (MAY_COMPUTE + 2, lab.HUNG)):
+        now += 1
+        monkeypatch.setattr(running.time, "monotonic", lambda now=now: now)
+        computed["seconds"] = float(seconds)
+        assert two.outcome() == found
+    (tmp_path / "rank.1.err").write_bytes(bytes(lab.OUTPUT + 1))
+    assert two.outcome() == lab.FLOOD
+
+
+@pytest.mark.parametrize("awake", [True, False])
+def test_who_sleeps_is_seen_to_sleep(two, monkeypatch, awake):
+    two.workers = {rank: running.Worker(os.getpid(), None) for rank in (0, 1)}
+    monkeypatch.setattr(supervise, "awake", lambda process: awake)
+    two.watch.looked -= 1
+    assert two.outcome() is None
+    assert two.watch.asleep == (0.0 if awake else outcomes.LOOK_SECONDS)
+
+
+def test_a_worker_that_is_ended_with_its_messenger_was_not_killed_from_outside(two):
     """Nor has it a status of its own, by which it would have failed."""
     ours, messenger = socket.socketpair()
     ours.setblocking(False)
     sleeper = subprocess.Popen(["sleep", "1000"])
-    workers.running.workers = {0: server._Worker(sleeper.pid, ours)}
-    server._tend(workers.running)
-    assert workers.running.living()
+    two.workers = {0: running.Worker(sleeper.pid, ours)}
+    two.tend()
+    assert two.living()
     messenger.close()
     for _ in range(2):
-        server._tend(workers.running)
-        assert workers.running.workers[0].status is None
-        assert not workers.running.living()
+        two.tend()
+        assert two.workers[0].status is None
+        assert not two.living()
     assert not psutil.pid_exists(sleeper.pid)
     sleeper.wait()
 
 
 def test_what_a_process_does_is_seen():
-    (me,) = [one for one in server._family(os.getpid()) if one.pid == os.getpid()]
-    before = server._computed(me)
-    while server._computed(me) < before + 0.05:
+    (me,) = [one for one in running.family(os.getpid()) if one.pid == os.getpid()]
+    before = running.computed_by(me)
+    while running.computed_by(me) < before + 0.05:
         assert supervise.awake(me)
-    assert server._family(2**22 + 1) == []
+    assert running.family(2**22 + 1) == []
 
 
 def test_who_waits_for_a_disk_is_awake_and_who_sleeps_is_not(tmp_path):

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from distcheck import scenarios
-from distcheck.recorder import patches, tracing
+from distcheck.recorder import patches
+from distcheck.recorder.audit import tracing
+from distcheck.recorder.audit.horovod import HorovodCalls
 from distcheck.recorder.callbacks import TrackedLogs
-from distcheck.recorder.horovod import HorovodCalls, HorovodRecorder
+from distcheck.recorder.horovod import HorovodRecorder
 from distcheck.recorder.recorder import Recorder, recorder_of
 from distcheck.scenarios import SCENARIOS, Scenario
 from utils.base import course
@@ -22,7 +24,7 @@ ROOT = course.PACKAGE_ROOT
 MODULES = [
     path
     for folder in ("distcheck/recorder", "utils/checking/recorders")
-    for path in sorted((ROOT / folder).glob("*.py"))
+    for path in sorted((ROOT / folder).rglob("*.py"))
     if path.name != "patches.py"
 ]
 PRIVATE = (

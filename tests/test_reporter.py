@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from distcheck import events
-from distcheck.recorder import audit
+from distcheck import evidence
+from distcheck.recorder.audit.auditor import Auditor
 from utils.checking.recorders.tasks import TaskRecorder
 
 
@@ -36,7 +36,7 @@ def recorder(tmp_path, library):
 
 
 def reports_of(recorder) -> list[dict]:
-    return events.read_all(recorder.folder / "rank.0.jsonl", TaskRecorder.schema)
+    return evidence.read_all(recorder.folder / "rank.0.jsonl", TaskRecorder.schema)
 
 
 def replaced(recorder) -> list[str]:
@@ -98,7 +98,7 @@ def test_several_threads_report_at_once(tmp_path):
     assert replaced(recorder) == []
     assert [event["what"] for event in reports_of(recorder)] == ["trains"] * 200
     for when in ("first", "last"):
-        kept = events.array(tmp_path / f"rank.0.weights.{when}.npy")
+        kept = evidence.array(tmp_path / f"rank.0.weights.{when}.npy")
         assert np.array_equal(kept, weights)
 
 
@@ -134,7 +134,7 @@ def auditor(tmp_path, monkeypatch):
     """An audit's, for a program in `tmp_path`, which is where the test is, too."""
     (tmp_path / "reports").mkdir()
     monkeypatch.chdir(tmp_path)
-    made = audit.Auditor(tmp_path / "reports", 0, str(tmp_path / "train.py"))
+    made = Auditor(tmp_path / "reports", 0, str(tmp_path / "train.py"))
     monkeypatch.setattr(made, "line", lambda: "train.py:1")
     return made
 

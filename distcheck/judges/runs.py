@@ -15,8 +15,8 @@ from signal import SIGKILL, strsignal
 
 import numpy as np
 
-from distcheck import events, lab
-from distcheck.events import Unreadable
+from distcheck import events, evidence, lab
+from distcheck.evidence import Unreadable
 from distcheck.recorder.recorder import schema_of
 from distcheck.scenarios import SCENARIOS
 from distcheck.verdict import OF_ANY_PART, WRONG
@@ -64,7 +64,7 @@ class Rank:
     @cached_property
     def events(self) -> list[dict]:
         """All that it reported. Raises Unreadable."""
-        return events.read_all(self._file("jsonl"), self.schema)
+        return evidence.read_all(self._file("jsonl"), self.schema)
 
     def _file(self, name: str) -> Path:
         return self.folder / f"rank.{self.number}.{name}"
@@ -92,14 +92,14 @@ class Rank:
         """float32, one axis. Raises Missing, Unreadable, and a Problem where its
         numbers can't be compared."""
         try:
-            array = events.array(self._file(f"{name}.npy"))
+            array = evidence.array(self._file(f"{name}.npy"))
         except FileNotFoundError:
             raise Missing from None
-        except events.TooLarge:
+        except evidence.TooLarge:
             raise Problem(
                 "too-large",
                 "The network is too large for a check, which compares up to "
-                f"{events.MOST_ARRAY // 4:,} weights. Leave the network as it was.",
+                f"{evidence.MOST_ARRAY // 4:,} weights. Leave the network as it was.",
             ) from None
         if not np.isfinite(array).all():
             raise Problem(
@@ -112,7 +112,7 @@ class Rank:
     def text(self, name: str) -> str:
         """What it printed ("out", "err"), or where it was ("stack"). Raises
         Unreadable."""
-        return events.text(self._file(name))
+        return evidence.text(self._file(name))
 
     @property
     def state(self) -> str:
@@ -192,7 +192,7 @@ class Run:
             and not by_itself
             and not self.failures()
         ):
-            output = events.text(self.folder / "mpirun.txt")
+            output = evidence.text(self.folder / "mpirun.txt")
             raise Problem(
                 "no-mpirun",
                 "mpirun ended before any worker had, or did not start all of them. It "
@@ -270,7 +270,7 @@ def read(folder: Path) -> dict[str, Run]:
     for name, scenario in SCENARIOS.items():
         place = folder / name
         try:
-            facts = events.outcome(place / "outcome.json")
+            facts = evidence.outcome(place / "outcome.json")
         except FileNotFoundError:
             continue
         except Unreadable:

@@ -52,7 +52,7 @@ from distcheck import errors, files, keras_2, mpi, supervise
 from distcheck.recorder.recorder import recorder_of
 from distcheck.scenarios import SCENARIOS
 
-# How a scenario ends; `server` decides it.
+# How a scenario ends; `outcomes` decides it.
 #   ended     the last event of all workers is "ended"; of a program that is not
 #             recorded: mpirun ended well
 #   failed    a worker or mpirun has ended before, or too few workers ever came

@@ -47,7 +47,8 @@ def become_worker(assigned: Assignment, environment: dict[str, str]) -> int:
     environment: of its messenger. By what mpirun has put there, MPI knows the rank.
     """
     supervise.die_with_parent(signal.SIGKILL)
-    supervise.adopt_orphans()  # so that all it starts can be found, see `server._end`
+    # So that all it starts can be found, see `Server._end_orphans`.
+    supervise.adopt_orphans()
     os.setsid()
     os.environ.clear()
     os.environ.update(environment)

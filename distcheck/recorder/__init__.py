@@ -2,10 +2,10 @@
 
 It runs in the process of that program and decides nothing: judges compare the workers.
 All recorders have `recorder` in common, and write with `writer`. Those of checks are
-`horovod`, on top of `keras` and `devices`; in a scenario with `build_graphs`, rank 0
-builds in the end the `graphs` that training would compile. An `audit` leaves functions
-compiled: `tracing` sees what is computed in them, `strategies` sees the rest. Both use
-`callbacks`, and `files` for what is written.
+`horovod`, on top of `keras` and `devices`; `metrics` hooks callbacks and evaluations,
+and `images` recognizes what a model is trained on. In a scenario with `build_graphs`,
+rank 0 builds in the end the `graphs` that training would compile. Audits have a
+recorder of their own, `audit`.
 
 Where a check of a Horovod program has hooks, what they report (events and arrays are
 declared in `distcheck.events`), and which steps' judges read some of it:

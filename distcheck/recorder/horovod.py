@@ -8,17 +8,16 @@ the recorder that is at work.
 """
 
 import contextlib
-import sys
 from pathlib import Path
 
 from distcheck import events
 from distcheck.events import MOST_ITEMS
-from distcheck.recorder import interventions, patches
+from distcheck.recorder import interventions, metrics, patches
 from distcheck.recorder.files import changes_in
-from distcheck.recorder.keras import KerasRecorder, elements_of, small_values
-from distcheck.recorder.recorder import Recorder
-
-MODULES = ("horovod.tensorflow", "horovod.tensorflow.keras", "horovod.keras")
+from distcheck.recorder.interventions import METRIC_SHIFT
+from distcheck.recorder.keras import KerasRecorder
+from distcheck.recorder.tensors import elements_of, small_values
+from distcheck.recorder.writer import frames
 
 # The recorder of this process, also when its program has ended and graphs are built.
 _at_work: "HorovodRecorder | None" = None
@@ -37,6 +36,7 @@ class HorovodRecorder(KerasRecorder):
 
     schema = events.HOROVOD
     arrays = events.HOROVOD_ARRAYS
+    metric_shift = METRIC_SHIFT  # 0: metrics of validations are left as they are
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -65,6 +65,10 @@ class HorovodRecorder(KerasRecorder):
                 yield
         finally:
             self.report_end()
+
+    def hook_callbacks(self, tf) -> None:
+        """Record from now on what callbacks and evaluations do with metrics."""
+        metrics.hook_callbacks(self, tf)
 
     def asked(self, name: str, function):
         """Who am I, and how many are we? Each place that asks is reported once."""
@@ -130,6 +134,16 @@ class HorovodRecorder(KerasRecorder):
 
         return call
 
+    def line_of_callback(self) -> int | None:
+        """Where the program made the callback that is at work, if one is."""
+        for frame in frames():
+            if frame.f_code.co_filename == self.script:
+                break
+            line = self.made_in_line.get(id(frame.f_locals.get("self")))
+            if line is not None:
+                return line
+        return None
+
     def wraps(self, name: str, function):
         """A distributed optimizer is made."""
 
@@ -142,7 +156,7 @@ class HorovodRecorder(KerasRecorder):
     # ------------------------------------------------------------ the end
 
     def report_end(self) -> None:
-        if self._model is not None:
+        if self.model is not None:
             self.keep("end", self._weights())
         self.after_epoch()
         if self._files:
@@ -169,58 +183,3 @@ class HorovodRecorder(KerasRecorder):
         """Record no more: let TensorFlow and Keras do what they do without this."""
         self.building = True
         self.restore()
-
-
-class HorovodCalls:
-    """What an audited program asks of Horovod.
-
-    collectives: how many it called from Python, or built into a graph. reduced: numbers
-    that it gave to all-reduce since somebody set this to 0. size: as last noted.
-    """
-
-    def __init__(self, recorder: Recorder):
-        self._recorder = recorder
-        self.collectives = self.reduced = 0
-        self.size: int | None = None
-
-    def note_size(self) -> None:
-        """Ask how many workers there are: it may be shut down before the end."""
-        module = sys.modules.get("horovod.tensorflow")
-        if module is not None and module.is_initialized():
-            self.size = module.size()
-
-    def hook_mpi_ops(self, module) -> None:
-        """Count collectives from now on. module: `horovod.tensorflow.mpi_ops`."""
-        for name, op in patches.collectives(module.MPI_LIB).items():
-            if op in ("allreduce", "grouped_allreduce"):
-                self._recorder.before(module.MPI_LIB, name, self._reduces)
-            self._recorder.before(module.MPI_LIB, name, self._meets)
-
-    def _meets(self, *args, **kwargs) -> None:
-        self.collectives += 1
-        self._recorder.beat()
-
-    def _reduces(self, tensors, *args, **kwargs) -> None:
-        flat = tensors if isinstance(tensors, list | tuple) else [tensors]
-        self.reduced += sum(map(elements_of, flat))
-
-    def hook_functions(self, module) -> None:
-        """Report broadcasts of no variables: a model without any is no model yet.
-        module: `horovod.tensorflow.functions`."""
-        original = module.broadcast_variables
-
-        def broadcast(original):
-            def observed(variables, *args, **kwargs):
-                variables = list(variables)  # of which there may be one pass only
-                if not variables:
-                    where = self._recorder.line()
-                    self._recorder.event("empty broadcast", where=where)
-                return original(variables, *args, **kwargs)
-
-            return observed
-
-        self._recorder.replace(module, "broadcast_variables", broadcast)
-        for name in MODULES:  # where it was imported from there already
-            other = sys.modules.get(name)
-            if other and vars(other).get("broadcast_variables") is original:
-                vars(other)["broadcast_variables"] = module.broadcast_variables

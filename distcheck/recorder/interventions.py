@@ -11,14 +11,14 @@ check take seconds. In a check of a Horovod program, where each is called from:
     perturb_state             KerasRecorder._after_update: the optimizer's state, on all
                               but rank 0, after the first update, unless weights were
                               handed out before
-    shift_metrics             KerasRecorder._shift_metrics: of validations
+    shift_metrics             metrics.hook_callbacks: of validations
     always_wrong_or_right     KerasRecorder._forward: predictions, if that is asked for
     narrow                    KerasRecorder.intervene: convolutions have two channels
     updates_without_xla       KerasRecorder.intervene: pretended GPUs compile nothing
     skip_steps                KerasRecorder.intervene: of the steps that Keras makes
                               with a model, most are only counted
 
-In an audit:
+In an audit, all of `distcheck.recorder.audit.interventions`:
 
     without_xla               Tracer: what observes can't be compiled with it
     split_processor           Auditor: a processor stands for several devices
@@ -27,7 +27,7 @@ In an audit:
 What changes because of how a program is run or observed, and not here:
 
     patches.run_eagerly                functions run eagerly, but for those of tf.data
-    KerasRecorder.hook_callbacks       callbacks are called by a loop of the recorder's,
+    metrics.hook_callbacks             callbacks are called by a loop of the recorder's,
                                        and get `TrackedLogs`
     DeviceRecorder._takes_hold         with `devices_only`, the program stops there
     HorovodRecorder.collective, .remembered    once graphs are built: no worker is asked
@@ -38,7 +38,7 @@ What changes because of how a program is run or observed, and not here:
                                        session of its own, and what SIGUSR1 does
     lab.server                         no garbage is looked for in what was imported
     Source.prepare                     images
-    audit.work                         Python's random numbers begin with the rank
+    audit.auditor.work                 Python's random numbers begin with the rank
 
 A recorder of a single exercise may change more, see its module.
 """
@@ -81,37 +81,6 @@ def pretend_gpus(context, count: int, chosen: str | None) -> dict[Any, int]:
             numbers[word] for word in itertools.takewhile(numbers.__contains__, words)
         ]
     return dict(zip(patches.add_gpus(context, len(known)), known, strict=True))
-
-
-def split_processor(tf, count: int) -> None:
-    """Let the processor be so many devices, one for each replica of a strategy."""
-    (processor,) = tf.config.list_physical_devices("CPU")
-    parts = [tf.config.LogicalDeviceConfiguration()] * count
-    tf.config.set_logical_device_configuration(processor, parts)
-
-
-def in_place_of_gpus(original: Callable, tell: Callable[[int], None]) -> Callable:
-    """Give a strategy that names several GPUs, where there are none, all parts of the
-    processor. original: its `__init__`. tell: is called with how many it named."""
-
-    def made(strategy, devices=None, *args, **kwargs):
-        named = [d for d in devices or () if "GPU" in str(d).upper()]
-        if len(named) > 1:
-            tell(len(named))
-            devices = None
-        return original(strategy, devices, *args, **kwargs)
-
-    return made
-
-
-def without_xla(original: Callable) -> Callable:
-    """Let functions be compiled without XLA, which can't compile what observes them.
-    The numbers are the same. original: the `__init__` of what tf.function makes."""
-
-    def made(function, *args, **kwargs):
-        original(function, *args, **kwargs | {"jit_compile": None})
-
-    return made
 
 
 def narrow(original: Callable) -> Callable:

@@ -1,12 +1,11 @@
 """Record how a program trains a model of Keras 2: its batches, losses, gradients,
-weights and updates, and what each callback reads.
+weights and updates. Step 3 compares gradients and updates; step 4 compares weights.
 
 Functions run eagerly, so that every value can be seen, and the same building of graphs
 is not waited for on every worker. Whether they can be built, one worker tries in the
 end (see `graphs`).
 """
 
-import functools
 import inspect
 import os
 import types
@@ -14,28 +13,22 @@ from typing import Any
 
 import numpy as np
 
-from distcheck.events import MOST_ITEMS
 from distcheck.recorder import interventions, patches
-from distcheck.recorder.callbacks import TrackedLogs, numbers_in
 from distcheck.recorder.devices import DeviceRecorder
-from distcheck.recorder.interventions import METRIC_SHIFT, UPDATES
+from distcheck.recorder.images import UNKNOWN, moments, recognize
+from distcheck.recorder.interventions import UPDATES
+from distcheck.recorder.tensors import elements_of, is_batch, variables_of
 from distcheck.recorder.writer import frames
-
-SMALL = 8  # numbers in a tensor whose values are reported
-UNKNOWN = -1  # instead of an image's number
-ALIKE = 5e-4  # how far apart the moments of an image may be found, relative
 
 
 class KerasRecorder(DeviceRecorder):
     """Records trainings with `Model.fit` or with loops of a program's own."""
 
-    metric_shift = METRIC_SHIFT
-
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self._forwards = self._gradients = self._updates = 0
         self._begun = False  # has it begun to train?
-        self._model: Any = None
+        self.model: Any = None  # the one that is trained
         self._optimizer: Any = None
         self._resumed = False  # has anything been computed after the first update?
         self._broadcasts = 0
@@ -45,15 +38,13 @@ class KerasRecorder(DeviceRecorder):
         self._before_exchange: dict[int, Any] | None = None  # weights, by their handle
         self._known: dict[bool, Any] = {}  # moments: for training, for validation
         self._predictions: Any = None  # last in training: a model, images, its answer
-        self._evaluations = 0
-        self._computed: dict = {}  # the metrics of the last one that was computed
 
     def hook_training(self, tf) -> None:
         """Record batches, gradients and updates from now on."""
         self.replace(tf.keras.Model, "__call__", self._forward)
         self.replace(tf.keras.Model, "fit", self._fit)
         self.replace(tf.GradientTape, "gradient", self._gradient)
-        patches.hook_updates(self.replace, self._update)
+        patches.hook_updates(self.replace, self._observe_update)
 
     def intervene(self, tf) -> None:
         """Let a training take seconds."""
@@ -99,11 +90,11 @@ class KerasRecorder(DeviceRecorder):
             flat = tf.nest.flatten(result)
             # Only the first gradient after an update is kept: so the arrays "local" and
             # "applied" of one number belong to the same update.
-            update, first = self._updates, self._gradients == self._updates
-            if self._forwards and first and update < UPDATES and len(flat) > 1:
+            number, first = self._updates, self._gradients == self._updates
+            if self._forwards and first and number < UPDATES and len(flat) > 1:
                 self._gradients += 1
                 self._report_loss(target)
-                self.keep(f"local.{update}", [g for g in flat if g is not None])
+                self.keep(f"local.{number}", [g for g in flat if g is not None])
             return result
 
         return observed
@@ -144,13 +135,13 @@ class KerasRecorder(DeviceRecorder):
         _, labels = source.training() if training else source.validation()
         return labels[images]
 
-    def _update(self, update, optimizer, pairs: list):
+    def _observe_update(self, make_update, optimizer, pairs: list):
         """Make an update. pairs: of gradients and variables."""
         if "update" in self.activities:
-            return update()
+            return make_update()
         with self.inside("update"):
             self._before_update(optimizer, pairs)
-            result = update()
+            result = make_update()
         self._after_update(optimizer)
         return result
 
@@ -205,23 +196,14 @@ class KerasRecorder(DeviceRecorder):
         )
 
     def numbers_of(self, inputs, training: bool) -> list[int]:
-        """Which images these are, by their numbers in the source; UNKNOWN for what none
-        of its images can have become by shifting, flipping and scaling."""
+        """Which images these are, see `recognize`; [] without a source."""
         if self.source is None:
             return []
         if training not in self._known:
             source = self.source
             images, _ = source.training() if training else source.validation()
             self._known[training] = moments(images)
-        try:
-            found = moments(inputs[0] if isinstance(inputs, list | tuple) else inputs)
-        except (TypeError, ValueError):  # no array of numbers
-            return []
-        known = self._known[training]
-        apart = np.abs(found[:, None] - known).max(axis=-1)
-        nearest = apart.argmin(axis=1)
-        near = apart.min(axis=1) < ALIKE * (1 + np.abs(found).max(axis=-1))
-        return np.where(near, nearest, UNKNOWN).tolist()[:MOST_ITEMS]
+        return recognize(inputs, self._known[training])
 
     def report_batch(self, model, training: bool, inputs) -> list[int]:
         """Report a batch; returns the numbers of its images."""
@@ -245,7 +227,7 @@ class KerasRecorder(DeviceRecorder):
         # Of several before the first update, the last one is what begins the training;
         # who only counts makes none.
         if self._forwards == 1 or not (self._updates or self.scenario.count_only):
-            self._model = model
+            self.model = model
             self.keep("start", self._weights())
             weights = model.trainable_weights
             exchanged = self._before_exchange is not None
@@ -264,7 +246,7 @@ class KerasRecorder(DeviceRecorder):
             return None
 
     def _weights(self) -> list:
-        return [w.numpy() for w in self._model.trainable_weights]
+        return [w.numpy() for w in self.model.trainable_weights]
 
     def _state(self) -> list:
         """The optimizer's variables with more than one number in them."""
@@ -272,101 +254,20 @@ class KerasRecorder(DeviceRecorder):
         return [v.numpy() for v in variables if len(v.shape) and v.dtype.is_floating]
 
     def _before_update(self, optimizer, pairs: list) -> None:
-        update, self._updates = self._updates, self._updates + 1
-        if update == 0:
+        number, self._updates = self._updates, self._updates + 1
+        if number == 0:
             self._optimizer = optimizer
-        if update < UPDATES:
-            self.keep(f"applied.{update}", [g for g, _ in pairs if g is not None])
+        if number < UPDATES:
+            self.keep(f"applied.{number}", [g for g, _ in pairs if g is not None])
         kind, wrapped = type(optimizer).__name__, patches.is_wrapped(optimizer)
         self.event("update", wrapped=wrapped, optimizer=kind)
 
     def _after_update(self, optimizer) -> None:
-        if self._updates != 1 or self._model is None:
+        if self._updates != 1 or self.model is None:
             return
         self.keep("updated", self._weights())
         if not (self._broadcasts or self._handed_out):
             interventions.perturb_state(variables_of(optimizer), self.rank)
-
-    def hook_callbacks(self, tf) -> None:
-        """Record from now on what each callback reads and changes."""
-        base = tf.keras.callbacks.Callback
-        self.note_makers(base)
-
-        def report(callback, before: dict, after: dict, read) -> None:
-            made = self.made_in_line.get(id(callback))
-            facts = {"before": before, "after": after, "read": sorted(read)}
-            facts["stops"] = bool(getattr(self._model, "stop_training", False))
-            name = type(callback).__name__
-            self.event("callback", name=name, made=made, **facts)
-
-        def epoch_end(original):
-            def observed(callback_list, epoch, logs=None):
-                metrics = patches.logs_of(callback_list, logs)
-                tracked = TrackedLogs.of(metrics, base, report)
-                for callback in callback_list.callbacks:
-                    before = tracked.begin(callback)
-                    with self.inside("epoch end"):
-                        callback.on_epoch_end(epoch, tracked)
-                    tracked.done()
-                    report(callback, before, tracked.plain(), tracked.read)
-                self.after_epoch()
-
-            return observed
-
-        def test_end(original):
-            def observed(callback_list, logs=None):
-                metrics = patches.logs_of(callback_list, logs)
-                tracked = TrackedLogs.of(metrics, base, report, prefix="val_")
-                for callback in callback_list.callbacks:
-                    before = tracked.begin(callback)
-                    callback.on_test_end(tracked)
-                    tracked.done()
-                    # Keras' own show what they read: to the end of an epoch it comes
-                    # again.
-                    own = type(callback).__module__.startswith("tf_keras.")
-                    if "fit" in self.activities and tracked.read and not own:
-                        report(callback, before, tracked.plain(), tracked.read)
-
-            return observed
-
-        self.replace(patches.callback_list(), "on_epoch_end", epoch_end)
-        if self.metric_shift:
-            self.replace(patches.callback_list(), "on_test_end", test_end)
-            evaluate = functools.partial(self.within, "evaluate")
-            self.replace(tf.keras.Model, "evaluate", evaluate)
-            self.replace(*patches.evaluation_metrics(tf), self._shift_metrics)
-
-    def _shift_metrics(self, original):
-        """Report what an evaluation computes, a little apart on each rank."""
-
-        def observed(model, logs):
-            metrics = original(model, logs)
-            if "evaluate" not in self.activities:
-                return metrics
-            means = [m for m in model.metrics if hasattr(m, "total")]
-            if any(float(m.count) for m in means):
-                self._computed = metrics
-            elif means:  # its steps were only counted
-                metrics = {k: self._computed.get(k, v) for k, v in metrics.items()}
-            self._evaluations += 1
-            shift = self.rank, self._evaluations, self.metric_shift
-            metrics = interventions.shift_metrics(metrics, means, *shift)
-            known = numbers_in({f"val_{k}": v for k, v in metrics.items()})
-            fit, own = "fit" in self.activities, "epoch end" in self.activities
-            self.event("evaluated", fit=fit, own=own, metrics=known)
-            return metrics
-
-        return observed
-
-    def line_of_callback(self) -> int | None:
-        """Where the program made the callback that is at work, if one is."""
-        for frame in frames():
-            if frame.f_code.co_filename == self.script:
-                break
-            line = self.made_in_line.get(id(frame.f_locals.get("self")))
-            if line is not None:
-                return line
-        return None
 
     def _modules_of(self, package: str) -> list[str]:
         """The modules of a package that the program has names for."""
@@ -377,50 +278,3 @@ class KerasRecorder(DeviceRecorder):
                     if isinstance(value, types.ModuleType):
                         found.add(value.__name__)
         return sorted(name for name in found if name.startswith(package))
-
-    def after_epoch(self) -> None:
-        """All callbacks have been told that an epoch has ended."""
-
-
-def variables_of(optimizer) -> list:
-    """The variables of an optimizer: a legacy one has a method for them."""
-    legacy = callable(optimizer.variables)
-    return optimizer.variables() if legacy else optimizer.variables
-
-
-def moments(images):
-    """What stays of images (n, ...) when their pixels change places, and are shifted
-    and scaled together: the third to fifth central moments, standardised (n, 3)."""
-    pixels = np.asarray(images, np.float64)
-    pixels = pixels.reshape(len(pixels), -1)
-    pixels = pixels - pixels.mean(axis=1, keepdims=True)
-    pixels /= np.sqrt(np.square(pixels).mean(axis=1, keepdims=True)) + 1e-12
-    return np.stack([(pixels**n).mean(axis=1) for n in (3, 4, 5)], axis=1)
-
-
-def is_batch(inputs) -> bool:
-    """Real images, not the placeholder from which a network is put together."""
-    first = inputs[0] if isinstance(inputs, list | tuple) and inputs else inputs
-    return hasattr(first, "shape") and (
-        hasattr(first, "numpy") or type(first).__name__ == "ndarray"
-    )
-
-
-def elements_of(tensor) -> int:
-    """How many numbers are in a tensor of TensorFlow's; 0 if that isn't known."""
-    shape: Any = getattr(tensor, "shape", None)
-    try:
-        return int(shape.num_elements() or 0)
-    except (AttributeError, TypeError, ValueError):
-        return 0
-
-
-def small_values(tensors) -> list[float] | None:
-    """The numbers in small float tensors, None for anything else."""
-    numbers: list[float] = []
-    for tensor in tensors:
-        dtype = getattr(tensor, "dtype", None)
-        if not hasattr(tensor, "numpy") or not getattr(dtype, "is_floating", False):
-            return None
-        numbers += np.ravel(tensor.numpy()).astype(float).tolist()
-    return numbers if 0 < len(numbers) <= SMALL else None

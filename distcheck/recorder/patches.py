@@ -1,6 +1,10 @@
 """All that is used of private modules of TensorFlow, Keras and Horovod, and of private
 attributes: most hooks of recorders are put there.
 
+First comes what checks of Horovod programs need: all of them, then step 1 for devices,
+then step 6 for callbacks and metrics. Below that is what audits need, and what other
+exercises do.
+
 Each function imports what it gives when it is called: that takes seconds, and an
 audited program chooses for itself which Keras it gets. What breaks here with a release
 of these packages is to be mended here.
@@ -21,8 +25,8 @@ relied_on: dict[tuple[Any, str], Callable] = {
     (os, "write"): os.write,
 }
 
-# Makes an update in the place of what it is given: see `hook_updates`.
-Update = Callable[[Callable[[], Any], Any, list], Any]
+# What is called in the place of an update, and has to make it: see `hook_updates`.
+Observe = Callable[[Callable[[], Any], Any, list], Any]
 
 Method = tuple[Any, str]  # its owner and its name, as recorders replace it
 
@@ -41,39 +45,7 @@ def argument(name: str, position: int, args: tuple, kwargs: dict) -> Any:
     return kwargs.get(name, args[position] if len(args) > position else None)
 
 
-class AfterImport(importlib.abc.MetaPathFinder):
-    """Calls a hook once the module that it is for has been imported.
-
-    hooks: by the names of the modules; of one that is imported already, it is called
-    now.
-    """
-
-    def __init__(self, hooks: dict[str, Callable]):
-        self.hooks = hooks
-        for name in list(hooks):
-            if name in sys.modules:
-                hooks.pop(name)(sys.modules[name])
-        sys.meta_path.insert(0, self)
-
-    def find_spec(self, name, path=None, target=None):
-        if name not in self.hooks:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path)
-        if spec is None or spec.loader is None:
-            return None
-        execute = spec.loader.exec_module
-
-        def exec_module(module):
-            execute(module)
-            hook = self.hooks.pop(name, None)  # who only asks for it, imports nothing
-            if hook:
-                hook(module)
-
-        spec.loader.exec_module = exec_module
-        return spec
-
-
-# ------------------------------------------------------------ Horovod
+# ------------------------------------------------------------ Horovod programs
 
 
 def hook_horovod(at_work: Callable[[], Any]) -> None:
@@ -131,19 +103,38 @@ def collectives(library) -> dict[str, str]:
     return {name: op for name, op in names.items() if hasattr(library, name)}
 
 
-def replace_elastic_reset(reset: Callable[[], None]) -> None:
-    """Let `reset` do what Horovod does when workers were lost or have come."""
-    from horovod.tensorflow import elastic
-
-    elastic._reset = reset
-
-
 def is_wrapped(optimizer) -> bool:
     """Is this a distributed optimizer of Horovod's?"""
     return hasattr(optimizer, "_allreduce_grads")
 
 
-# ------------------------------------------------------------ Keras
+def hook_updates(replace: Callable, observe: Observe) -> None:
+    """Have `observe` called in the place of each update of Keras' optimizers: with
+    `make_update`, which it has to call, and of which it has to return the result; the
+    optimizer; and its gradients and variables in pairs.
+    An optimizer that Horovod has wrapped has averaged the gradients by then: it does so
+    in `_compute_gradients`, which `minimize` calls before `apply_gradients`.
+
+    replace: a recorder's.
+    """
+    keras, legacy = (functools.partial(_observed, observe, at) for at in (0, 1))
+    replace(optimizer(), "apply_gradients", keras)
+    replace(legacy_optimizer(), "_distributed_apply", legacy)
+
+
+def _observed(observe: Observe, position: int, original: Callable) -> Callable:
+    """What replaces a method that makes updates. position: of the pairs among its
+    arguments."""
+
+    def observed(optimizer, *args, **kwargs):
+        given = list(args)
+        pairs = kwargs.pop("grads_and_vars", None)
+        pairs = list(given.pop(position) if pairs is None else pairs)
+        given.insert(position, pairs)
+        make_update = functools.partial(original, optimizer, *given, **kwargs)
+        return observe(make_update, optimizer, pairs)
+
+    return observed
 
 
 def optimizer() -> type:
@@ -160,99 +151,46 @@ def legacy_optimizer() -> type:
     return optimizer_v2.OptimizerV2
 
 
-def hook_updates(replace: Callable, update: Update) -> None:
-    """Let `update` make each update of Keras' optimizers, in the place of what it is
-    called with: what makes it, the optimizer, and its gradients and variables in pairs.
-    An optimizer that Horovod has wrapped has averaged the gradients by then: it does so
-    in `_compute_gradients`, which `minimize` calls before `apply_gradients`.
-
-    replace: a recorder's.
-    """
-    keras, legacy = (functools.partial(_observed, update, at) for at in (0, 1))
-    replace(optimizer(), "apply_gradients", keras)
-    replace(legacy_optimizer(), "_distributed_apply", legacy)
-
-
-def hook_updates_of_v1(replace: Callable, update: Update) -> None:
-    """The same for optimizers of TensorFlow 1, where nothing else sums up gradients in
-    the middle of an update, as strategies do, and no session runs it later."""
-    import tensorflow as tf
-
-    def update_here(make, optimizer, pairs):
-        at_once = tf.executing_eagerly() or tf.inside_function()
-        seen = at_once and not tf.distribute.has_strategy()
-        return update(make, optimizer, pairs) if seen else make()
-
-    v1 = tf.compat.v1.train.Optimizer
-    replace(v1, "apply_gradients", functools.partial(_observed, update_here, 0))
-
-
-def _observed(update: Update, position: int, original: Callable) -> Callable:
-    """A method that makes an update, of which `update` makes each. position: of the
-    pairs among its arguments."""
-
-    def observed(optimizer, *args, **kwargs):
-        given = list(args)
-        pairs = kwargs.pop("grads_and_vars", None)
-        pairs = list(given.pop(position) if pairs is None else pairs)
-        given.insert(position, pairs)
-        make = functools.partial(original, optimizer, *given, **kwargs)
-        return update(make, optimizer, pairs)
-
-    return observed
-
-
-def rate_of(optimizer) -> Any:
-    """The learning rate of an optimizer, or what gives it at a step; None if it has
-    none."""
-    names = ("learning_rate", "_lr", "_learning_rate")  # the others are TensorFlow 1's
-    return next((getattr(optimizer, n) for n in names if hasattr(optimizer, n)), None)
-
-
-def callback_list() -> type:
-    """The class of the list that calls all callbacks; it has no public name."""
-    from tf_keras.src import callbacks
-
-    return callbacks.CallbackList
-
-
-def keras_3_callback_list() -> type:
-    """The same of Keras 3."""
-    from keras.src.callbacks import callback_list
-
-    return callback_list.CallbackList
-
-
-def keras_3_reduction() -> Method:
-    """What sums up gradients over replicas, in Keras 3 with TensorFlow."""
-    from keras.src.backend.tensorflow import optimizer
-
-    return optimizer.TFOptimizer, "_all_reduce_sum_gradients"
-
-
-def value_of(variable):
-    """The variable of TensorFlow in one of Keras 3; any other one itself."""
-    return getattr(variable, "_value", variable)
-
-
-def evaluation_metrics(tf) -> Method:
-    """What returns the metrics of an evaluation, of Keras 2."""
-    return tf.keras.Model, "_validate_and_get_metrics_result"
-
-
 def logits_of(answer):
     """What a network computed before its last activation, where Keras 2 keeps that; or
     else its answer."""
     return getattr(answer, "_keras_logits", answer)
 
 
-def logs_of(callback_list, logs: dict | None) -> dict:
-    """The metrics that the list would give to its callbacks."""
-    process = getattr(callback_list, "_process_logs", None)  # of Keras 2
-    return process(logs) if process else logs or {}
+def run_eagerly() -> None:
+    """Let functions run eagerly, but for those of tf.data, for the sake of who observes
+    them."""
+    from tensorflow.python.eager.polymorphic_function import eager_function_run
+
+    # TensorFlow's own setter makes it a bool.
+    eager_function_run.RUN_FUNCTIONS_EAGERLY = OBSERVED
 
 
-# ------------------------------------------------------------ TensorFlow
+def compiled_function() -> type:
+    """The class of what tf.function makes."""
+    from tensorflow.python.eager.polymorphic_function import polymorphic_function
+
+    return polymorphic_function.Function
+
+
+def python_function(compiled) -> Callable:
+    """The Python function in one that tf.function has made."""
+    from tensorflow.python.util import tf_decorator
+
+    plain = tf_decorator.unwrap(compiled.python_function)[1]
+    while isinstance(plain, functools.partial):
+        plain = plain.func
+    return plain
+
+
+def program_runs_eagerly() -> bool:
+    """Does the program itself want its functions to run eagerly?"""
+    from tensorflow.python.eager.polymorphic_function import eager_function_run
+
+    return eager_function_run.RUN_FUNCTIONS_EAGERLY is True
+
+
+# ------------------------------------------------------------ devices
 
 
 def eager_context():
@@ -290,44 +228,101 @@ def add_gpus(context, count: int) -> list:
     return gpus
 
 
-def compiled_function() -> type:
-    """The class of what tf.function makes."""
-    from tensorflow.python.eager.polymorphic_function import polymorphic_function
-
-    return polymorphic_function.Function
+# ------------------------------------------------------------ callbacks and metrics
 
 
-def run_eagerly() -> None:
-    """Let functions run eagerly, but for those of tf.data, for the sake of who observes
-    them."""
-    from tensorflow.python.eager.polymorphic_function import eager_function_run
+def callback_list() -> type:
+    """The class of the list that calls all callbacks; it has no public name."""
+    from tf_keras.src import callbacks
 
-    # TensorFlow's own setter makes it a bool.
-    eager_function_run.RUN_FUNCTIONS_EAGERLY = OBSERVED
+    return callbacks.CallbackList
 
 
-def program_runs_eagerly() -> bool:
-    """Does the program itself want its functions to run eagerly?"""
-    from tensorflow.python.eager.polymorphic_function import eager_function_run
-
-    return eager_function_run.RUN_FUNCTIONS_EAGERLY is True
-
-
-def python_function(compiled) -> Callable:
-    """The Python function in one that tf.function has made."""
-    from tensorflow.python.util import tf_decorator
-
-    plain = tf_decorator.unwrap(compiled.python_function)[1]
-    while isinstance(plain, functools.partial):
-        plain = plain.func
-    return plain
+def logs_of(callback_list, logs: dict | None) -> dict:
+    """The metrics that the list would give to its callbacks."""
+    process = getattr(callback_list, "_process_logs", None)  # of Keras 2
+    return process(logs) if process else logs or {}
 
 
-def records_gradients() -> bool:
-    """Is a gradient being recorded?"""
-    from tensorflow.python.eager import record
+def evaluation_metrics(tf) -> Method:
+    """What returns the metrics of an evaluation, of Keras 2."""
+    return tf.keras.Model, "_validate_and_get_metrics_result"
 
-    return record.could_possibly_record()
+
+# ------------------------------------------------------------ audits
+
+
+class AfterImport(importlib.abc.MetaPathFinder):
+    """Calls a hook once the module that it is for has been imported.
+
+    hooks: by the names of the modules; of one that is imported already, it is called
+    now.
+    """
+
+    def __init__(self, hooks: dict[str, Callable]):
+        self.hooks = hooks
+        for name in list(hooks):
+            if name in sys.modules:
+                hooks.pop(name)(sys.modules[name])
+        sys.meta_path.insert(0, self)
+
+    def find_spec(self, name, path=None, target=None):
+        if name not in self.hooks:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def exec_module(module):
+            execute(module)
+            hook = self.hooks.pop(name, None)  # who only asks for it, imports nothing
+            if hook:
+                hook(module)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+def hook_updates_of_v1(replace: Callable, observe: Observe) -> None:
+    """The same for optimizers of TensorFlow 1, where nothing else sums up gradients in
+    the middle of an update, as strategies do, and no session runs it later."""
+    import tensorflow as tf
+
+    def observe_here(make_update, optimizer, pairs):
+        at_once = tf.executing_eagerly() or tf.inside_function()
+        if at_once and not tf.distribute.has_strategy():
+            return observe(make_update, optimizer, pairs)
+        return make_update()
+
+    v1 = tf.compat.v1.train.Optimizer
+    replace(v1, "apply_gradients", functools.partial(_observed, observe_here, 0))
+
+
+def rate_of(optimizer) -> Any:
+    """The learning rate of an optimizer, or what gives it at a step; None if it has
+    none."""
+    names = ("learning_rate", "_lr", "_learning_rate")  # the others are TensorFlow 1's
+    return next((getattr(optimizer, n) for n in names if hasattr(optimizer, n)), None)
+
+
+def value_of(variable):
+    """The variable of TensorFlow in one of Keras 3; any other one itself."""
+    return getattr(variable, "_value", variable)
+
+
+def keras_3_callback_list() -> type:
+    """The same of Keras 3."""
+    from keras.src.callbacks import callback_list
+
+    return callback_list.CallbackList
+
+
+def keras_3_reduction() -> Method:
+    """What sums up gradients over replicas, in Keras 3 with TensorFlow."""
+    from keras.src.backend.tensorflow import optimizer
+
+    return optimizer.TFOptimizer, "_all_reduce_sum_gradients"
 
 
 def translated_places() -> list[tuple[str, int]]:
@@ -363,6 +358,9 @@ def saved_models():
     return save
 
 
+# ------------------------------------------------------------ tf.distribute
+
+
 def hook_strategies(after: Callable, tell: Callable[[str, Any], None]) -> None:
     """Call `tell` with the kind of each strategy that the program makes, and with the
     strategy. after: a recorder's."""
@@ -380,6 +378,13 @@ def strategy() -> type:
     from tensorflow.python.distribute import distribute_lib
 
     return distribute_lib.StrategyBase
+
+
+def records_gradients() -> bool:
+    """Is a gradient being recorded?"""
+    from tensorflow.python.eager import record
+
+    return record.could_possibly_record()
 
 
 def multi_worker_start() -> Method:
@@ -416,3 +421,13 @@ def coordinator_and_remote_value() -> tuple[type, type]:
     from tensorflow.python.distribute.coordinator import cluster_coordinator
 
     return cluster_coordinator.ClusterCoordinator, cluster_coordinator.RemoteValueImpl
+
+
+# ------------------------------------------------------------ elastic Horovod
+
+
+def replace_elastic_reset(reset: Callable[[], None]) -> None:
+    """Let `reset` do what Horovod does when workers were lost or have come."""
+    from horovod.tensorflow import elastic
+
+    elastic._reset = reset

@@ -40,7 +40,7 @@ def validation() -> tuple[np.ndarray, np.ndarray]:
 
 def _within_margins(images: np.ndarray) -> np.ndarray:
     """Images (n, 28, 28), made so small that no pixel is lost by a shift: so recorders
-    know them again (see `distcheck.recorder.keras.moments`)."""
+    know them again (see `distcheck.recorder.images`)."""
     size, margin = images.shape[1], data.SHIFT
     places = np.linspace(0, size - 1, size - 2 * margin).round().astype(int)
     small = images[:, places][:, :, places]

@@ -2,7 +2,7 @@
 
 from distcheck.judges.runs import Problem, Rank, Run, in_line, short
 from distcheck.judges.steps.common import step
-from distcheck.recorder.keras import SMALL
+from distcheck.recorder.tensors import SMALL
 from distcheck.scenarios import SCENARIOS
 
 

@@ -9,7 +9,7 @@ from distcheck.judges.compare import RTOL_FP16, RTOL_GRADIENTS, classify, distan
 from distcheck.judges.compiled import must_compile
 from distcheck.judges.runs import Problem, Rank, Run, in_line
 from distcheck.judges.steps.common import step, whatever_the_options
-from distcheck.recorder.keras import SMALL
+from distcheck.recorder.tensors import SMALL
 
 
 @step(

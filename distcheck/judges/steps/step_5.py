@@ -11,7 +11,7 @@ from distcheck.judges.compare import classify
 from distcheck.judges.compiled import must_compile
 from distcheck.judges.runs import Missing, Problem, Rank, Run
 from distcheck.judges.steps.common import OPPOSITE, step
-from distcheck.recorder.keras import UNKNOWN
+from distcheck.recorder.images import UNKNOWN
 from distcheck.scenarios import (
     BATCH_SIZE,
     SCENARIOS,

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from distcheck import events
+from distcheck import evidence
 from distcheck.judges.registry import exercise
 from distcheck.judges.runs import Judge, Missing, Problem, Run, in_line, short
 from utils.checking.recorders.replicas import REPLICAS
@@ -401,7 +401,7 @@ def loop_counts_every_image(runs: dict[str, Run]) -> None:
 def _last_row(run: Run) -> dict[str, str]:
     """Of history.csv. Raises Missing."""
     try:
-        row = events.last_row(run.folder / "history.csv")
+        row = evidence.last_row(run.folder / "history.csv")
     except FileNotFoundError:
         raise Missing from None
     if not row:

@@ -17,9 +17,8 @@ from typing import ClassVar
 
 from distcheck.events import OF_EVERY_PROGRAM, Arrays, Event, Strategy
 from distcheck.recorder import patches
-from distcheck.recorder.keras import variables_of
 from distcheck.recorder.recorder import Recorder
-from distcheck.recorder.strategies import copies, max_copy_difference
+from distcheck.recorder.tensors import copies, max_copy_difference, variables_of
 from distcheck.recorder.writer import frames
 from distcheck.scenarios import Scenario, register
 

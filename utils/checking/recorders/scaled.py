@@ -14,7 +14,7 @@ from distcheck.events import HOROVOD, Event, Finite, Inode
 from distcheck.recorder import patches
 from distcheck.recorder.files import files_in
 from distcheck.recorder.horovod import HorovodRecorder
-from distcheck.recorder.keras import is_batch
+from distcheck.recorder.tensors import is_batch
 from distcheck.scenarios import Scenario, register
 
 
@@ -90,7 +90,7 @@ class ScaledRecorder(HorovodRecorder):
     def hook_training(self, tf) -> None:
         self.replace(tf.keras.Model, "__call__", self._forward)
         self.replace(tf.keras.Model, "fit", self._fit)
-        patches.hook_updates(self.replace, self._update)
+        patches.hook_updates(self.replace, self._observe_update)
 
     def intervene(self, tf) -> None:
         """Compute all steps: there are few, of a tiny network."""
@@ -107,7 +107,7 @@ class ScaledRecorder(HorovodRecorder):
     def _fit(self, original):
         def observed(model, *args, **kwargs):
             self.event("fit")
-            self._model = model
+            self.model = model
             with self.inside("fit"):
                 try:
                     return original(model, *args, **kwargs)
@@ -116,11 +116,11 @@ class ScaledRecorder(HorovodRecorder):
 
         return observed
 
-    def _update(self, update, optimizer, pairs: list):
+    def _observe_update(self, make_update, optimizer, pairs: list):
         if "update" in self.activities:
-            return update()
+            return make_update()
         with self.inside("update"):
-            result = update()
+            result = make_update()
         self._optimizer = optimizer
         self._updates += 1
         self.event("update", epoch=self._epoch, rate=_rate(optimizer))
@@ -170,8 +170,8 @@ class ScaledRecorder(HorovodRecorder):
         self._epoch = int(epoch)
 
     def _epoch_ends(self, result, callback_list, epoch, logs=None) -> None:
-        if self._model is not None:
-            weights = [v.numpy() for v in self._model.weights]
+        if self.model is not None:
+            weights = [v.numpy() for v in self.model.weights]
             self._kept.append((weights, self._state()))
         files = {
             name: [facts.st_ino, facts.st_mtime_ns]

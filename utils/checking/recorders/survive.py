@@ -149,9 +149,9 @@ class SurviveRecorder(ScaledRecorder):
 
         return observed
 
-    def _update(self, update, optimizer, pairs: list):
+    def _observe_update(self, make_update, optimizer, pairs: list):
         if "update" in self.activities:
-            return update()
+            return make_update()
         self._optimizer = optimizer
         self.event("before", epoch=self._epoch, **self._digests())
         self._count += 1
@@ -160,7 +160,7 @@ class SurviveRecorder(ScaledRecorder):
 
             self.event("lost")
             raise HorovodInternalError("a worker has died")
-        result = super()._update(update, optimizer, pairs)
+        result = super()._observe_update(make_update, optimizer, pairs)
         self.event("after", **self._digests())  # the statistics are averaged later
         return result
 

@@ -15,7 +15,7 @@ from collections import Counter
 
 from distcheck.events import HOROVOD, Event, Finite
 from distcheck.recorder.horovod import HorovodRecorder
-from distcheck.recorder.keras import elements_of
+from distcheck.recorder.tensors import elements_of
 from distcheck.scenarios import Scenario, register
 
 COUNTS = (64, 640)  # numbers in the messages

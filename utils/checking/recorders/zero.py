@@ -8,7 +8,7 @@ from typing import ClassVar
 from distcheck.events import HOROVOD, Arrays, Event
 from distcheck.recorder import patches
 from distcheck.recorder.horovod import HorovodRecorder
-from distcheck.recorder.keras import elements_of, variables_of
+from distcheck.recorder.tensors import elements_of, variables_of
 from distcheck.scenarios import Scenario, register
 
 MOST_STEPS = 8  # of which arrays are kept; a check takes fewer

@@ -1,6 +1,6 @@
 """Report what any program with Horovod or tf.distribute does, while it runs for real.
 
-    mpirun -np 2 python -m distcheck.recorder.audit PROGRAM --its-options
+    mpirun -np 2 python -m distcheck.recorder.audit.auditor PROGRAM --its-options
 
 Each process writes what it does to $DISTCHECK_REPORTS/rank.N.jsonl; nothing is decided
 here (see distcheck/judges/audit.py). Functions stay compiled, and the program chooses
@@ -22,13 +22,15 @@ from typing import Any
 
 import numpy as np
 
-from distcheck.recorder import interventions, patches
-from distcheck.recorder.callbacks import ONLY_TELLING, TrackedLogs, decides
-from distcheck.recorder.files import Files
-from distcheck.recorder.horovod import HorovodCalls
+from distcheck.recorder import patches
+from distcheck.recorder.audit import interventions
+from distcheck.recorder.audit.callbacks import ONLY_TELLING, decides
+from distcheck.recorder.audit.files import Files
+from distcheck.recorder.audit.horovod import HorovodCalls
+from distcheck.recorder.audit.strategies import Strategies
+from distcheck.recorder.audit.tracing import Tracer, rate_now
+from distcheck.recorder.callbacks import TrackedLogs
 from distcheck.recorder.recorder import Recorder
-from distcheck.recorder.strategies import Strategies
-from distcheck.recorder.tracing import Tracer, rate_now
 from distcheck.recorder.writer import Place, places
 
 MOST_BYTES = 30_000_000  # of a report, after which what comes often is left out
@@ -106,7 +108,7 @@ class Auditor(Recorder):
 
     def _hook_keras_2(self, keras) -> None:
         self._hook_keras(keras, patches.callback_list())
-        patches.hook_updates(self.replace, self.tracer.update)
+        patches.hook_updates(self.replace, self.tracer.observe_update)
 
     def _hook_keras_3(self, keras) -> None:
         keras_2 = keras.__version__.startswith("2.")

@@ -7,8 +7,6 @@ import os
 import sys
 from collections import Counter
 
-import numpy as np
-
 from distcheck.recorder import patches
 from distcheck.recorder.recorder import Recorder
 
@@ -83,21 +81,3 @@ def replica():
     if context is None:
         return tf.constant(-1)
     return tf.convert_to_tensor(context.replica_id_in_sync_group)
-
-
-def copies(variable) -> list:
-    """Those of a variable that replicas have; of any other one, this alone."""
-    return list(getattr(variable, "values", [variable]))
-
-
-def max_copy_difference(variables) -> float:
-    """The largest difference between copies of a variable; 0 without copies."""
-    return max(
-        (
-            float(np.abs(copy.numpy() - copies(variable)[0].numpy()).max())
-            for variable in variables
-            for copy in copies(variable)[1:]
-            if copy.shape.num_elements()
-        ),
-        default=0.0,
-    )

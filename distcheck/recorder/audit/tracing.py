@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from distcheck.recorder import interventions, patches, strategies
-from distcheck.recorder.horovod import HorovodCalls
-from distcheck.recorder.keras import elements_of
+from distcheck.recorder import patches
+from distcheck.recorder.audit import interventions, strategies
+from distcheck.recorder.audit.horovod import HorovodCalls
 from distcheck.recorder.recorder import Recorder
+from distcheck.recorder.tensors import copies, elements_of, max_copy_difference
 
 BUCKETS = 64  # numbers of a sketch
 CLOSELY = 6  # updates that are looked at one by one; later ones are powers of two
@@ -58,7 +59,7 @@ class Tracer:
         self._recorder.replace(tf.GradientTape, "gradient", self._gradient)
         for owner, name in patches.reductions():
             self._recorder.after(owner, name, self._summed_up)
-        patches.hook_updates_of_v1(self._recorder.replace, self.update)
+        patches.hook_updates_of_v1(self._recorder.replace, self.observe_update)
         compiled = patches.compiled_function()
         self._recorder.replace(compiled, "__init__", interventions.without_xla)
 
@@ -67,10 +68,10 @@ class Tracer:
         self._recorder.replace(keras.Model, "__call__", self._forward)
         self._recorder.before(keras.losses.Loss, "__call__", self._loss)
 
-    def update(self, update: Callable, optimizer, pairs: list):
+    def observe_update(self, make_update: Callable, optimizer, pairs: list):
         """Make an update of Keras 2 or TensorFlow 1 (see `patches.hook_updates`)."""
         self._applied(optimizer, pairs)
-        return update()
+        return make_update()
 
     def reduced(self, pairs, optimizer, *args) -> None:
         """Keras 3 has summed up gradients over replicas: what it is about to apply."""
@@ -375,7 +376,7 @@ class Tracer:
             "weights": [
                 sketch([_first(v).numpy() for v in group]) for group in self._variables
             ],
-            "copies": list(map(strategies.max_copy_difference, self._variables)),
+            "copies": list(map(max_copy_difference, self._variables)),
             "statistics": self._statistics(),
             "frozen": self._frozen(),
             "rate": [rate_now(optimizer) for optimizer in self._optimizers],
@@ -478,7 +479,7 @@ def _number_in(known: list, thing) -> int:
 
 def _first(variable):
     """A variable, of one that replicas have copies of the first."""
-    return strategies.copies(variable)[0]
+    return copies(variable)[0]
 
 
 def _identity(variable) -> int:

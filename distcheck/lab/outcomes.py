@@ -1,0 +1,114 @@
+"""How has a scenario ended? Decided by what its workers were seen to do.
+
+A scenario ends when all workers have come to the end of the program, when one of them
+or mpirun has ended before, when one prints too much, when they get nowhere, or when its
+time is up. A machine may be slow, and time that passes says little; so what counts is
+what the workers do without a report: they compute, or sleep, or would like to compute
+and get no processor, which is no fault. `distcheck.lab` lists the outcomes.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from distcheck import lab
+
+FAILING = 1.0  # seconds that the other workers have left when one has failed
+# Workers that all wait, for different things, are in a deadlock when they have slept
+# for so many seconds since the last report.
+DEADLOCK_AFTER = 4.0
+# Workers hang that have slept for so many times the seconds that they may compute.
+SLEEPING_FACTOR = 3
+COMPUTING_LIMIT = 150.0  # seconds of processor for a worker, whatever it reports
+LOOK_SECONDS = 0.5  # between two looks at what the workers do
+
+# What a worker waits for whose last event is "ended", see `Recorder.wait_for_the_end`.
+AT_THE_END = "the end"
+# Rank -> what a worker waits for; None: it works.
+Waits = Mapping[int, str | None]
+
+
+@dataclass
+class Watch:
+    """What was seen of a scenario so far. In all of its methods, `now` is the time.
+
+    recorded: do its workers report? served: are there servers of tf.distribute? Beside
+    these, the end of the chief, who has rank 0, is the end of all.
+    """
+
+    size: int
+    recorded: bool
+    served: bool
+    may_compute: float
+    started: float = field(default_factory=time.monotonic)
+    failed: float | None = None  # when it was seen that a worker has ended
+    # When it was last looked at what the workers do; and since one of them last
+    # reported: the bytes of all reports, the seconds of processor of each rank by then,
+    # and the seconds for which no worker computed, or wanted to.
+    looked: float = field(default_factory=time.monotonic)
+    reported: int = -1
+    computed: Mapping[int, float] = field(default_factory=dict)
+    asleep: float = 0.0
+
+    def ended(
+        self, now: float, waits: Waits, mpirun: int | None, gone: int, printed: int
+    ) -> str | None:
+        """How the scenario has ended, if no worker hangs; None while it goes on.
+
+        mpirun: its exit status, None while it runs. gone: how many of the workers, each
+        of which is in `waits`, have ended. printed: bytes, of the worker with the most.
+        """
+        if not self.recorded:
+            if mpirun is not None:
+                return lab.FAILED if mpirun else lab.ENDED
+        else:
+            awaited = {waits.get(n) for n in range(1 if self.served else len(waits))}
+            if len(waits) == self.size and awaited == {AT_THE_END}:
+                return lab.ENDED
+            if gone or mpirun is not None:
+                self.failed = self.failed or now
+                # The others may be about to say why they fail, too.
+                if now - self.failed > FAILING or gone == self.size:
+                    return lab.FAILED
+        if printed > lab.OUTPUT:
+            return lab.FLOOD
+        return lab.TIME_UP if now - self.started > lab.TIME_LIMIT else None
+
+    def is_due(self, now: float) -> bool:
+        """Is it time to look at what the workers do?"""
+        return now - self.looked >= LOOK_SECONDS
+
+    def gets_nowhere(
+        self,
+        now: float,
+        waits: Waits,
+        reported: int,
+        computed: Mapping[int, float],
+        awake: set[int],
+    ) -> str | None:
+        """Do the workers wait for each other, or compute or sleep without end?
+
+        reported: bytes, by all. computed: rank -> seconds of processor of each worker
+        that lives, with all that it has started. awake: those of which something
+        computes, or wants to.
+        """
+        self.looked = now
+        if reported != self.reported:
+            self.reported, self.computed, self.asleep = reported, computed, 0.0
+        # Who waits for another worker need not sleep meanwhile: MPI asks all the time.
+        working = [rank for rank in computed if waits.get(rank) is None] or [*computed]
+        if awake.isdisjoint(working):
+            self.asleep += LOOK_SECONDS
+        all_there = len(waits) == self.size
+        all_wait = all_there and None not in waits.values()
+        if all_wait and len(set(waits.values())) > 1:
+            if self.asleep > DEADLOCK_AFTER:
+                return lab.DEADLOCK
+        hangs = self.asleep > SLEEPING_FACTOR * self.may_compute or any(
+            computed[rank] > COMPUTING_LIMIT
+            or computed[rank] - self.computed.get(rank, 0.0) > self.may_compute
+            for rank in working
+        )
+        if hangs and not all_there:  # mpirun has started too few
+            return lab.FAILED
+        return lab.HUNG if hangs else None
