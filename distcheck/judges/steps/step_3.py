@@ -91,8 +91,10 @@ def _raise_if_wrapped_endlessly(run: Run) -> None:
 
 
 def _lines_that_wrap(run: Run) -> list[int | None]:
-    """The lines that wrapped an optimizer on rank 0."""
-    return [event["line"] for event in run.ranks[0].all("wrapped")]
+    """The lines that wrapped an optimizer, on the rank that came furthest: a rank that
+    fails ends the others."""
+    wrapped = [rank.all("wrapped") for rank in run.ranks]
+    return [event["line"] for event in max(wrapped, key=len)]
 
 
 def _raise_if_averaged_again(run: Run, updates: list[dict], numbers: int) -> None:
