@@ -987,6 +987,18 @@ def test_unequal_numbers_of_batches_are_counted():
     assert "Training steps: rank 0 made 3, rank 1 made 2." in said
 
 
+def test_a_task_that_is_left_alone_is_no_error_of_its_own():
+    lost = "UnavailableError: tasks are unhealthy (stopped sending heartbeats)"
+    failed = {"what": "failed", "error": lost, "where": PLACE}
+    parallel = of_reports(
+        [step(1), failed], [step(1, replica=1), the_end()], kind=audit.TASKS
+    )
+    parallel.outcome = judge.FAILED
+    verdict, said, where = judge.waiting(parallel, None)
+    assert (verdict, where) == ("wrong", PLACE)
+    assert "waited for another worker that had ended" in said
+
+
 def test_steps_are_not_blamed_where_nobody_has_ended():
     parallel = of_reports(epochs(["a", "b", "c"]), epochs(["d", "e"]))
     parallel.outcome = judge.STALLED

@@ -1859,8 +1859,9 @@ def _listed(names) -> str:
 
 
 def _alone(failure: dict) -> bool:
-    """Did Horovod complain that another worker has gone?"""
-    return "Horovod has been shut down" in str(failure["error"])
+    """Did Horovod, or a cluster, complain that another worker has gone?"""
+    gone = "Horovod has been shut down", "stopped sending heartbeats"
+    return any(words in str(failure["error"]) for words in gone)
 
 
 def _short(text: str, limit: int = 300) -> str:
