@@ -43,6 +43,7 @@ NOT_COPIED = (".git", ".venv", "venv", "__pycache__", "node_modules", ".nox", ".
 OUTPUTS = ("stdout", "stderr")  # of a task, see distcheck.tasks
 
 HOROVOD, REPLICAS, TASKS = "Horovod", "tf.distribute", "TF_CONFIG"
+ONE_PROCESS = {"MirroredStrategy", "OneDeviceStrategy"}  # strategies of REPLICAS
 NOT_WATCHED = (
     "ParameterServerStrategy",
     "ParameterServerStrategyV2",
@@ -107,23 +108,12 @@ def kind_of(script: Path) -> str:
     Raises UserError for one that uses neither Horovod nor tf.distribute, or uses
     only what is not watched.
     """
-    names: set[str] = set()
-    for path in _with_neighbors(script):
-        for node in ast.walk(programs.parse_program(path)):
-            if isinstance(node, ast.Import):
-                names |= {alias.name.split(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                names |= {node.module.split(".")[0]}
-                names |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.Attribute):
-                names.add(node.attr)
-            elif isinstance(node, ast.Name):
-                names.add(node.id)
+    names = _names(script)
     if "horovod" in names:
         return HOROVOD
     if {"MultiWorkerMirroredStrategy", "CollectiveAllReduceStrategy"} & names:
         return TASKS
-    if {"MirroredStrategy", "OneDeviceStrategy"} & names:
+    if ONE_PROCESS & names:
         return REPLICAS
     for name in NOT_WATCHED:
         if name in names:
@@ -136,6 +126,23 @@ def kind_of(script: Path) -> str:
     )
 
 
+def _names(script: Path) -> set[str]:
+    """What a program and the modules beside it name."""
+    names: set[str] = set()
+    for path in _with_neighbors(script):
+        for node in ast.walk(programs.parse_program(path)):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names |= {node.module.split(".")[0]}
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.Attribute):
+                names.add(node.attr)
+            elif isinstance(node, ast.Name):
+                names.add(node.id)
+    return names
+
+
 def kind_made(run: judge.RecordedRun) -> str:
     """How a program that was run is distributed, by the strategy that it trains with or
     has made; the kind by which it was started if it has made none."""
@@ -145,7 +152,7 @@ def kind_made(run: judge.RecordedRun) -> str:
         return HOROVOD
     if made & {"CollectiveAllReduceStrategy", "MultiWorkerMirroredStrategy"}:
         return TASKS
-    if made & {"MirroredStrategy", "OneDeviceStrategy"}:
+    if made & ONE_PROCESS:
         return REPLICAS
     return run.kind
 
@@ -398,7 +405,20 @@ def observe(
         if event["kind"] in NOT_WATCHED:
             raise errors.UserError(_not_watched(script, event["kind"]))
     made = kind_made(watched_run)
-    return watched_run if made == kind else _observe_as(made, *options)
+    if made != kind:
+        return _observe_as(made, *options)
+    if _crashed_in_a_cluster(watched_run) and ONE_PROCESS & _names(script):
+        other = _observe_as(REPLICAS, *options)
+        if other.trained and kind_made(other) == REPLICAS:
+            return other
+    return watched_run
+
+
+def _crashed_in_a_cluster(run: judge.RecordedRun) -> bool:
+    """Have the tasks ended without a word before they trained? TensorFlow does so where
+    a program makes MirroredStrategy after that of a cluster."""
+    spoke = run.trained or run.failure or run.ends()
+    return run.kind == TASKS and run.outcome == judge.FAILED and not spoke
 
 
 def _observe_as(

@@ -21,6 +21,7 @@ from pathlib import Path
 import audit_programs
 import audit_server
 import kept_evidence
+import numpy as np
 import psutil
 import pytest
 import rich.console
@@ -60,6 +61,7 @@ SEEN = {
     "mirrored_fit": "together start gradients end different everything pass",
     "mirrored_loss": "together start gradients end different everything pass",
     "mirrored_loop": "together start gradients end different everything order pass",
+    "clipped": "together start end different everything order pass",
     "multi_worker": "together start gradients end different everything files",
     "all_of_it": "start gradients end different pass files rate",
     "kept_best": "start gradients end different everything pass validation metrics "
@@ -421,6 +423,57 @@ def test_the_length_of_a_sum_that_is_clipped_tells_nothing(kind, count, verdict)
     assert judge.gradients(of_reports(*parts, kind=kind), single)[0] == verdict
 
 
+def clipped(gradient, norm: float = 0.1) -> list[float]:
+    length = np.linalg.norm(gradient)
+    return list(np.asarray(gradient) * min(1.0, norm / length))
+
+
+def replicas_that_clip(how: str, size: float, count: float) -> judge.RecordedRun:
+    """Of two replicas, whose gradients are about this long; or one that is alone."""
+    first = [[size * n, 0.3 * size] for n in (1.0, 1.2, 0.9, 1.1)]
+    second = [[0.7 * size, size * n] for n in (0.8, 1.0, 1.1, 0.9)]
+    pairs = list(zip(np.array(first), np.array(second), strict=True))
+    parts = [first] if how == "alone" else [first, second]
+    used = {
+        "alone": [clipped(a) for a in first],
+        "each": [[*np.add(clipped(a), clipped(b))] for a, b in pairs],
+        "the mean": [clipped((a + b) / 2) for a, b in pairs],
+        "the sum": [clipped(a + b) for a, b in pairs],
+        "scaled": [[*(a + b) / 256] for a, b in pairs],
+    }[how]
+    options = {"counts": count, "loss": count}
+    each = [updates(own, used, **options) for own in parts]
+    events = [{**e, "replica": n} for n, part in enumerate(each) for e in part]
+    return of_reports(events, kind=audit.REPLICAS)
+
+
+@pytest.mark.parametrize(
+    ("how", "size", "count", "verdict"),
+    [
+        ("each", 1.0, SUMMED, "wrong"),
+        ("each", 0.09, SUMMED, "wrong"),  # not all of them are so long
+        ("each", 0.09, DIVIDED, "right"),
+        ("each", 1.0, DIVIDED, "can't tell"),
+        ("the mean", 1.0, SUMMED, "can't tell"),  # applied as it is
+        ("the mean", 1.0, DIVIDED, "right"),
+        ("the sum", 1.0, SUMMED, "can't tell"),
+        ("the sum", 1.0, DIVIDED, "right"),
+    ],
+)
+def test_what_each_clips_is_too_long_for_a_mean(how, size, count, verdict):
+    single = replicas_that_clip("alone", size, 1.0)
+    parallel = replicas_that_clip(how, size, count)
+    assert judge.gradients(parallel, single)[0] == verdict
+
+
+def test_a_loss_that_is_scaled_is_not_clipped():
+    own = [[1.0, 0.3], [1.2, 0.3], [0.9, 0.3], [1.1, 0.3]]
+    used = [[part / 1024 for part in gradient] for gradient in own]
+    single = of_reports(updates(own, used, counts=1.0), kind=audit.REPLICAS)
+    parallel = replicas_that_clip("scaled", 1.0, SUMMED)
+    assert judge.gradients(parallel, single)[0] == "can't tell"
+
+
 @pytest.mark.parametrize(("count", "verdict"), [(SUMMED, "wrong"), (DIVIDED, "right")])
 def test_padding_that_is_masked_does_not_count(count, verdict):
     """Of which each replica has another part."""
@@ -581,6 +634,25 @@ def test_one_worker_s_epoch_is_no_measure_of_what_is_no_pass(
     parallel, single = of_reports(*map(draws, workers)), of_reports(draws(alone))
     assert judge.everything(parallel, single)[0] == everything
     assert judge.one_pass(parallel, single)[0].startswith(one_pass)
+
+
+@pytest.mark.parametrize(
+    ("own", "verdict"),
+    [
+        ((A, B), "can't"),  # data of its own
+        ((A, A[::-1]), "wrong"),
+        ((A[::2], A[1::2]), "right"),
+    ],
+)
+def test_a_loop_that_goes_over_its_own_part_again_is_no_pass_over_all(own, verdict):
+    """Four times, without epochs that Keras would know of."""
+    runs = [
+        of_reports(
+            *[[e for e in draws([part] * 4) if e["what"] != "epoch"] for part in parts]
+        )
+        for parts in (own, [A])
+    ]
+    assert judge.one_pass(*runs)[0].startswith(verdict)
 
 
 @pytest.mark.parametrize(
@@ -915,6 +987,18 @@ def test_unequal_numbers_of_batches_are_counted():
     assert "Training steps: rank 0 made 3, rank 1 made 2." in said
 
 
+def test_a_task_that_is_left_alone_is_no_error_of_its_own():
+    lost = "UnavailableError: tasks are unhealthy (stopped sending heartbeats)"
+    failed = {"what": "failed", "error": lost, "where": PLACE}
+    parallel = of_reports(
+        [step(1), failed], [step(1, replica=1), the_end()], kind=audit.TASKS
+    )
+    parallel.outcome = judge.FAILED
+    verdict, said, where = judge.waiting(parallel, None)
+    assert (verdict, where) == ("wrong", PLACE)
+    assert "waited for another worker that had ended" in said
+
+
 def test_steps_are_not_blamed_where_nobody_has_ended():
     parallel = of_reports(epochs(["a", "b", "c"]), epochs(["d", "e"]))
     parallel.outcome = judge.STALLED
@@ -1136,6 +1220,8 @@ IRREGULAR = ["abca", "bbca", "cabb", "aacb", "bcba", "cbba", "abab", "ccab"]
     [
         ((IRREGULAR, IRREGULAR), "wrong"),
         ((IRREGULAR, IRREGULAR[::-1]), "right"),
+        ((IRREGULAR * 3, IRREGULAR * 3), "wrong"),  # the whole data, over and over
+        ((IRREGULAR[:4] * 3, IRREGULAR[:4] * 3), "can't tell"),  # too few
         ((["abcd"] * 8, ["abcd"] * 8), "can't tell"),  # as all samples have them
         (([], []), "can't tell"),
     ],
@@ -1146,6 +1232,18 @@ def test_labels_tell_which_augmented_samples_are_the_same(labels, verdict):
     ranks = [
         [*epochs(*one), *labeled(own)] for one, own in zip(rows, labels, strict=True)
     ]
+    assert answer("different", *ranks)[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("common", "verdict"),
+    [("a", "wrong"), ("abcdefgh", "right")],  # by chance; each has the same labels
+)
+def test_some_augmented_samples_may_come_out_the_same(common, verdict):
+    """common: what both have of 26 samples, in another batch."""
+    first, second = LETTERS[:26], LETTERS[26:]
+    rows = second[: 26 - len(common)] + common
+    ranks = [[*epochs([*part]), *labeled(IRREGULAR)] for part in (first, rows)]
     assert answer("different", *ranks)[0] == verdict
 
 

@@ -33,6 +33,7 @@ ENDED, FAILED, STALLED, TIME_UP = "ended", "failed", "stalled", "time is up"
 RTOL_EQUAL, RTOL_DIFFERENT = 1e-6, 1e-4
 RTOL_FP16 = 0.02  # of gradients that were summed in another order, or in float16
 MIN_COVERAGE = 0.99  # of the data
+LEAST_CLIPPED = 2  # updates, from which a length can be told
 FIRST = 6  # updates whose losses are compared
 MOST_REPORT = 60_000_000  # bytes
 DIGEST = 12  # characters of a sample's
@@ -554,6 +555,8 @@ def _gradients_of(
         if not sums:
             return UNKNOWN, f"No update was seen that every {parallel.word} applies."
         return UNKNOWN, "All gradients are equal, so averaging would not change them."
+    if not seen and (answer := _sum_of_clipped(parallel, single, group, where)):
+        return answer
     if not seen and alike == differing:
         return _of_another_length(parallel, single, group, where)
     if not seen:
@@ -572,7 +575,10 @@ def _gradients_of(
     (kind,) = kinds
     # A loss that is averaged as well is a number more.
     times = int(np.median(reduced) + 0.1) if reduced else 0
-    if kind != Combined.MEAN and single is not None and _is_scaled(single, group):
+    scaled = _scaled(single, group) if single else []
+    # Clipping makes nothing longer, so it makes no sum of a mean.
+    clipped = kind == Combined.SUM and not all(scaled)
+    if kind != Combined.MEAN and any(scaled) and not clipped:
         if parallel.kind != "Horovod" and kind == Combined.SUM:
             return _of_another_length(parallel, single, group, where)
         return UNKNOWN, (
@@ -628,17 +634,19 @@ def _after_a_broadcast(
     return later if later and max(spreads) <= RTOL_EQUAL else seen
 
 
-def _is_scaled(single: RecordedRun, group: int) -> bool:
-    """Does a worker that is alone apply something else than its own gradients?"""
+def _scaled(single: RecordedRun, group: int) -> list[bool]:
+    """Does a worker that is alone apply something else than its own gradients, at each
+    update?"""
+    found = []
     for worker in single.each:
         applied = worker.updates("applied", group)
         for update, events in worker.updates("local", group).items():
             if update in applied:
                 own = [np.sum([event["sketch"] for event in events], axis=0)]
                 used = [np.asarray(applied[update][-1]["sketch"])]
-                if _combination(own, used, own[0], len(events), False) is None:
-                    return True
-    return False
+                how = _combination(own, used, own[0], len(events), False)
+                found.append(how is None)
+    return found
 
 
 def _combination(own, used, mean, calls: int, strategy: bool) -> Combined | None:
@@ -716,6 +724,54 @@ def _of_another_length(
     if summed[0] == WRONG:
         return UNKNOWN, f"{text} Whether they were summed before can't be told."
     return UNKNOWN, f"{text} {summed[1]}"
+
+
+def _sum_of_clipped(
+    parallel: RecordedRun, single: RecordedRun | None, group: int, where: str | None
+) -> Answer | None:
+    """Are the gradients that a strategy applies too long to be clipped by a norm after
+    they were combined?
+
+    That would give them the same length on any number of workers. Where each of N clips
+    its own first, the sum is as long as N at right angles, or longer.
+    """
+    if parallel.kind == "Horovod" or single is None:
+        return None
+    (ours, _), (its, factors) = (_clipped(r, group) for r in (parallel, single))
+    if min(len(ours), len(its)) < LEAST_CLIPPED:
+        return None
+    # What a loss was scaled by is the same number in each update.
+    varies = max(factors) > (1 + RTOL_FP16) * min(factors)
+    # A sketch tells a length but for some percent.
+    ratio = float(np.median(ours) / np.median(its))
+    size = len(parallel.each)
+    too_long = varies and ratio > 0.95 * size**0.5
+    if not too_long or _summed(parallel, single, group, where)[0] != WRONG:
+        return None
+    return (
+        WRONG,
+        f"Each {parallel.word} clips its own gradients, and they are summed, not "
+        f"averaged: no {parallel.word} divides its loss by {size}.",
+        where,
+    )
+
+
+def _clipped(run: RecordedRun, group: int) -> tuple[list[float], list[float]]:
+    """Of the updates whose gradients are shorter than all that were computed together,
+    as clipped ones are: how long these are, absolute and relative."""
+    locals_ = [worker.updates("local", group) for worker in run.each]
+    applied = next(filter(None, (w.updates("applied", group) for w in run.each)), {})
+    lengths, factors = [], []
+    for update in sorted(set.intersection(set(applied), *map(set, locals_))):
+        own = np.sum([e["sketch"] for f in locals_ for e in f[update]], axis=0)
+        length, whole = (
+            float(np.linalg.norm(sketch))
+            for sketch in (applied[update][-1]["sketch"], own)
+        )
+        if 0 < length < (1 - RTOL_FP16) * whole:  # and no NaN
+            lengths.append(length)
+            factors.append(length / whole)
+    return lengths, factors
 
 
 def _summed(
@@ -879,8 +935,10 @@ def different(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     ]
     first = workers[0].distinct
     common = first.intersection(*(w.distinct for w in workers[1:]))
-    if not common:
-        return _different_labels(parallel)
+    labels = _different_labels(parallel)
+    # Augmented samples may come out the same by chance.
+    if not common or (labels[0] == WRONG and len(common) < 0.1 * len(first)):
+        return labels
     if same:
         return (
             UNKNOWN,
@@ -935,6 +993,9 @@ def _different_labels(parallel: RecordedRun) -> Answer:
 
 def _have_a_period(batches: list[list[str]]) -> bool:
     """Are labels so few or so regular that those of other samples may be the same?"""
+    cycles = (n for n in range(1, len(batches)) if batches[n:] == batches[:-n])
+    # The whole data, over and over, say as much as once.
+    batches = batches[: next(cycles, None)]
     flat = [label for batch in batches for label in batch]
     if len(flat) < 32:
         return True
@@ -1116,6 +1177,10 @@ def _is_a_pass(drawn: float, parallel: RecordedRun, single: RecordedRun) -> bool
         set().union(*(w.distinct for run in (parallel, single) for w in run.each))
     )
     if samples <= batch:  # one batch, over and over
+        return False
+    # Where each has data of its own, one worker goes over its own part again and again.
+    alone = len(set().union(*(w.distinct for w in single.each)))
+    if samples - alone > max(batch, samples / 10):
         return False
     passes = 1 if single.each[0].epochs else max(1, math.ceil(drawn / samples))
     if passes > 1:  # what fills no batch may be missing from each
@@ -1794,8 +1859,9 @@ def _listed(names) -> str:
 
 
 def _alone(failure: dict) -> bool:
-    """Did Horovod complain that another worker has gone?"""
-    return "Horovod has been shut down" in str(failure["error"])
+    """Did Horovod, or a cluster, complain that another worker has gone?"""
+    gone = "Horovod has been shut down", "stopped sending heartbeats"
+    return any(words in str(failure["error"]) for words in gone)
 
 
 def _short(text: str, limit: int = 300) -> str:
