@@ -17,14 +17,14 @@ import threading
 from pathlib import Path
 from types import SimpleNamespace
 
+import ci_sample
 import psutil
 import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-
-import ci_sample
 from processes import captured, wait_for
+
 from utils.running import explain
 
 ROOT = Path(__file__).resolve().parent.parent

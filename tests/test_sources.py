@@ -57,6 +57,7 @@ def test_a_name_that_there_is_not_is_that_of_the_package():
 
 
 def test_the_digest_is_another_with_each_file(tmp_path, monkeypatch):
+    sources.modules()  # they are looked for where the course is, once
     monkeypatch.setattr(course, "PACKAGE_ROOT", tmp_path)
     room = tmp_path / "utils" / "base"
     room.mkdir(parents=True)
