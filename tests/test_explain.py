@@ -178,6 +178,20 @@ def test_an_error_is_found_on_its_rank(prefix):
     assert first(in_parts).text == "ValueError: no such garment"
 
 
+@pytest.mark.parametrize("prefix", ["#6 18.20 ", "2026-11-26T09:28:20.1234567Z "])
+def test_what_builds_and_clusters_put_before_a_line_is_cut_off(prefix):
+    log = of_rank(0, f"Step 3/9\n{UNKNOWN}", prefix)
+    found = first(log)
+    assert (found.place, found.said) == ("train.py:12", "ValueError: no such garment")
+    within = of_rank(2, f"{UNKNOWN}", f"{prefix}[1,{{}}]<stderr>:")
+    assert first(within).ranks == [2]
+
+
+def test_a_message_goes_on_below_the_name_of_its_function():
+    log = f"{TRACEBACK}ShoeError: {{{{function_node __wrapped__Shoe}}}} \n{FULL}\n"
+    assert first(log).message.id == first(FULL).message.id
+
+
 def test_an_error_of_cmake_is_an_error():
     """Its message is on the next line, which the table may not know."""
     found = explain.explain(
@@ -499,6 +513,7 @@ def test_an_editor_names_an_error_above_its_message():
             '  File "train.py", line 3\n    x = (\n        ^\nCompileError: bad',
             "train.py:3",
         ),
+        ("Exception: no such shoe", ""),
         ("F0000 00:00:17.1 5 tensor.cc:9] Check failed: is aligned", ""),
         ("2024-01-05 00:17: F tensor.cc:9] Attempting to fetch value", ""),
         ("F ./core/tensor.h:9] Check failed: is aligned", ""),

@@ -199,6 +199,9 @@ _TAGGED = re.compile(
 )
 _NUMBERED = re.compile(r"\[(?P<rank>\d+)\] ")
 _LABELED = re.compile(r" *(?P<rank>\d+): ")
+# What builds of images, hosted CI and clusters put before each line: BuildKit's step
+# and seconds, or the time as Kubernetes and GitHub write it.
+_STAMP = re.compile(r"#\d+ \d+\.\d+ |\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z ")
 # What a progress bar has rewritten, and colors.
 _REWRITTEN = re.compile(r".*\r(?=.)|\x08+|\x1b\[[0-9;]*[A-Za-z]")
 
@@ -214,7 +217,9 @@ _FAILED = re.compile(r"rank (?P<rank>\d+) of \d+ failed: (?=[\w.]+: )")  # cours
 _IGNORED = "Exception ignored in"
 # The first line of a message that goes on below, and the last one: TensorFlow's ends
 # with the operation, and that of a layer of Keras with what the layer was given.
-_GOES_ON = re.compile(r":\s*$|Exception encountered when calling")
+_GOES_ON = re.compile(
+    r"(:|\{\{function_node .*\}\})\s*$|Exception encountered when calling"
+)
 _ENDS = re.compile(r"\[Op:|^Call arguments received by")
 # What an error says that only announces its message; the second is of VS Code.
 _IN_NEXT_LINE = re.compile(
@@ -233,7 +238,7 @@ _LIBRARY = re.compile(
 _SAYS_ERROR = re.compile(
     r"\w(?:Error|Exception)\)?(?: \(see above for traceback\))?: "
     r"|\b[Ee]rror ?: |\bERROR\b"
-    r"|^[\w.]*[a-z](?:Error|Exception)$|\bAn error occurred \("
+    r"|^Exception: |^[\w.]*[a-z](?:Error|Exception)$|\bAn error occurred \("
     r"|^(?:\w+\.)+(?:errors?|exceptions?|lib)\.[A-Z]\w+: "
     r"|\bError while |\bCMake Error\b|(?<!non-)\b(?i:fatal)\b"
     r"|^F\d{4} \d\d:|(?:^|: )F \S+:\d+\] |: Assertion .+ failed\.$"
@@ -479,6 +484,7 @@ def _by_rank(log: Iterable[str]) -> Iterator[list[tuple[int | None, str]]]:
 
 def _split(line: str, patterns: list[re.Pattern]) -> tuple[int | None, str]:
     line = line.rstrip("\r\n")
+    line = _STAMP.sub("", line, count=1) if _STAMP.match(line) else line
     rank = None
     for pattern in patterns:
         if prefix := pattern.match(line):
