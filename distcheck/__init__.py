@@ -1,8 +1,11 @@
 """Is a program distributed right? Run it for real, watched, and compare its workers.
 
 What `course check 3` does, in this order, which is also one to read it in: modules of
-`distcheck` and of `utils`, and their functions on the way. Read the docstring of each
-module, and where no function is named, all of it.
+`distcheck` and of `utils`, and their functions on the way. These are 2,500 lines,
+for an hour, if you read the docstring of each module and the functions that are named,
+and no more; where none is named, all of the module. Two of the docstrings are tables: that
+of `recorder` says what is hooked and what each hook reports, and `interventions` says
+what is changed on purpose in what a program computes and sees.
 
 The command has the lab run the program in the scenarios "two" and "other options":
 
@@ -11,7 +14,8 @@ The command has the lab run the program in the scenarios "two" and "other option
     utils.checking.exercises  Exercise.judge, Exercise._static_verdicts,
                               Exercise.scenarios, Exercise.observe, Exercise.job
     scenarios                 Scenario
-    lab                       perform, prepare
+    lab                       perform, prepare, _owned
+    supervise                 owned, Supervisor._watch, Supervisor._end_all
 
 The lab's server hooks Horovod. Its forks become the workers; it sees to their end:
 
@@ -27,12 +31,15 @@ A worker runs the program, and writes down what happens between the hooks:
     lab.forked                become_worker, _enter_home, _run_recorded
     recorder
     recorder.recorder         Recorder.run, Recorder.replace, Recorder.wait_for_the_end
+    worker                    run_program
     recorder.writer           Writer.event, Writer.keep
     recorder.horovod          prepare, HorovodRecorder.at_work
     recorder.patches          hook_horovod, hook_updates, _observed
     recorder.interventions    perturb_initial_weights, narrow, skip_steps
     recorder.horovod          HorovodRecorder.wraps, HorovodRecorder.collective
-    recorder.keras            KerasRecorder._forward, KerasRecorder.report_batch,
+    recorder.keras            KerasRecorder.hook_training, KerasRecorder.intervene,
+                              KerasRecorder.create_variable,
+                              KerasRecorder._forward, KerasRecorder.report_batch,
                               KerasRecorder._gradient, KerasRecorder._report_loss,
                               KerasRecorder._observe_update,
                               KerasRecorder._before_update
@@ -49,6 +56,7 @@ When both scenarios have ended, the step's judge raises what it finds as a Probl
     judges.compiled           must_compile, _raise_if_eager_only
     judges.compare
     judges.steps.step_3
+    verdict
     utils.checking.checks     stop_at_the_first, Report
 
 Other steps need of `recorder`: devices (1), files (2), images (5), metrics and

@@ -25,6 +25,9 @@ Argument = bool | float | str | None
 class Event(TypedDict):
     """Something that a worker did or that happened to it.
 
+    A recorder writes exactly the fields that are declared here: a report with others,
+    or without one of these, can't be read, and the verdict on each part is `tampered`.
+
     Floats may be whole numbers. Texts and lists are of bounded length.
     """
 

@@ -34,19 +34,33 @@ def file_of(module: str) -> Path:
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
-def has(tree: ast.AST, name: str) -> bool:
-    """Is a function or a class of this dotted name defined there?"""
-    first, _, rest = name.partition(".")
-    kinds = (ast.FunctionDef, ast.ClassDef)
-    body = getattr(tree, "body", [])
-    found = [one for one in body if isinstance(one, kinds) and one.name == first]
-    return any(not rest or has(one, rest) for one in found)
+def find(tree: ast.AST | None, name: str) -> ast.AST | None:
+    """The function or the class of this dotted name; None if it isn't there."""
+    for part in name.split("."):
+        body = getattr(tree, "body", [])
+        tree = next((one for one in body if getattr(one, "name", "") == part), None)
+    return tree
+
+
+def lines_of(node) -> int:
+    return node.end_lineno - node.lineno + 1
 
 
 @pytest.mark.parametrize(("module", "names"), rows())
 def test_what_the_map_names_is_there(module, names):
     tree = ast.parse(file_of(module).read_text())
-    assert [name for name in names if not has(tree, name)] == []
+    assert [name for name in names if not find(tree, name)] == []
+
+
+def test_the_map_has_as_many_lines_as_can_be_read_in_an_hour():
+    total = 0
+    for module, names in rows():
+        text = file_of(module).read_text()
+        tree = ast.parse(text)
+        parts = [find(tree, name) for name in names]
+        docstring = tree.body[:1] if ast.get_docstring(tree) else []
+        total += sum(map(lines_of, docstring + parts)) if names else text.count("\n")
+    assert total <= 2500
 
 
 def test_the_map_begins_with_the_command_and_has_the_judge():

@@ -339,6 +339,7 @@ def check(
 
     Exit status: 0 if it is right, 1 if it is not, 2 if it could not be checked.
     """
+    # What happens then is told, in order, by the map in distcheck/__init__.py.
     if watch:
         _check_on_save(part, exercise, script, as_json)
     from utils.checking.checks import report_on

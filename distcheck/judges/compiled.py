@@ -31,6 +31,7 @@ def must_compile(*kinds: str) -> Callable[[Judge], Judge]:
             for run in compiled:
                 _raise_if_eager_only(run, kinds)
             if not all(map(_all_tried, compiled)):
+                # It is no fault: a verdict "right" with a sentence of its own.
                 raise Problem(
                     "right",
                     "As far as the program came, this is right. Whether it can be "

@@ -8,11 +8,14 @@ the reason for missing evidence are looked for in all runs, also those for other
 
     tampered, keras-3, options, killed, time-up, no-mpirun    in any run
     what the judge raises as a Problem                        in the runs of this part
-    crashed, deadlock, hung, flood                            in any run, if the judge
+    deadlock, crashed, flood, hung                            in any run, if the judge
                                                               raised Missing
     never-trained                                             if it did, without those
     tampered                                                  if it raised Unreadable
     right
+
+Of what any part may be found to be, `distcheck.verdict` lists what is wrong, and what
+leaves a part undecided.
 """
 
 import re

@@ -57,8 +57,10 @@ from distcheck.scenarios import SCENARIOS
 #             recorded: mpirun ended well
 #   failed    a worker or mpirun has ended before, or too few workers ever came
 #   deadlock  all wait, for different things, and sleep
-#   hung      all that don't wait sleep for long, or one of them computes for more than
-#             MAY_COMPUTE without a report from any, or for very long with reports
+#   hung      since the last report of any worker, all that don't wait have slept for
+#             long in sum, or one of them has computed for more than MAY_COMPUTE; or one
+#             of them has computed for very long, with reports. If all wait for the same
+#             thing, all count.
 #   flood     a worker has printed more than OUTPUT
 #   time-up   TIME_LIMIT has passed, while they still did something
 # Beside servers of tf.distribute, rank 0 alone has to end.
@@ -160,7 +162,8 @@ def prepare(folder: Path, jobs: list[Job], may_compute: float = MAY_COMPUTE) -> 
 def perform(folder: Path, jobs: list[Job], may_compute: float = MAY_COMPUTE) -> None:
     """Do the jobs; what was observed is then in `folder/<number>/<scenario>/`.
 
-    Raises UserError if the lab itself fails. An interrupt ends all its processes.
+    Raises UserError if the lab itself fails, or lasts for too long. An interrupt ends
+    all its processes, without an outcome: the supervisor sees its standard input end.
     """
     prepare(folder, jobs, may_compute)
     limit = START + TIME_LIMIT * sum(len(job.scenarios) for job in jobs)

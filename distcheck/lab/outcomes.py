@@ -42,12 +42,12 @@ class Watch:
     may_compute: float
     started: float = field(default_factory=time.monotonic)
     failed: float | None = None  # when it was seen that a worker has ended
-    # When it was last looked at what the workers do; and since one of them last
-    # reported: the bytes of all reports, the seconds of processor of each rank by then,
-    # and the seconds for which no worker computed, or wanted to.
-    looked: float = field(default_factory=time.monotonic)
-    reported: int = -1
-    computed: Mapping[int, float] = field(default_factory=dict)
+    looked: float = field(default_factory=time.monotonic)  # last at what workers do
+    # As it was when one of them last reported: the bytes of all reports, and seconds of
+    # processor of each rank.
+    reported_then: int = -1
+    computed_then: Mapping[int, float] = field(default_factory=dict)
+    # In sum since then, seconds for which no worker computed, or wanted to.
     asleep: float = 0.0
 
     def ended(
@@ -93,8 +93,9 @@ class Watch:
         computes, or wants to.
         """
         self.looked = now
-        if reported != self.reported:
-            self.reported, self.computed, self.asleep = reported, computed, 0.0
+        if reported != self.reported_then:
+            self.reported_then, self.computed_then = reported, computed
+            self.asleep = 0.0
         # Who waits for another worker need not sleep meanwhile: MPI asks all the time.
         working = [rank for rank in computed if waits.get(rank) is None] or [*computed]
         if awake.isdisjoint(working):
@@ -106,7 +107,7 @@ class Watch:
                 return lab.DEADLOCK
         hangs = self.asleep > SLEEPING_FACTOR * self.may_compute or any(
             computed[rank] > COMPUTING_LIMIT
-            or computed[rank] - self.computed.get(rank, 0.0) > self.may_compute
+            or computed[rank] - self.computed_then.get(rank, 0.0) > self.may_compute
             for rank in working
         )
         if hangs and not all_there:  # mpirun has started too few

@@ -65,7 +65,7 @@ class Server:
             for name, facts in job["scenarios"].items():
                 scenario, place = Scenario(**facts), folder / str(number) / name
                 before = place.with_name(scenario.after) if scenario.after else None
-                while self._busy(scenario.size) or self._may_write(before):
+                while self._busy(scenario.size) or self._still_writes(before):
                     self._poll()
                 place.mkdir(parents=True)
                 self._start(scenario, place, job)
@@ -89,7 +89,7 @@ class Server:
             self.withdrawn = None
             (folder / lab.SERVED).touch()
 
-    def _may_write(self, folder: Path | None) -> bool:
+    def _still_writes(self, folder: Path | None) -> bool:
         """May the programs of the scenario in this folder still write their files?"""
         if folder is None or str(folder) not in self.running:
             return False

@@ -13,14 +13,18 @@ declared in `distcheck.events`), and which steps' judges read some of it:
     init, collectives, rank   collective_start, collective_end, asked   1-4, 6
     visible devices           devices, pinned                           1, 2
     fit, evaluate, callbacks  fit, fitted, callback, evaluated, output  1, 2, 5, 6
-    Model.__call__            forward; initial, start                   1-6
+    making a variable         (it is noted, for `initial`)              4
+    Model.train_step          (see `interventions.skip_steps`)
+    Model.__call__            forward; initial, start; resumed, state   1-6
     GradientTape.gradient     loss; local                               3
     wrapping an optimizer     wrapped                                   3
-    apply_gradients           update; applied, updated, resumed, state  3, 4, 6
-    tf.function               graphs, graph                             3-6
+    apply_gradients           update; applied, updated                  3, 4, 6
     the end of the program    files_written, ended; end                 2, 4
+    after it, by `Graphs.build`: each function of Keras or of the program that
+    tf.function had made      graphs, graph                             3-6
 
-Most of it observes; what is changed on purpose is listed in `interventions`. Only
+Most of it observes. What is changed on purpose, in what a program computes and in what
+it sees, is listed in the docstring of `interventions`. Only
 `patches` uses what is private to TensorFlow, Keras or Horovod; hooks of what is public
 are put where their events are made.
 """

@@ -193,16 +193,19 @@ def share_files(home: Path, before: dict[str, int]) -> None:
 
 
 def skip_steps(recorder, count_only: bool) -> None:
-    """Compute Keras' first training and validation steps, and count the others.
+    """Compute the first UPDATES training steps of each model, and its first validation
+    step. Of each later step that Keras makes, only the batch is reported, and the step
+    returns the metrics of the last one that was computed.
 
-    Where all are only counted, not even an update is computed.
+    count_only: none is computed, not even an update; all steps return the metrics of
+    the first batch. Loops of a program's own are computed whole.
     """
     import tensorflow as tf
 
     known: dict = {}
 
-    def forward_only(model, batch):
-        """The metrics of a batch, without an update; for both kinds of steps."""
+    def without_update(model, batch):
+        """The metrics of a batch; for both kinds of steps, where all are counted."""
         x, y, weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
         with recorder.inside("forward"):
             guess = model(x, training=True)
@@ -221,7 +224,7 @@ def skip_steps(recorder, count_only: bool) -> None:
                     known[key] = original(model, batch)  # which reports itself
                     return known[key]
                 if count_only and id(model) not in known:
-                    known[id(model)] = forward_only(model, batch)
+                    known[id(model)] = without_update(model, batch)
                 x, _, _ = tf.keras.utils.unpack_x_y_sample_weight(batch)
                 recorder.report_batch(model, training, x)
                 return known[id(model) if count_only else key]

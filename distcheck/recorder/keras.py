@@ -47,7 +47,7 @@ class KerasRecorder(DeviceRecorder):
         patches.hook_updates(self.replace, self._observe_update)
 
     def intervene(self, tf) -> None:
-        """Let a training take seconds."""
+        """Shorten a training to seconds."""
         self.replace(tf.keras.layers.Conv2D, "__init__", interventions.narrow)
         self.after(patches.optimizer(), "__init__", interventions.updates_without_xla)
         interventions.skip_steps(self, self.scenario.count_only)

@@ -1,6 +1,6 @@
 """Record what each callback reads and changes, and the metrics of evaluations.
 
-Steps 2, 4, 5 and 6 look at some of it, step 3 at nothing. Both functions hook a
+Steps 2, 5 and 6 look at some of it, the others at nothing. Both functions hook a
 HorovodRecorder, which is at work.
 """
 

@@ -68,8 +68,8 @@ class Recorder(Writer):
         raise NotImplementedError
 
     def run(self, importing: AbstractContextManager | None = None) -> None:
-        """Run the program while it is recorded; a child that it forks, and what fails,
-        ends here.
+        """Run the program while it is recorded. This process ends here if the program
+        has failed, or if it is a child that the program has forked.
 
         importing: what of imports is watched meanwhile.
         """
@@ -148,6 +148,7 @@ class Recorder(Writer):
         """Replace a method by `make(original)`."""
         original = getattr(owner, name)
         self._replaced.append((owner, name, original))
+        # What is relied on is compared at the end, see `report_replaced`.
         hook = self._relied_on[owner, name] = patches.untranslated(make(original))
         setattr(owner, name, hook)
 

@@ -132,8 +132,9 @@ class Exercise:
         self, parts: Iterable[Part], runs: dict[str, Run]
     ) -> dict[Part, Verdict]:
         """The verdict on each of these parts; the exercise's last one is right only
-        if the program came to its end. Before that, what is still to do may be what it
-        would take: a worker that hears from the others, for example."""
+        if the program came to its end. An earlier part may be right in a program that
+        crashes or hangs later on: what it lacks, such as a broadcast for which a rank
+        waits, may be a part that is still to do."""
         verdicts = {part: self.checks[part].verdict(runs) for part in parts}
         last = self.parts[-1]
         if last in verdicts and all(verdict.ok for verdict in verdicts.values()):

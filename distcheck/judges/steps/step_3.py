@@ -1,14 +1,15 @@
 """Judge step 3: do all ranks use the mean of their gradients?
 
-Of the first updates, each rank has kept two arrays: "local.0" is what
-`tf.GradientTape.gradient` returned before the first one, and "applied.0" is what the
-optimizer was to apply in it.
+Of the first three updates, each rank has kept two arrays: "local.0" is what
+`tf.GradientTape.gradient` returned before the first update, and "applied.0" is what the
+optimizer was to apply in it. To read one may find that it is too-large or not-finite.
 Horovod averages between the two: an optimizer that it wrapped does so in
 `_compute_gradients`, and a tape in its own `gradient`, which calls the one that is
 recorded.
 
-What is decided of each of the two runs, in this order, if nothing of what any part may
-be found to be was found before, see `distcheck.judges.verdicts`:
+What is decided of each of the two runs, in this order, unless a finding common to all
+parts came first: tampered, killed and others, listed in `distcheck.judges.verdicts`.
+Where an array is missing, the reason is looked for there, too: crashed, for example.
 
     wrapped-twice     wrappers call each other forever
     no-difference     undecided: local is the same on both ranks
