@@ -59,7 +59,8 @@ When both scenarios have ended, the step's judge raises what it finds as a Probl
     verdict
     utils.checking.checks     stop_at_the_first, Report
 
-Other steps need of `recorder`: devices (1), files (2), images (5), metrics and
-callbacks (6). recorder.audit, judges.audit and audit are for `course audit`. Whoever
-changes how processes are started and ended needs mpi and supervise, too.
+Beside this path are, of `recorder`: devices (for step 1), files (2), metrics and
+callbacks (2, 5 and 6), and images, by which a batch is known again (3 and 5).
+recorder.audit, judges.audit and audit are for `course audit`. Whoever changes how
+processes are started needs mpi, too.
 """
