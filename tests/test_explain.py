@@ -566,8 +566,15 @@ def test_what_complains_is_shown_where_there_is_no_error():
 )
 def test_what_is_no_error_is_not_called_one(text):
     explanation = explain.explain(of_rank(0, text).splitlines())
-    assert str(explanation) == "No line of the log looks like an error."
+    assert str(explanation).startswith("No line of the log looks like an error.")
     assert explanation.ok
+
+
+def test_what_stands_still_or_has_one_worker_shows_no_error():
+    log = ["$ python train.py", "size 1, rank 0"]
+    told = str(explain.explain(log))
+    assert "course stacks" in told
+    assert "horovodrun" in told
 
 
 def test_no_more_than_five_lines_for_each():
@@ -597,6 +604,40 @@ def test_a_traceback_may_be_quoted_or_indented(prefix):
     found = first("".join(f"{prefix}{line}\n" for line in UNKNOWN.splitlines()))
     assert (found.text, found.place) == ("ValueError: no such garment", "train.py:12")
     assert found.raised
+
+
+CHAINED = "During handling of the above exception, another exception occurred:"
+
+
+@pytest.mark.parametrize("last", [UNKNOWN.splitlines()[-1], FULL])
+@pytest.mark.parametrize("after", [[], ["    "], ["    ", f"    {CHAINED}", "    "]])
+def test_the_head_of_a_traceback_may_have_lost_its_indentation(last, after):
+    """A report is often pasted without the first line's blanks."""
+    head, *frames = TRACEBACK.splitlines()
+    log = [head, *(f"    {line}" for line in [*frames, last]), *after]
+    found = explain.explain(log).first
+    assert (found.text, found.place) == (last, "train.py:12")
+    assert found.number == len(log) - len(after)
+    again = explain.explain([*log, "    Traceback (most recent call last):"]).first
+    assert again.text == last
+    assert explain.explain([head, *(f"    {f}" for f in frames), "    done"]).ok
+
+
+def test_a_blank_line_is_no_error():
+    cut = [*TRACEBACK.splitlines(), "    ", ""]
+    found = explain.explain(cut).first
+    assert (found.text, found.number) == (cut[4], 5)
+    assert explain.explain([*cut, f"  {CHAINED}", "  "]).first is None
+    assert explain.explain(["Traceback (most recent call last):", "   "]).first is None
+
+
+def test_what_ranks_lack_matters_more_than_a_lost_connection():
+    (lost,) = (one.line for one in MESSAGES if one.id == "gloo.connection-closed")
+    lists = "0: [HorovodBroadcast]\n1: [HorovodBroadcast_Adam_conv_m_0, ..."
+    for log in (f"{lost}\n{lists}", f"{lists}\n{lost}"):
+        explanation = explain.explain(of_rank(0, log, "[{}]<stderr>:").splitlines())
+        assert explanation.first.message.id == "horovod.stall-crossed"
+        assert "This follows from an error: Rank 0, line" in str(explanation)
 
 
 def test_a_log_is_read_as_a_stream():

@@ -230,6 +230,7 @@ _EXCEPTION = re.compile(r"(?=[\w.]*[A-Z]|\w+\.\w)[\w.]*\w(: |:?$)")
 _IN_USER_CODE = ": in user code:"  # below it, indented, is what it really was
 _INNER = re.compile(r"\s+[\w.]+(?:Error|Exception): ")
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)')
+_MORE_INDENTED = re.compile(r'^(\s+)  File "[^"]+", line \d+')
 _LIBRARY = re.compile(
     r"^<|(site|dist)-packages/|/lib/python3|__autograph_generated"
     r"|/distcheck/\w+\.py$|/utils/(base|running|training)/\w+\.py$"  # the course's
@@ -269,6 +270,11 @@ _LONGEST = 1 << 16  # characters of a line, of which some have no end
 _MOST = 10_000  # errors that are kept: a log may repeat one for hours
 _OF_A_MESSAGE = 200  # lines
 _SHOWN, _BRIEFLY = 160, 100  # characters of a line
+_NOTHING = """\
+No line of the log looks like an error.
+  -> If the run stands still, see where each rank is: course stacks
+  -> If there is one worker where you expected several, start the program with a \
+launcher: horovodrun -np 2 python train.py"""
 
 
 def _says(message: Message | None) -> int:
@@ -397,7 +403,7 @@ class Explanation:
 
     def __str__(self) -> str:
         if not self.first:
-            return "No line of the log looks like an error."
+            return _NOTHING
         texts = [one.explained() for one in self.shown]
         texts[1:] = [f"The log also has this. {text}" for text in texts[1:]]
         consequences = [
@@ -510,14 +516,20 @@ class _Worker:
         self.left = 0  # lines that may still belong to the exception's message
         self.to_its_end = False
         self.place = self.prefix = ""
-        self.number = 0  # of the last line
+        self.began = False  # a traceback, in the line above
+        self.number = 0  # of the last line that isn't blank
 
     def take(self, number: int, text: str, table: Sequence[Message]) -> Found | None:
         """What begins with this line, if anything does."""
-        self.number = number
         if text.rstrip().endswith(_TRACEBACK):  # with what is before each of its lines
             self.prefix, text = text.split(_TRACEBACK)[0], _TRACEBACK
+        elif self.began and (more := _MORE_INDENTED.match(text)):
+            # The head has lost its indentation, as where a report is copied.
+            self.prefix = more[1]
+        self.began = text == _TRACEBACK
         text = text.removeprefix(self.prefix)
+        if text.strip():
+            self.number = number
         if _OF_A_NOTEBOOK.match(text.rstrip()):
             text = _TRACEBACK
         failed = _FAILED.match(text)
@@ -527,11 +539,11 @@ class _Worker:
         if text == _TRACEBACK:
             self._begin_traceback()
             return None
+        if text.lstrip().startswith(_CHAINED):
+            self.chained = True
+            return None
         if self.in_frames and (not text or text[0].isspace()):
             self._note_place(text)
-            return None
-        if text.startswith(_CHAINED):
-            self.chained = True
             return None
         if self._is_quoted(text):
             return None
@@ -577,10 +589,15 @@ class _Worker:
 
     def end(self) -> Found | None:
         """What a traceback says whose last lines, with the message, aren't there."""
-        if not self.in_frames or self.ignored or not self.lines[-1][:1].isspace():
+        while self.lines and not self.lines[-1].strip():
+            self.lines.pop()
+        last = self.lines[-1] if self.lines else ""
+        if not self.in_frames or self.ignored or not last[:1].isspace():
+            return None
+        if last.lstrip().startswith(_CHAINED):
             return None
         message = find(self.lines)
-        return Found(self.number, self.lines[-1], self.ranks, message, self.place)
+        return Found(self.number, last, self.ranks, message, self.place)
 
     def _announce(self, error: Found) -> None:
         """Note whether this error says only that its message is in the next line."""
