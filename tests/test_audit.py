@@ -916,6 +916,38 @@ def test_equal_samples_are_not_told_apart(rows, verdict):
     assert said[0] == verdict
 
 
+@pytest.mark.parametrize(
+    ("strategies", "again"),
+    [
+        (["CollectiveAllReduceStrategy", "MirroredStrategy"], True),
+        (["MirroredStrategy"], False),  # only where there is no cluster
+    ],
+)
+def test_a_crash_in_a_cluster_is_not_hidden_by_another_run(
+    tmp_path, monkeypatch, strategies, again
+):
+    """The program is run again where it makes a second strategy after the cluster's."""
+    (tmp_path / PROGRAM).write_text("MultiWorkerMirroredStrategy; MirroredStrategy")
+    of_cluster = made("CollectiveAllReduceStrategy", 2)
+    crashed = of_reports([of_cluster], kind=audit.TASKS)
+    crashed.outcome = judge.FAILED
+    crashed.output = "rank 1, worker 1, failed: signal 11"
+    trains = step(1, strategy="MirroredStrategy")
+    events = [*(made(kind, 2) for kind in strategies), trains]
+    runs = {
+        audit.TASKS: crashed,
+        audit.REPLICAS: of_reports(events, kind=audit.REPLICAS),
+    }
+    monkeypatch.setattr(audit, "_observe_as", lambda kind, *_: runs[kind])
+    run = audit.observe(tmp_path / PROGRAM, [], audit.TASKS, 2, LIMIT)
+    if again:
+        note = audit.report(PROGRAM, [run], 0.0).notes[0]
+        assert "failed: signal 11. It was run as one process" in note
+    else:
+        with pytest.raises(errors.UserError, match=r"could not be run[^$]*signal 11"):
+            audit.report(PROGRAM, [run], 0.0)
+
+
 def test_gpus_that_are_not_here_are_noted():
     events = [{"what": "in place of GPUs", "named": 4}, *epochs(["abcd"])]
     found = audit.report(PROGRAM, [of_reports(events, kind=audit.REPLICAS)], 0.0)

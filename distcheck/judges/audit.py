@@ -167,6 +167,7 @@ class RecordedRun:
     seconds: float
     processes: list[list[dict]]
     stacks: list[str]
+    crashed: str = ""  # how it ended as several tasks, before it was run as one process
 
     @cached_property
     def each(self) -> list[Worker]:
