@@ -474,6 +474,22 @@ def test_a_loss_that_is_scaled_is_not_clipped():
     assert judge.gradients(parallel, single)[0] == "can't tell"
 
 
+def test_a_sum_whose_factor_changes_is_not_of_gradients_that_each_clips():
+    first = [[1.0, 0.3], [1.2, 0.3], [0.9, 0.3], [1.1, 0.3]]
+    second = [gradient[::-1] for gradient in first]
+
+    def trains(*parts: list) -> judge.RecordedRun:
+        factors = np.array([[0.9], [0.8], [0.7], [0.6]])
+        used = [*factors * np.sum(parts, axis=0)]
+        each = [updates(own, used, counts=SUMMED) for own in parts]
+        events = [{**e, "replica": n} for n, part in enumerate(each) for e in part]
+        return of_reports(events, kind=audit.REPLICAS)
+
+    verdict, said = judge.gradients(trains(first, second), trains(first))
+    assert verdict == "can't tell"
+    assert "direction of the mean" in said
+
+
 @pytest.mark.parametrize(("count", "verdict"), [(SUMMED, "wrong"), (DIVIDED, "right")])
 def test_padding_that_is_masked_does_not_count(count, verdict):
     """Of which each replica has another part."""

@@ -556,10 +556,10 @@ def _gradients_of(
         if not sums:
             return UNKNOWN, f"No update was seen that every {parallel.word} applies."
         return UNKNOWN, "All gradients are equal, so averaging would not change them."
-    if not seen and (answer := _sum_of_clipped(parallel, single, group, where)):
-        return answer
     if not seen and alike == differing:
         return _of_another_length(parallel, single, group, where)
+    if not seen and (answer := _sum_of_clipped(parallel, single, group, where)):
+        return answer
     if not seen:
         return _by_weights(weights, where)
     seen = _after_a_broadcast(seen, weights)
@@ -734,7 +734,8 @@ def _sum_of_clipped(
     they were combined?
 
     That would give them the same length on any number of workers. Where each of N clips
-    its own first, the sum is as long as N at right angles, or longer.
+    its own first, the sum is as long as N at right angles, or longer. Ask this only of
+    updates that leave the direction of the mean, or the sum may just be scaled.
     """
     if parallel.kind == "Horovod" or single is None:
         return None
