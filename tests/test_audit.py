@@ -1292,7 +1292,37 @@ def test_some_augmented_samples_may_come_out_the_same(common, verdict):
     first, second = LETTERS[:26], LETTERS[26:]
     rows = second[: 26 - len(common)] + common
     ranks = [[*epochs([*part]), *labeled(IRREGULAR)] for part in (first, rows)]
-    assert answer("different", *ranks)[0] == verdict
+    single = of_reports(epochs(["0123456789"]))
+    assert judge.different(of_reports(*ranks), single)[0] == verdict
+
+
+SORTED = [4 * letter for letter in LETTERS[:10]]
+
+
+@pytest.mark.parametrize(
+    ("labels", "passes", "alone", "verdict"),
+    [
+        (SORTED, 1, LETTERS, "right"),  # parts of data that are sorted by class
+        (SORTED, 3, LETTERS, "right"),
+        (SORTED, 1, "0123456789", "right"),  # likewise, and augmented
+        (IRREGULAR, 3, LETTERS, "right"),  # nothing in them is random
+        (IRREGULAR, 3, "0123456789", "right"),
+        (IRREGULAR, 1, LETTERS[:26], "can't tell"),  # rank 0's
+        (IRREGULAR, 1, LETTERS, "can't tell"),
+        (IRREGULAR, 1, None, "can't tell"),
+        (IRREGULAR, 1, "0123456789", "wrong"),  # what is augmented is another each time
+    ],
+)
+def test_equal_labels_are_of_equal_samples_only_where_these_are_random(
+    labels, passes, alone, verdict
+):
+    """Each of two has samples of its own. alone: those of one worker."""
+    ranks = [
+        [*epochs(*[[*part]] * passes), *labeled(labels * passes)]
+        for part in (LETTERS[:26], LETTERS[26:])
+    ]
+    single = of_reports(epochs([*alone])) if alone else None
+    assert judge.different(of_reports(*ranks), single)[0] == verdict
 
 
 @pytest.mark.parametrize("by_steps", [True, False])
