@@ -44,6 +44,7 @@ OUTPUTS = ("stdout", "stderr")  # of a task, see distcheck.tasks
 
 HOROVOD, REPLICAS, TASKS = "Horovod", "tf.distribute", "TF_CONFIG"
 ONE_PROCESS = {"MirroredStrategy", "OneDeviceStrategy"}  # strategies of REPLICAS
+OF_TASKS = {"MultiWorkerMirroredStrategy", "CollectiveAllReduceStrategy"}
 NOT_WATCHED = (
     "ParameterServerStrategy",
     "ParameterServerStrategyV2",
@@ -111,7 +112,7 @@ def kind_of(script: Path) -> str:
     names = _names(script)
     if "horovod" in names:
         return HOROVOD
-    if {"MultiWorkerMirroredStrategy", "CollectiveAllReduceStrategy"} & names:
+    if OF_TASKS & names:
         return TASKS
     if ONE_PROCESS & names:
         return REPLICAS
@@ -150,7 +151,7 @@ def kind_made(run: judge.RecordedRun) -> str:
     started = any(end["size"] is not None for end in run.ends())
     if run.kind == HOROVOD and (started or not run.whole):
         return HOROVOD
-    if made & {"CollectiveAllReduceStrategy", "MultiWorkerMirroredStrategy"}:
+    if made & OF_TASKS:
         return TASKS
     if made & ONE_PROCESS:
         return REPLICAS
@@ -395,7 +396,10 @@ def observe(
 ) -> judge.RecordedRun:
     """What so many workers report who run a program in this folder, or a copy of it.
 
-    Starts it again where it turns out to be of another kind.
+    Starts it again where it turns out to be of another kind; and as one process where
+    its tasks crash in MirroredStrategy, which it makes after the strategy of a cluster.
+    A program that makes MirroredStrategy only without a cluster isn't started again,
+    because that would hide the crash.
 
     Raises UserError for a program with a strategy that is not watched.
     """
@@ -409,9 +413,18 @@ def observe(
         return _observe_as(made, *options)
     if _crashed_in_a_cluster(watched_run) and ONE_PROCESS & _names(script):
         other = _observe_as(REPLICAS, *options)
-        if other.trained and kind_made(other) == REPLICAS:
+        first = next((event["kind"] for event in other.all("strategy")), None)
+        if other.trained and kind_made(other) == REPLICAS and first in OF_TASKS:
+            other.crashed = _last_words(watched_run)
             return other
     return watched_run
+
+
+def _last_words(run: judge.RecordedRun) -> str:
+    """How the launcher says that a task ended; else the last line that was printed."""
+    said = re.search(r"^rank \d+, .* failed: .*", run.output, re.MULTILINE)
+    lines = run.output.strip().splitlines()
+    return (said[0] if said else lines[-1] if lines else "it printed nothing")[:500]
 
 
 def _crashed_in_a_cluster(run: judge.RecordedRun) -> bool:
@@ -454,6 +467,11 @@ def report(script: str, runs: list[judge.RecordedRun], seconds: float) -> Report
     if parallel.outcome == judge.TIME_UP:
         notes.append(
             "The time limit ended the program. What was seen until then is judged."
+        )
+    if parallel.crashed:
+        notes.append(
+            "As several tasks the program ended without a word of its own: "
+            f"{parallel.crashed}. It was run as one process instead."
         )
     if parallel.all("in place of GPUs"):
         notes.append(

@@ -474,6 +474,22 @@ def test_a_loss_that_is_scaled_is_not_clipped():
     assert judge.gradients(parallel, single)[0] == "can't tell"
 
 
+def test_a_sum_whose_factor_changes_is_not_of_gradients_that_each_clips():
+    first = [[1.0, 0.3], [1.2, 0.3], [0.9, 0.3], [1.1, 0.3]]
+    second = [gradient[::-1] for gradient in first]
+
+    def trains(*parts: list) -> judge.RecordedRun:
+        factors = np.array([[0.9], [0.8], [0.7], [0.6]])
+        used = [*factors * np.sum(parts, axis=0)]
+        each = [updates(own, used, counts=SUMMED) for own in parts]
+        events = [{**e, "replica": n} for n, part in enumerate(each) for e in part]
+        return of_reports(events, kind=audit.REPLICAS)
+
+    verdict, said = judge.gradients(trains(first, second), trains(first))
+    assert verdict == "can't tell"
+    assert "direction of the mean" in said
+
+
 @pytest.mark.parametrize(("count", "verdict"), [(SUMMED, "wrong"), (DIVIDED, "right")])
 def test_padding_that_is_masked_does_not_count(count, verdict):
     """Of which each replica has another part."""
@@ -916,6 +932,38 @@ def test_equal_samples_are_not_told_apart(rows, verdict):
     assert said[0] == verdict
 
 
+@pytest.mark.parametrize(
+    ("strategies", "again"),
+    [
+        (["CollectiveAllReduceStrategy", "MirroredStrategy"], True),
+        (["MirroredStrategy"], False),  # only where there is no cluster
+    ],
+)
+def test_a_crash_in_a_cluster_is_not_hidden_by_another_run(
+    tmp_path, monkeypatch, strategies, again
+):
+    """The program is run again where it makes a second strategy after the cluster's."""
+    (tmp_path / PROGRAM).write_text("MultiWorkerMirroredStrategy; MirroredStrategy")
+    of_cluster = made("CollectiveAllReduceStrategy", 2)
+    crashed = of_reports([of_cluster], kind=audit.TASKS)
+    crashed.outcome = judge.FAILED
+    crashed.output = "rank 1, worker 1, failed: signal 11"
+    trains = step(1, strategy="MirroredStrategy")
+    events = [*(made(kind, 2) for kind in strategies), trains]
+    runs = {
+        audit.TASKS: crashed,
+        audit.REPLICAS: of_reports(events, kind=audit.REPLICAS),
+    }
+    monkeypatch.setattr(audit, "_observe_as", lambda kind, *_: runs[kind])
+    run = audit.observe(tmp_path / PROGRAM, [], audit.TASKS, 2, LIMIT)
+    if again:
+        note = audit.report(PROGRAM, [run], 0.0).notes[0]
+        assert "failed: signal 11. It was run as one process" in note
+    else:
+        with pytest.raises(errors.UserError, match=r"could not be run[^$]*signal 11"):
+            audit.report(PROGRAM, [run], 0.0)
+
+
 def test_gpus_that_are_not_here_are_noted():
     events = [{"what": "in place of GPUs", "named": 4}, *epochs(["abcd"])]
     found = audit.report(PROGRAM, [of_reports(events, kind=audit.REPLICAS)], 0.0)
@@ -1244,7 +1292,37 @@ def test_some_augmented_samples_may_come_out_the_same(common, verdict):
     first, second = LETTERS[:26], LETTERS[26:]
     rows = second[: 26 - len(common)] + common
     ranks = [[*epochs([*part]), *labeled(IRREGULAR)] for part in (first, rows)]
-    assert answer("different", *ranks)[0] == verdict
+    single = of_reports(epochs(["0123456789"]))
+    assert judge.different(of_reports(*ranks), single)[0] == verdict
+
+
+SORTED = [4 * letter for letter in LETTERS[:10]]
+
+
+@pytest.mark.parametrize(
+    ("labels", "passes", "alone", "verdict"),
+    [
+        (SORTED, 1, LETTERS, "right"),  # parts of data that are sorted by class
+        (SORTED, 3, LETTERS, "right"),
+        (SORTED, 1, "0123456789", "right"),  # likewise, and augmented
+        (IRREGULAR, 3, LETTERS, "right"),  # nothing in them is random
+        (IRREGULAR, 3, "0123456789", "right"),
+        (IRREGULAR, 1, LETTERS[:26], "can't tell"),  # rank 0's
+        (IRREGULAR, 1, LETTERS, "can't tell"),
+        (IRREGULAR, 1, None, "can't tell"),
+        (IRREGULAR, 1, "0123456789", "wrong"),  # what is augmented is another each time
+    ],
+)
+def test_equal_labels_are_of_equal_samples_only_where_these_are_random(
+    labels, passes, alone, verdict
+):
+    """Each of two has samples of its own. alone: those of one worker."""
+    ranks = [
+        [*epochs(*[[*part]] * passes), *labeled(labels * passes)]
+        for part in (LETTERS[:26], LETTERS[26:])
+    ]
+    single = of_reports(epochs([*alone])) if alone else None
+    assert judge.different(of_reports(*ranks), single)[0] == verdict
 
 
 @pytest.mark.parametrize("by_steps", [True, False])

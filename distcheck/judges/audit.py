@@ -167,6 +167,7 @@ class RecordedRun:
     seconds: float
     processes: list[list[dict]]
     stacks: list[str]
+    crashed: str = ""  # how it ended as several tasks, before it was run as one process
 
     @cached_property
     def each(self) -> list[Worker]:
@@ -555,10 +556,10 @@ def _gradients_of(
         if not sums:
             return UNKNOWN, f"No update was seen that every {parallel.word} applies."
         return UNKNOWN, "All gradients are equal, so averaging would not change them."
-    if not seen and (answer := _sum_of_clipped(parallel, single, group, where)):
-        return answer
     if not seen and alike == differing:
         return _of_another_length(parallel, single, group, where)
+    if not seen and (answer := _sum_of_clipped(parallel, single, group, where)):
+        return answer
     if not seen:
         return _by_weights(weights, where)
     seen = _after_a_broadcast(seen, weights)
@@ -733,7 +734,8 @@ def _sum_of_clipped(
     they were combined?
 
     That would give them the same length on any number of workers. Where each of N clips
-    its own first, the sum is as long as N at right angles, or longer.
+    its own first, the sum is as long as N at right angles, or longer. Ask this only of
+    updates that leave the direction of the mean, or the sum may just be scaled.
     """
     if parallel.kind == "Horovod" or single is None:
         return None
@@ -935,9 +937,9 @@ def different(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     ]
     first = workers[0].distinct
     common = first.intersection(*(w.distinct for w in workers[1:]))
-    labels = _different_labels(parallel)
+    labels = _different_labels(parallel, single)
     # Augmented samples may come out the same by chance.
-    if not common or (labels[0] == WRONG and len(common) < 0.1 * len(first)):
+    if not common or (labels[0] != RIGHT and len(common) < 0.1 * len(first)):
         return labels
     if same:
         return (
@@ -968,7 +970,7 @@ def _alike(batches: list[list[str]]) -> bool:
     return 2 * sum(len(set(b)) for b in batches) < sum(map(len, batches))
 
 
-def _different_labels(parallel: RecordedRun) -> Answer:
+def _different_labels(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     """Are samples of which no worker has another's the same but for augmentation?"""
     labels = [
         [_split(event["digests"]) for event in worker.all("labels")]
@@ -976,22 +978,55 @@ def _different_labels(parallel: RecordedRun) -> Answer:
     ]
     pairs = list(zip(*labels, strict=False))
     same = sum(all(batch == row[0] for batch in row) for row in pairs)
-    if pairs and same >= 0.9 * len(pairs) and not _have_a_period(labels[0]):
-        return (
-            WRONG,
+    equal = pairs and same >= 0.9 * len(pairs) and not _are_regular(labels[0])
+    if equal and not _come_again(parallel):
+        text = (
             f"All {parallel.word}s train on the same labels in {same} of {len(pairs)} "
-            "batches, so their samples are the same, but for what is random in them.",
-            parallel.fit_line,
+            "batches"
+        )
+        if _are_made_anew(parallel, single):
+            return (
+                WRONG,
+                f"{text}, so their samples are the same, but for what is random in "
+                "them.",
+                parallel.fit_line,
+            )
+        return UNKNOWN, (
+            f"{text}. Whether their samples are the same, but for what is random in "
+            "them, can't be told."
         )
     if _never_twice(parallel) and (not pairs or same > 0.1 * len(pairs)):
         return UNKNOWN, (
-            f"No sample is trained on by two {parallel.word}s, but none comes twice on "
-            f"one {parallel.word} either."
+            f"No sample comes twice on one {parallel.word}, so whether two have the "
+            "same ones can't be told."
         )
     return RIGHT, f"No sample is trained on by two {parallel.word}s."
 
 
-def _have_a_period(batches: list[list[str]]) -> bool:
+def _come_again(run: RecordedRun) -> bool:
+    """Do samples come again unchanged on their own worker? Nothing in these is random,
+    so they aren't the samples of another worker, whatever their labels are."""
+    for worker in run.each:
+        drawn = sum(len(batch or ()) for batch in worker.samples("train"))
+        if len(worker.distinct) <= 0.75 * drawn:
+            return True
+    return False
+
+
+def _are_made_anew(parallel: RecordedRun, single: RecordedRun | None) -> bool:
+    """Are most samples other ones each time, as far as is known? A single pass doesn't
+    show it; but one worker would have some of the same, if nothing in them is random.
+    """
+    if single is None:
+        return _never_twice(parallel)
+    alone = set().union(*(worker.distinct for worker in single.each))
+    return bool(alone) and all(
+        len(worker.distinct & alone) < 0.25 * len(worker.distinct)
+        for worker in parallel.each
+    )
+
+
+def _are_regular(batches: list[list[str]]) -> bool:
     """Are labels so few or so regular that those of other samples may be the same?"""
     cycles = (n for n in range(1, len(batches)) if batches[n:] == batches[:-n])
     # The whole data, over and over, say as much as once.
@@ -1000,6 +1035,11 @@ def _have_a_period(batches: list[list[str]]) -> bool:
     if len(flat) < 32:
         return True
     if len({tuple(batch) for batch in batches}) < 0.9 * len(batches):
+        return True
+    # Labels that are sorted follow labels of their own class more often than by chance.
+    by_chance = sum(n**2 for n in Counter(flat).values()) / len(flat) ** 2
+    alike = np.mean([a == b for a, b in itertools.pairwise(flat)])
+    if alike > (1 + by_chance) / 2:
         return True
     return any(flat[n:] == flat[:-n] for n in range(1, len(flat) // 2 + 1))
 
