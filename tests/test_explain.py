@@ -561,6 +561,29 @@ def test_what_complains_is_shown_where_there_is_no_error():
         "NOTICE: the cache could not be written.",
         "train.py:5: UserWarning: cannot import shoes; going barefoot",
         "n1:7:9 [0] net_ib.cc:5 NCCL WARN NET/IB : No device found.",
+        "n1:7:9 [0] NCCL INFO Failed to open libibverbs.so[.1]",
+        "n1:7:9 [0] NCCL INFO Could not enable P2P between dev 0 and dev 1",
+        "n1:7:9 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so",
+        "n1:7:9 [0] NCCL INFO NET/Plugin: Plugin load (libnccl-net.so) returned 2 : "
+        "libnccl-net.so: cannot open shared object file: No such file or directory",
+        "n1:7:9 [0] NCCL INFO Bootstrap : no plugin",
+        "loss: 0.31 error: 0.01",
+        "Test error: 0.12",
+        "Top-1 error: 24.3%",
+        "Training error: 7%",
+        "0 fatal accidents",
+        "The file contains Information about 3 classes",
+        "column age contains NaN: False",
+        "WARN Utils: Service 'SparkUI' could not bind on port 4040. Attempting port 4041.",
+        "INFO ResourceUtils: the resource gpu has the discoveryScript gpus.sh",
+        "  --batch-size N  the batch size must be positive",
+        "nothing provides better results than a warm-up",
+        "the node has crashed 0 times",
+        "Killed by time limit? no",
+        "Killed 0 processes",
+        "only PNG images are available and will be read",
+        "Segmentation fault handler installed",
+        "Heartbeat timeout 120s",
         f"Exception ignored in: <function f>\n{UNKNOWN}",
     ],
 )
@@ -568,6 +591,40 @@ def test_what_is_no_error_is_not_called_one(text):
     explanation = explain.explain(of_rank(0, text).splitlines())
     assert str(explanation) == "No line of the log looks like an error."
     assert explanation.ok
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "WARNING:tensorflow:AutoGraph could not transform <function f at 0x7f> and will "
+        "run it as-is.\nCause: could not get source code",
+        "WARNING:tensorflow:Unresolved object in checkpoint: (root).optimizer.iter",
+        "[node1:24221] PMIX ERROR: ERROR in file gds_ds12_lock_pthread.c at line 168",
+        "train.py:9: UserWarning: Attempting to use a closed FileWriter. The operation "
+        "will be a noop unless the FileWriter is explicitly reopened.",
+        "train.py:2: UserWarning: Framework tensorflow installed with version 2.21.1 "
+        "but found version 2.21.0.",
+    ],
+)
+def test_what_a_run_goes_on_after_is_a_warning(text):
+    (found,) = explain.explain(f"{text}\nEpoch 1/3\n".splitlines()).found
+    assert (found.kind, found.number) == ("warning", 1)
+
+
+def test_a_download_that_was_tried_again_with_success_is_no_error():
+    retry = "WARNING: Retrying (Retry(total={})) after connection broken by "
+    silent = retry + "'NewConnectionError'\n"
+    slow = retry + "\"HTTPSConnectionPool(host='HOST', port=443): Read timed out.\"\n"
+    tried = silent.format(4) + silent.format(3) + slow.format(4)
+    done = "Successfully installed shoes-1.0\n"
+    known = {"setup.no-network", "setup.slow-download"}
+    for end, kind in ((done, "warning"), ("", "error")):
+        found = explain.explain((tried + end).splitlines()).found
+        assert {(one.message.id, one.kind) for one in found} == {
+            (name, kind) for name in known
+        }
+    again = explain.explain((tried + done + silent.format(4)).splitlines()).first
+    assert (again.kind, again.number) == ("error", 5)
 
 
 def test_no_more_than_five_lines_for_each():
