@@ -574,7 +574,8 @@ def test_what_complains_is_shown_where_there_is_no_error():
         "0 fatal accidents",
         "The file contains Information about 3 classes",
         "column age contains NaN: False",
-        "WARN Utils: Service 'SparkUI' could not bind on port 4040. Attempting port 4041.",
+        "WARN Utils: Service 'SparkUI' could not bind on port 4040. "
+        "Attempting port 4041.",
         "INFO ResourceUtils: the resource gpu has the discoveryScript gpus.sh",
         "  --batch-size N  the batch size must be positive",
         "nothing provides better results than a warm-up",
@@ -596,8 +597,8 @@ def test_what_is_no_error_is_not_called_one(text):
 @pytest.mark.parametrize(
     "text",
     [
-        "WARNING:tensorflow:AutoGraph could not transform <function f at 0x7f> and will "
-        "run it as-is.\nCause: could not get source code",
+        "WARNING:tensorflow:AutoGraph could not transform <function f at 0x7f> and "
+        "will run it as-is.\nCause: could not get source code",
         "WARNING:tensorflow:Unresolved object in checkpoint: (root).optimizer.iter",
         "[node1:24221] PMIX ERROR: ERROR in file gds_ds12_lock_pthread.c at line 168",
         "train.py:9: UserWarning: Attempting to use a closed FileWriter. The operation "

@@ -262,7 +262,8 @@ _ROOT = re.compile(r"\s*\(\d+\) (?!(?i:cancell?ed)\b)")
 _HARMLESS = re.compile(
     r"^(?:WARNING|INFO|DEBUG|NOTICE)\b|\w+Warning: "
     r"|^[IW]\d{4} \d\d:|severity=Corrected"
-    r"|: [IW] \S+:\d+\] (?!OP_REQUIRES failed)|\blog level to\b|\bNCCL INFO |\. Attempting port \d+\.$"
+    r"|: [IW] \S+:\d+\] (?!OP_REQUIRES failed)|\blog level to\b"
+    r"|\bNCCL INFO |\. Attempting port \d+\.$"
 )
 # What pip says when it tries a download again, and when it has all that it needs.
 _TRIES_AGAIN = re.compile(r"\s*WARNING: Retrying \(")
