@@ -41,6 +41,35 @@ def test_an_entry_refers_to_what_there_is(message):
         assert not text or text.endswith("."), text
 
 
+# What names somebody's machine, account or server: addresses, folders, hosts.
+PLACE = re.compile(
+    r"(?<![\d.])\d{1,3}(?:\.\d{1,3}){3}(?![\d.])|\b[A-Za-z]:\\+\w+|https?://[\w.-]+"
+    r"|(?:/home|/Users|/work)/[\w.-]+|^\[?[\w.-]+(?=:\d+(?::\d+)? ?[\] ]\[?)"
+)
+NOBODYS = re.compile(
+    r"(?:127|10\.0|0\.0)\.|1\.2\.3\.4|10\.240\.1\.2|[CD]:\\+(?:env|tf|Users\\)"
+    r"|https?://(?:[A-Z]+$|localhost|127\.|10\.0\.|example\.org)"
+    r"|https://(?:aka\.ms|[\w-]+\.kubeflow\.svc|registry-1\.docker\.io)"
+    r"|https://(?:www\.tensorflow\.org|github\.com|storage\.googleapis\.com)"
+    r"|/home/(?:ada|me|mpiuser|ray|ubuntu)$|\[?(?:node|worker|host|n)-?\d*$"
+)
+
+
+def test_lines_name_no_real_place():
+    for message in MESSAGES:
+        for text in (message.line, *message.unlike):
+            for place in PLACE.findall(text):
+                assert NOBODYS.match(place), (message.id, place)
+    for line in (
+        "at 8.7.6.5",
+        r"E:\\Jo\\venv",
+        "/work/jo-s/tmp",
+        "[zeus4:22] ",
+        "g1:1:2 [0] ",
+    ):
+        assert not NOBODYS.match(PLACE.findall(line)[0])
+
+
 ENTRY = """\
 [[message]]
 id = "mpi.some-thing"
@@ -504,6 +533,10 @@ def test_an_editor_names_an_error_above_its_message():
     [
         ("train.cc:3:5: error: expected ';'", ""),
         ("fatal: not a git repository", ""),
+        ("3 fatal errors", ""),
+        ("Error: 404", ""),
+        ("error: 3 packages conflict", ""),
+        ("error: 2.21.0 is not installed", ""),
         ("Fatal Python error: Shoe", ""),
         ("ShoeError(LaceError): no knot", ""),
         ("shop.api.exceptions.NoShoe: 5 left", ""),
@@ -570,6 +603,8 @@ def test_what_complains_is_shown_where_there_is_no_error():
         "loss: 0.31 error: 0.01",
         "Test error: 0.12",
         "Top-1 error: 24.3%",
+        "Validation error: 0.5, loss: 3",
+        "error: 1e-3",
         "Training error: 7%",
         "0 fatal accidents",
         "The file contains Information about 3 classes",

@@ -237,11 +237,11 @@ _LIBRARY = re.compile(
 # An error that isn't an exception of Python's: a compiler's, a launcher's, a library's.
 _SAYS_ERROR = re.compile(
     r"\w(?:Error|Exception)\)?(?: \(see above for traceback\))?: "
-    # A number alone is a metric's value.
-    r"|\b[Ee]rror ?: +(?!\d*\.\d+%?(?:\s|$)|\d+%|\d+$)|\bERROR\b"
+    # A fraction or a percentage is a metric's value.
+    r"|\b[Ee]rror ?: +(?!\d*\.\d+(?:e-?\d+)?[%,;]?(?:\s|$)|\d+(?:%|e-\d))|\bERROR\b"
     r"|^Exception: |^[\w.]*[a-z](?:Error|Exception)$|\bAn error occurred \("
     r"|^(?:\w+\.)+(?:errors?|exceptions?|lib)\.[A-Z]\w+: "
-    r"|\bError while |\bCMake Error\b|(?<!non-)(?<!\d )\b(?i:fatal)\b"
+    r"|\bError while |\bCMake Error\b|(?<!non-)(?<!\b0 )\b(?i:fatal)\b"
     r"|^F\d{4} \d\d:|(?:^|: )F \S+:\d+\] |: Assertion .+ failed\.$"
     r"|Segmentation fault(?! handler)|Bus error|\(core dumped\)"
     r"|\bCUDA_ERROR_\w|terminate called after throwing|^Error from server\b"
