@@ -290,7 +290,7 @@ class Found:
     number: of its line in the log. ranks: on which it is, none if the log doesn't say.
     message: the entry that explains it, if one does. place: the program's own
     FILE:LINE, where that is known. raised: it is an exception of Python's. overcome:
-    what failed here succeeded later.
+    what failed here succeeded later, so it is no error.
     """
 
     number: int
@@ -308,8 +308,7 @@ class Found:
             return "unknown"
         if self.message.consequence:
             return "consequence"
-        warns = self.overcome or self.message.warning
-        return "warning" if warns and not self.raised else "error"
+        return "warning" if self.message.warning and not self.raised else "error"
 
     @property
     def order(self) -> tuple[int, bool, int]:
@@ -463,6 +462,7 @@ def explain(log: Iterable[str]) -> Explanation:
             one = worker.take(number, text, candidates)
             if one and len(found) < _MOST:
                 found.append(one)
+    found = [one for one in found if not one.overcome]
     if all(one.kind == "warning" for one in found):
         found += [one for worker in workers.values() if (one := worker.end())]
     if not found:
