@@ -230,7 +230,8 @@ def test_case_12_is_met_by_its_message(own_course):
     clinic.admit(12)
     _, lines = explain.open_log(None)  # of the newest run
     first = explain.explain(lines).first
-    assert (first.message.id, first.ranks) == ("data.half-a-json", [1])
+    assert first.message.id == "data.half-a-json"
+    assert first.ranks in ([0], [1])  # whichever came while the other one downloaded
 
 
 @pytest.mark.slow

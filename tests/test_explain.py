@@ -41,6 +41,35 @@ def test_an_entry_refers_to_what_there_is(message):
         assert not text or text.endswith("."), text
 
 
+# What names somebody's machine, account or server: addresses, folders, hosts.
+PLACE = re.compile(
+    r"(?<![\d.])\d{1,3}(?:\.\d{1,3}){3}(?![\d.])|\b[A-Za-z]:\\+\w+|https?://[\w.-]+"
+    r"|(?:/home|/Users|/work)/[\w.-]+|^\[?[\w.-]+(?=:\d+(?::\d+)? ?[\] ]\[?)"
+)
+NOBODYS = re.compile(
+    r"(?:127|10\.0|0\.0)\.|1\.2\.3\.4|10\.240\.1\.2|[CD]:\\+(?:env|tf|Users\\)"
+    r"|https?://(?:[A-Z]+$|localhost|127\.|10\.0\.|example\.org)"
+    r"|https://(?:aka\.ms|[\w-]+\.kubeflow\.svc|registry-1\.docker\.io)"
+    r"|https://(?:www\.tensorflow\.org|github\.com|storage\.googleapis\.com)"
+    r"|/home/(?:ada|me|mpiuser|ray|ubuntu)$|\[?(?:node|worker|host|n)-?\d*$"
+)
+
+
+def test_lines_name_no_real_place():
+    for message in MESSAGES:
+        for text in (message.line, *message.unlike):
+            for place in PLACE.findall(text):
+                assert NOBODYS.match(place), (message.id, place)
+    for line in (
+        "at 8.7.6.5",
+        r"E:\\Jo\\venv",
+        "/work/jo-s/tmp",
+        "[zeus4:22] ",
+        "g1:1:2 [0] ",
+    ):
+        assert not NOBODYS.match(PLACE.findall(line)[0])
+
+
 ENTRY = """\
 [[message]]
 id = "mpi.some-thing"
@@ -504,6 +533,10 @@ def test_an_editor_names_an_error_above_its_message():
     [
         ("train.cc:3:5: error: expected ';'", ""),
         ("fatal: not a git repository", ""),
+        ("3 fatal errors", ""),
+        ("Error: 404", ""),
+        ("error: 3 packages conflict", ""),
+        ("error: 2.21.0 is not installed", ""),
         ("Fatal Python error: Shoe", ""),
         ("ShoeError(LaceError): no knot", ""),
         ("shop.api.exceptions.NoShoe: 5 left", ""),
@@ -561,6 +594,32 @@ def test_what_complains_is_shown_where_there_is_no_error():
         "NOTICE: the cache could not be written.",
         "train.py:5: UserWarning: cannot import shoes; going barefoot",
         "n1:7:9 [0] net_ib.cc:5 NCCL WARN NET/IB : No device found.",
+        "n1:7:9 [0] NCCL INFO Failed to open libibverbs.so[.1]",
+        "n1:7:9 [0] NCCL INFO Could not enable P2P between dev 0 and dev 1",
+        "n1:7:9 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so",
+        "n1:7:9 [0] NCCL INFO NET/Plugin: Plugin load (libnccl-net.so) returned 2 : "
+        "libnccl-net.so: cannot open shared object file: No such file or directory",
+        "n1:7:9 [0] NCCL INFO Bootstrap : no plugin",
+        "loss: 0.31 error: 0.01",
+        "Test error: 0.12",
+        "Top-1 error: 24.3%",
+        "Validation error: 0.5, loss: 3",
+        "error: 1e-3",
+        "Training error: 7%",
+        "0 fatal accidents",
+        "The file contains Information about 3 classes",
+        "column age contains NaN: False",
+        "WARN Utils: Service 'SparkUI' could not bind on port 4040. "
+        "Attempting port 4041.",
+        "INFO ResourceUtils: the resource gpu has the discoveryScript gpus.sh",
+        "  --batch-size N  the batch size must be positive",
+        "nothing provides better results than a warm-up",
+        "the node has crashed 0 times",
+        "Killed by time limit? no",
+        "Killed 0 processes",
+        "only PNG images are available and will be read",
+        "Segmentation fault handler installed",
+        "Heartbeat timeout 120s",
         f"Exception ignored in: <function f>\n{UNKNOWN}",
     ],
 )
@@ -575,6 +634,40 @@ def test_what_stands_still_or_has_one_worker_shows_no_error():
     told = str(explain.explain(log))
     assert "course stacks" in told
     assert "horovodrun" in told
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "WARNING:tensorflow:AutoGraph could not transform <function f at 0x7f> and "
+        "will run it as-is.\nCause: could not get source code",
+        "WARNING:tensorflow:Unresolved object in checkpoint: (root).optimizer.iter",
+        "[node1:24221] PMIX ERROR: ERROR in file gds_ds12_lock_pthread.c at line 168",
+        "train.py:9: UserWarning: Attempting to use a closed FileWriter. The operation "
+        "will be a noop unless the FileWriter is explicitly reopened.",
+        "train.py:2: UserWarning: Framework tensorflow installed with version 2.21.1 "
+        "but found version 2.21.0.",
+    ],
+)
+def test_what_a_run_goes_on_after_is_a_warning(text):
+    (found,) = explain.explain(f"{text}\nEpoch 1/3\n".splitlines()).found
+    assert (found.kind, found.number) == ("warning", 1)
+
+
+def test_a_download_that_was_tried_again_with_success_is_no_error():
+    retry = "WARNING: Retrying (Retry(total={})) after connection broken by "
+    silent = retry + "'NewConnectionError'\n"
+    slow = retry + "\"HTTPSConnectionPool(host='HOST', port=443): Read timed out.\"\n"
+    tried = silent.format(4) + silent.format(3) + slow.format(4)
+    done = "Successfully installed shoes-1.0\n"
+    found = explain.explain(tried.splitlines()).found
+    assert [(one.message.id, one.kind) for one in found] == [
+        ("setup.no-network", "error"),
+        ("setup.slow-download", "error"),
+    ]
+    assert first(tried + done) is None
+    assert first(tried + done + silent.format(4)).number == 5
+    assert first(tried + SLOTS + done).message.id == "mpi.not-enough-slots"
 
 
 def test_no_more_than_five_lines_for_each():

@@ -238,12 +238,13 @@ _LIBRARY = re.compile(
 # An error that isn't an exception of Python's: a compiler's, a launcher's, a library's.
 _SAYS_ERROR = re.compile(
     r"\w(?:Error|Exception)\)?(?: \(see above for traceback\))?: "
-    r"|\b[Ee]rror ?: |\bERROR\b"
+    # A fraction or a percentage is a metric's value.
+    r"|\b[Ee]rror ?: +(?!\d*\.\d+(?:e-?\d+)?[%,;]?(?:\s|$)|\d+(?:%|e-\d))|\bERROR\b"
     r"|^Exception: |^[\w.]*[a-z](?:Error|Exception)$|\bAn error occurred \("
     r"|^(?:\w+\.)+(?:errors?|exceptions?|lib)\.[A-Z]\w+: "
-    r"|\bError while |\bCMake Error\b|(?<!non-)\b(?i:fatal)\b"
+    r"|\bError while |\bCMake Error\b|(?<!non-)(?<!\b0 )\b(?i:fatal)\b"
     r"|^F\d{4} \d\d:|(?:^|: )F \S+:\d+\] |: Assertion .+ failed\.$"
-    r"|Segmentation fault|Bus error|\(core dumped\)"
+    r"|Segmentation fault(?! handler)|Bus error|\(core dumped\)"
     r"|\bCUDA_ERROR_\w|terminate called after throwing|^Error from server\b"
     r"|: \S+: (?:command )?not found$|^Exception has occurred: "
     r"|^ *\(\d\) [A-Z_]{7,}: "
@@ -263,7 +264,11 @@ _HARMLESS = re.compile(
     r"^(?:WARNING|INFO|DEBUG|NOTICE)\b|\w+Warning: "
     r"|^[IW]\d{4} \d\d:|severity=Corrected"
     r"|: [IW] \S+:\d+\] (?!OP_REQUIRES failed)|\blog level to\b"
+    r"|\bNCCL INFO |\. Attempting port \d+\.$"
 )
+# What pip says when it tries a download again, and when it has all that it needs.
+_TRIES_AGAIN = re.compile(r"\s*WARNING: Retrying \(")
+_SUCCEEDED = re.compile(r"\s*Successfully (?:installed|downloaded) ")
 
 _AT_ONCE = 2_000  # lines
 _LONGEST = 1 << 16  # characters of a line, of which some have no end
@@ -290,7 +295,8 @@ class Found:
 
     number: of its line in the log. ranks: on which it is, none if the log doesn't say.
     message: the entry that explains it, if one does. place: the program's own
-    FILE:LINE, where that is known. raised: it is an exception of Python's.
+    FILE:LINE, where that is known. raised: it is an exception of Python's. overcome:
+    what failed here succeeded later, so it is no error.
     """
 
     number: int
@@ -299,6 +305,7 @@ class Found:
     message: Message | None = None
     place: str = ""
     raised: bool = False
+    overcome: bool = False
 
     @property
     def kind(self) -> str:
@@ -461,6 +468,7 @@ def explain(log: Iterable[str]) -> Explanation:
             one = worker.take(number, text, candidates)
             if one and len(found) < _MOST:
                 found.append(one)
+    found = [one for one in found if not one.overcome]
     if all(one.kind == "warning" for one in found):
         found += [one for worker in workers.values() if (one := worker.end())]
     if not found:
@@ -512,6 +520,7 @@ class _Worker:
         self.error: Found | None = None  # the exception that is being read
         self.head: Found | None = None  # an error whose message is in the next line
         self.complaint: Found | None = None  # the last one
+        self.tried_again: deque[Found] = deque(maxlen=_MOST)
         self.in_frames = self.chained = self.ignored = False
         self.left = 0  # lines that may still belong to the exception's message
         self.to_its_end = False
@@ -573,7 +582,14 @@ class _Worker:
             match = message.regex.search(text)
             named = match and match.groupdict().get("rank")
             ranks = [int(named)] if named else self.ranks
-            return Found(number, text, ranks, message, self._place_above())
+            found = Found(number, text, ranks, message, self._place_above())
+            if _TRIES_AGAIN.match(text):
+                self.tried_again.append(found)
+            return found
+        if _SUCCEEDED.match(text):
+            for one in self.tried_again:
+                one.overcome = True
+            self.tried_again.clear()
         if _HARMLESS.search(text):
             return None
         if _COMPLAINS.search(text):
