@@ -387,6 +387,21 @@ def test_what_stands_before_an_unknown_error_does_not_follow_from_it():
     assert follows in str(explain.explain([SHUT_DOWN, SLOTS]))
 
 
+def test_a_system_on_which_horovod_does_not_run_matters_before_any_error():
+    missing = "CMake Error: CMAKE_CXX_COMPILER not set, after EnableLanguage"
+    folder = "{}/pip-install-447/horovod_6042/build/{}/CMakeFiles/CMakeOutput.log"
+    windows = folder.format("C:/Users/ada/Temp", "temp.win-amd64-3.9/Release")
+    linux = folder.format("/tmp", "temp.linux-x86_64-3.9/Release")
+    for log, expected in (
+        (f"{missing}\nSee also {windows}", "wsl.windows-python"),
+        (f"See also {windows}\n{missing}\n{UNKNOWN}", "wsl.windows-python"),
+        (f"-- Building for: NMake Makefiles\n{missing}", "wsl.windows-python"),
+        (f"{missing}\nSee also {linux}", "build.no-compiler"),
+    ):
+        assert first(log).message.id == expected
+        assert str(explain.explain(log.splitlines())).count("Line ") == 1
+
+
 def test_what_was_interrupted_is_not_unknown():
     (stall,) = (one.line for one in MESSAGES if one.id == "horovod.stall")
     interrupted = f"{TRACEBACK}KeyboardInterrupt\n"

@@ -65,7 +65,8 @@ class Message:
     explained instead, if there is something. warning: true of what a run may go on
     after: it is explained only if nothing failed. general: true of what any
     program may print: what says more of the same error, or warns of more, is explained
-    instead.
+    instead. decisive: true of what makes other errors pointless to mend, as a system on
+    which nothing of this runs: it is explained first, wherever it stands.
     meaning, cause: a sentence each. apart: how to tell it from its neighbors. cure:
     what to type, or code, a line each, which may begin with a sentence.
     lesson: a lesson's number, or a page such as INSTALL.md. reports: public ones.
@@ -83,6 +84,7 @@ class Message:
     consequence: bool = False
     warning: bool = False
     general: bool = False
+    decisive: bool = False
     apart: str = ""
     lesson: str = ""
     reports: tuple[str, ...] = ()
@@ -317,14 +319,16 @@ class Found:
         return "warning" if self.message.warning and not self.raised else "error"
 
     @property
-    def order(self) -> tuple[int, bool, int]:
-        """What matters most is least: the first error, else the last warning, as a
-        program warns of much at its start that has nothing to do with its end."""
+    def order(self) -> tuple[bool, int, bool, int]:
+        """What matters most is least: what is decisive, then the first error, else the
+        last warning, as a program warns of much at its start that has nothing to do
+        with its end."""
         kind = "error" if self.raised and not self.message else self.kind
         kinds = ("error", "unknown", "warning", "consequence")
         number = -self.number if kind == "warning" else self.number
         rarely = kind == "warning" and self.message.general
-        return kinds.index(kind), rarely, number
+        decisive = self.message is not None and self.message.decisive
+        return not decisive, kinds.index(kind), rarely, number
 
     def explained_by(self, message: Message, number: int, text: str) -> None:
         """Take this entry for the whole exception, unless it has a better one."""
