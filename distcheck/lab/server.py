@@ -32,7 +32,6 @@ import psutil
 
 from distcheck import files, lab, machine, mpi, supervise, tasks, worker
 from distcheck.lab import forked, outcomes
-from distcheck.lab.outcomes import AT_THE_END
 from distcheck.lab.running import Running, Worker, family
 from distcheck.recorder import horovod
 from distcheck.recorder.recorder import recorder_of
@@ -103,7 +102,7 @@ class Server:
         not on a crowded machine, where those who wait take time from those who work.
         """
         working = sum(
-            running.size - [*running.waits().values()].count(AT_THE_END)
+            running.size - [*running.waits().values()].count(outcomes.AT_THE_END)
             for running in self.running.values()
         )
         crowded = os.getloadavg()[0] > 3 * machine.cores()

@@ -203,7 +203,7 @@ _NUMBERED = re.compile(r"\[(?P<rank>\d+)\] ")
 _LABELED = re.compile(r" *(?P<rank>\d+): ")
 # What builds of images, hosted CI and clusters put before each line: BuildKit's step
 # and seconds, or the time as Kubernetes and GitHub write it.
-_STAMP = re.compile(r"#\d+ \d+\.\d+ |\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z ")
+_STAMP = re.compile(r"^#\d+ \d+\.\d+ |^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z ")
 # What a progress bar has rewritten, and colors.
 _REWRITTEN = re.compile(r".*\r(?=.)|\x08+|\x1b\[[0-9;]*[A-Za-z]")
 
@@ -501,8 +501,7 @@ def _by_rank(log: Iterable[str]) -> Iterator[list[tuple[int | None, str]]]:
 
 
 def _split(line: str, patterns: list[re.Pattern]) -> tuple[int | None, str]:
-    line = line.rstrip("\r\n")
-    line = _STAMP.sub("", line, count=1) if _STAMP.match(line) else line
+    line = _STAMP.sub("", line.rstrip("\r\n"))
     rank = None
     for pattern in patterns:
         if prefix := pattern.match(line):
