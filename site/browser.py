@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import TimeoutError as TimedOut
 
 NOTHING_OUTSIDE = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
 
@@ -72,8 +73,13 @@ def opened(
 
 
 def wait_for(page: Page, script: str, seconds: float = 30):
-    """The first true value of a JavaScript expression."""
-    value = page.wait_for_function(script, timeout=1000 * seconds, polling=100)
+    """The first true value of a JavaScript expression. Raises TimeoutError, which says
+    of what page and expression."""
+    try:
+        value = page.wait_for_function(script, timeout=1000 * seconds, polling=100)
+    except TimedOut as late:
+        shown = page.inner_text("body")[-2000:]
+        raise TimeoutError(f"not within {seconds} s: {script}\n{shown}") from late
     return value.json_value()
 
 

@@ -208,6 +208,8 @@ def test_what_the_workers_do_decides_how_a_scenario_ends(two, tmp_path, monkeypa
 @pytest.mark.parametrize("awake", [True, False])
 def test_who_sleeps_is_seen_to_sleep(two, monkeypatch, awake):
     two.workers = {rank: running.Worker(os.getpid(), None) for rank in (0, 1)}
+    # This process has run other tests before, and may have computed for minutes.
+    monkeypatch.setattr(running, "computed_by", lambda process: 0.0)
     monkeypatch.setattr(supervise, "awake", lambda process: awake)
     two.watch.looked -= 1
     assert two.outcome() is None

@@ -11,7 +11,6 @@ from urllib.parse import unquote, urldefrag, urlsplit
 
 import nbformat
 import pytest
-from playwright.sync_api import TimeoutError as TimedOut
 
 import browser
 import build
@@ -447,7 +446,7 @@ def test_words_stand_out_from_what_is_behind_them(tab, dark):
     for name in OF_EACH_KIND:
         tab.goto(tab.home + name)
         # Its colors fade in, once its script has chosen between dark and light.
-        with contextlib.suppress(TimedOut):
+        with contextlib.suppress(TimeoutError):
             browser.wait_for(tab, f"{STILL} && {FAINT}.length === 0", seconds=10)
         assert tab.evaluate(FAINT) == [], name
 
