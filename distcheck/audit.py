@@ -26,9 +26,10 @@ import psutil
 
 from distcheck import errors, evidence, files, machine, mpi, programs, supervise
 from distcheck import tasks as clusters
-from distcheck.judges import audit as judge
-from distcheck.judges.audit import UNKNOWN, WRONG, Finding
+from distcheck.judges.audit import Finding, findings, recorded, running
+from distcheck.judges.audit.recorded import RecordedRun
 from distcheck.show import Page, Table
+from distcheck.verdict import WRONG
 
 TIME_LIMIT = 600.0  # seconds for a run
 WARNED = 10  # seconds after which Horovod warns of a stall
@@ -90,7 +91,7 @@ class Report(Page):
     def parts(self) -> list[str | Table]:
         rows = [(f.question, f.verdict, f.sentence) for f in self.findings]
         wrong = f"{len(self.wrong)} wrong" if self.wrong else "Nothing wrong was seen"
-        unknown = sum(f.verdict == UNKNOWN for f in self.findings)
+        unknown = sum(f.verdict == recorded.UNKNOWN for f in self.findings)
         return [
             *self.notes,
             Table(("Question", "Verdict", "Seen"), rows),
@@ -144,7 +145,7 @@ def _names(script: Path) -> set[str]:
     return names
 
 
-def kind_made(run: judge.RecordedRun) -> str:
+def kind_made(run: RecordedRun) -> str:
     """How a program that was run is distributed, by the strategy that it trains with or
     has made; the kind by which it was started if it has made none."""
     made = {event["kind"] for event in run.strategies}
@@ -278,14 +279,14 @@ def run(
     variables: dict[str, str],
     folder: Path,
     time_limit: float,
-) -> judge.RecordedRun:
+) -> RecordedRun:
     """Run a command that starts watched workers; what they reported.
 
     Ends all processes at the end, when the time is up, after a stall, and when it is
     interrupted.
     """
     started = time.monotonic()
-    outcome = judge.ENDED
+    outcome = recorded.ENDED
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     # In a folder without modules, or the program's could be taken for Python's own.
     with supervise.owned(
@@ -301,17 +302,19 @@ def run(
                 busy = time.monotonic()
             quiet = min(_quiet(folder, output.stalls), time.monotonic() - busy)
             if quiet > STALLED_AFTER_WARNING:
-                outcome = judge.STALLED
+                outcome = recorded.STALLED
                 _ask_where(folder)
                 break
     output.join(5)
-    if outcome == judge.ENDED and process.returncode:
+    if outcome == recorded.ENDED and process.returncode:
         timed_out = process.returncode == supervise.TIMED_OUT
-        outcome = judge.TIME_UP if timed_out else judge.FAILED
+        outcome = recorded.TIME_UP if timed_out else recorded.FAILED
     text = output.text
     if kind == TASKS:
         text = f"{text}\n{_of_tasks(folder, text)}"
-    return judge.read(folder, kind, workers, outcome, text, time.monotonic() - started)
+    return recorded.read(
+        folder, kind, workers, outcome, text, time.monotonic() - started
+    )
 
 
 def _of_tasks(folder: Path, said: str) -> str:
@@ -376,12 +379,12 @@ def audit(
         )
     path = Path(script)
     kind = kind_of(path)
-    runs: list[judge.RecordedRun] = []
+    runs: list[RecordedRun] = []
     for count in (workers,) if quick else (workers, 1):
         words = [str(word) for word in arguments]
         runs.append(observe(path, words, kind, count, time_limit, in_place))
         kind = runs[-1].kind
-        if not runs[-1].trained and runs[-1].outcome != judge.STALLED:
+        if not runs[-1].trained and runs[-1].outcome != recorded.STALLED:
             break
     return report(files.shown(path), runs, time.monotonic() - started)
 
@@ -393,7 +396,7 @@ def observe(
     workers: int,
     time_limit: float,
     in_place: bool = False,
-) -> judge.RecordedRun:
+) -> RecordedRun:
     """What so many workers report who run a program in this folder, or a copy of it.
 
     Starts it again where it turns out to be of another kind; and as one process where
@@ -420,18 +423,18 @@ def observe(
     return watched_run
 
 
-def _last_words(run: judge.RecordedRun) -> str:
+def _last_words(run: RecordedRun) -> str:
     """How the launcher says that a task ended; else the last line that was printed."""
     said = re.search(r"^rank \d+, .* failed: .*", run.output, re.MULTILINE)
     lines = run.output.strip().splitlines()
     return (said[0] if said else lines[-1] if lines else "it printed nothing")[:500]
 
 
-def _crashed_in_a_cluster(run: judge.RecordedRun) -> bool:
+def _crashed_in_a_cluster(run: RecordedRun) -> bool:
     """Have the tasks ended without a word before they trained? TensorFlow does so where
     a program makes MirroredStrategy after that of a cluster."""
     spoke = run.trained or run.failure or run.ends()
-    return run.kind == TASKS and run.outcome == judge.FAILED and not spoke
+    return run.kind == TASKS and run.outcome == recorded.FAILED and not spoke
 
 
 def _observe_as(
@@ -441,7 +444,7 @@ def _observe_as(
     workers: int,
     time_limit: float,
     in_place: bool,
-) -> judge.RecordedRun:
+) -> RecordedRun:
     here, script = Path.cwd().resolve(), script.resolve()
     with files.scratch() as scratch:
         folder = scratch / "reports"
@@ -454,17 +457,17 @@ def _observe_as(
         return run(kind, workers, command, variables, folder, time_limit)
 
 
-def report(script: str, runs: list[judge.RecordedRun], seconds: float) -> Report:
+def report(script: str, runs: list[RecordedRun], seconds: float) -> Report:
     """Judge the runs: the first on all workers; the second, if any, on one.
 
     Raises UserError where there is nothing to judge.
     """
     parallel = runs[0]
-    if not parallel.trained and parallel.outcome != judge.STALLED:
+    if not parallel.trained and parallel.outcome != recorded.STALLED:
         raise errors.UserError(_why_nothing(script, parallel))
     single = runs[1] if len(runs) > 1 and runs[1].trained else None
     notes = []
-    if parallel.outcome == judge.TIME_UP:
+    if parallel.outcome == recorded.TIME_UP:
         notes.append(
             "The time limit ended the program. What was seen until then is judged."
         )
@@ -478,21 +481,20 @@ def report(script: str, runs: list[judge.RecordedRun], seconds: float) -> Report
             "The program names GPUs, of which there are none here. Its strategy got "
             f"{parallel.workers} parts of the processor in their place."
         )
-    findings = judge.findings(parallel, single, quick=len(runs) == 1)
-    return Report(script, parallel.workers, findings, seconds, notes)
+    found = findings(parallel, single, quick=len(runs) == 1)
+    return Report(script, parallel.workers, found, seconds, notes)
 
 
-def _why_nothing(script: str, parallel: judge.RecordedRun) -> str:
+def _why_nothing(script: str, parallel: RecordedRun) -> str:
     failure = parallel.failure
     last = "\n".join(parallel.output.strip().splitlines()[-15:])[-2000:]
     if failure:
         where = f" ({failure['where']})" if failure.get("where") else ""
-        return (
-            f"{script} failed before it trained: {judge.why(parallel, failure)}{where}"
-        )
-    if parallel.outcome == judge.TIME_UP:
+        why = running.why(parallel, failure)
+        return f"{script} failed before it trained: {why}{where}"
+    if parallel.outcome == recorded.TIME_UP:
         return f"{script} had not begun to train when its time was over."
-    if parallel.outcome == judge.FAILED:
+    if parallel.outcome == recorded.FAILED:
         return f"{script} could not be run. The last lines that it printed:\n{last}"
     return (
         f"{script} ended without training: no gradient of a Keras or TensorFlow "

@@ -30,6 +30,8 @@ from ci_sample import drawn
 
 from distcheck import audit, errors
 from distcheck.judges import audit as judge
+from distcheck.judges.audit import recorded, running, words
+from distcheck.judges.audit.recorded import RecordedRun
 from utils import cli
 
 # Real workers; the time limits hold even where a core has much else to do.
@@ -105,7 +107,7 @@ def watch(serve, tmp_path, monkeypatch):
         limit: float = LIMIT,
         hangs: bool = False,
         kept: bool = False,
-    ) -> judge.RecordedRun:
+    ) -> RecordedRun:
         if hangs:
             monkeypatch.setattr(audit, "STALLED_AFTER_WARNING", 10.0)
             monkeypatch.setattr(audit, "WARNED", 3)
@@ -138,9 +140,9 @@ def run_and_keep(run, place: Path, kind, workers, command, variables, folder, li
     return seen
 
 
-def recall(place: Path, kind, workers, *_) -> judge.RecordedRun:
+def recall(place: Path, kind, workers, *_) -> RecordedRun:
     """What `audit.run` gave, whose reports are kept."""
-    return judge.read(
+    return recorded.read(
         place, kind, workers, **json.loads((place / "end.json").read_text())
     )
 
@@ -206,7 +208,7 @@ def test_a_fault_is_found_and_no_other(watch, alone, fault):
 def test_what_is_seen_until_the_time_is_up_is_judged(watch):
     text = audit_programs.edited("by_hand", [["range(8)", "range(10**9)"]])
     run = watch(text, 2, 15.0)
-    assert run.outcome == judge.TIME_UP
+    assert run.outcome == recorded.TIME_UP
     assert not [p for p in psutil.process_iter(["cmdline"]) if _is_of(p, PROGRAM)]
     if run.trained:
         found = audit.report(PROGRAM, [run], 0.0)
@@ -283,14 +285,14 @@ def test_of_very_much_output_both_ends_are_kept():
 # ------------------------------------------------------------ what is told of reports
 
 
-def of_reports(*processes: list[dict], kind: str = audit.HOROVOD) -> judge.RecordedRun:
+def of_reports(*processes: list[dict], kind: str = audit.HOROVOD) -> RecordedRun:
     """A run of which each process has reported these events."""
     events = [
         [{"time": float(i), **event} for i, event in enumerate(reports)]
         for reports in processes
     ]
     stacks = [""] * len(processes)
-    return judge.RecordedRun(kind, len(processes), judge.ENDED, "", 1.0, events, stacks)
+    return RecordedRun(kind, len(processes), recorded.ENDED, "", 1.0, events, stacks)
 
 
 def answer(name: str, *processes: list[dict]) -> tuple:
@@ -428,7 +430,7 @@ def clipped(gradient, norm: float = 0.1) -> list[float]:
     return list(np.asarray(gradient) * min(1.0, norm / length))
 
 
-def replicas_that_clip(how: str, size: float, count: float) -> judge.RecordedRun:
+def replicas_that_clip(how: str, size: float, count: float) -> RecordedRun:
     """Of two replicas, whose gradients are about this long; or one that is alone."""
     first = [[size * n, 0.3 * size] for n in (1.0, 1.2, 0.9, 1.1)]
     second = [[0.7 * size, size * n] for n in (0.8, 1.0, 1.1, 0.9)]
@@ -478,7 +480,7 @@ def test_a_sum_whose_factor_changes_is_not_of_gradients_that_each_clips():
     first = [[1.0, 0.3], [1.2, 0.3], [0.9, 0.3], [1.1, 0.3]]
     second = [gradient[::-1] for gradient in first]
 
-    def trains(*parts: list) -> judge.RecordedRun:
+    def trains(*parts: list) -> RecordedRun:
         factors = np.array([[0.9], [0.8], [0.7], [0.6]])
         used = [*factors * np.sum(parts, axis=0)]
         each = [updates(own, used, counts=SUMMED) for own in parts]
@@ -715,10 +717,10 @@ def test_replicas_share_a_rate_that_one_of_them_reads_late(kind, verdict):
     assert judge.rate(parallel, None)[0].startswith(verdict)
 
 
-def fails(error: str, where: str) -> judge.RecordedRun:
+def fails(error: str, where: str) -> RecordedRun:
     failed = {"what": "failed", "error": error, "where": where}
     run = of_reports([*updates([[1.0]], [[1.0]]), failed])
-    run.outcome = judge.FAILED
+    run.outcome = recorded.FAILED
     return run
 
 
@@ -809,7 +811,7 @@ def rated(number: int, rate: float) -> dict:
 
 def batch(rows: str, mode: str = "train") -> dict:
     """One whose samples are told apart by a letter each."""
-    digests = "".join(letter * judge.DIGEST for letter in rows)
+    digests = "".join(letter * recorded.DIGEST for letter in rows)
     facts = {"mode": mode, "model": 0, "replica": 0, "where": PLACE}
     return {"what": "samples", "count": len(rows), "digests": digests, **facts}
 
@@ -946,7 +948,7 @@ def test_a_crash_in_a_cluster_is_not_hidden_by_another_run(
     (tmp_path / PROGRAM).write_text("MultiWorkerMirroredStrategy; MirroredStrategy")
     of_cluster = made("CollectiveAllReduceStrategy", 2)
     crashed = of_reports([of_cluster], kind=audit.TASKS)
-    crashed.outcome = judge.FAILED
+    crashed.outcome = recorded.FAILED
     crashed.output = "rank 1, worker 1, failed: signal 11"
     trains = step(1, strategy="MirroredStrategy")
     events = [*(made(kind, 2) for kind in strategies), trains]
@@ -984,7 +986,7 @@ def test_keras_3_with_several_tasks_is_named(keras, told):
     failed = {"what": "failed", "error": f"ValueError: {'1.0 ' * 900}", "where": PLACE}
     made_it = made("CollectiveAllReduceStrategy", 2)
     run = of_reports([made_it, fit, failed], kind=audit.TASKS)
-    said = judge.why(run, failed)
+    said = running.why(run, failed)
     assert ("TF_USE_LEGACY_KERAS=1" in said) is told
 
 
@@ -1010,7 +1012,7 @@ IN_USER_CODE = """ValueError: in user code:
 
 
 @pytest.mark.parametrize(
-    ("error", "words"),
+    ("error", "told"),
     [
         (
             GRAPH_ERROR,
@@ -1020,8 +1022,8 @@ IN_USER_CODE = """ValueError: in user code:
         ("ValueError: line 1\n  line 2", "ValueError: line 1 line 2"),
     ],
 )
-def test_an_error_is_told_without_the_frames_of_graphs(error, words):
-    assert judge._short(judge._words(error)) == words
+def test_an_error_is_told_without_the_frames_of_graphs(error, told):
+    assert words.shortened(running._words(error)) == told
 
 
 def test_unequal_numbers_of_batches_are_counted():
@@ -1029,7 +1031,7 @@ def test_unequal_numbers_of_batches_are_counted():
     parallel = of_reports(
         [*epochs(["a", "b", "c"]), failed], [*epochs(["d", "e"]), the_end()]
     )
-    parallel.outcome = judge.FAILED
+    parallel.outcome = recorded.FAILED
     verdict, said, where = judge.waiting(parallel, None)
     assert (verdict, where) == ("wrong", PLACE)
     assert "Training steps: rank 0 made 3, rank 1 made 2." in said
@@ -1041,7 +1043,7 @@ def test_a_task_that_is_left_alone_is_no_error_of_its_own():
     parallel = of_reports(
         [step(1), failed], [step(1, replica=1), the_end()], kind=audit.TASKS
     )
-    parallel.outcome = judge.FAILED
+    parallel.outcome = recorded.FAILED
     verdict, said, where = judge.waiting(parallel, None)
     assert (verdict, where) == ("wrong", PLACE)
     assert "waited for another worker that had ended" in said
@@ -1049,7 +1051,7 @@ def test_a_task_that_is_left_alone_is_no_error_of_its_own():
 
 def test_steps_are_not_blamed_where_nobody_has_ended():
     parallel = of_reports(epochs(["a", "b", "c"]), epochs(["d", "e"]))
-    parallel.outcome = judge.STALLED
+    parallel.outcome = recorded.STALLED
     assert "Training steps" not in judge.waiting(parallel, None)[1]
 
 
@@ -1137,7 +1139,7 @@ def test_what_a_callback_would_have_decided_is_left_open():
     shows = keeps_the_best(0.5) | {"decides": False, "chooses": False}
     parallel = of_reports([shows, step(1)], [step(1)])
     assert judge.metrics(parallel, None)[0] == "right"
-    parallel.outcome = judge.STALLED
+    parallel.outcome = recorded.STALLED
     assert judge.metrics(parallel, None)[0] == "can't tell"
 
 
@@ -1390,10 +1392,10 @@ def test_a_narrow_terminal_shows_the_whole_line_of_a_finding():
 
 
 @pytest.mark.parametrize(
-    ("part", "words"), [(0.0123, "1.2 %"), (0.996, "100 %"), (2.5, "250 %")]
+    ("part", "told"), [(0.0123, "1.2 %"), (0.996, "100 %"), (2.5, "250 %")]
 )
-def test_a_part_is_told_in_percent(part, words):
-    assert judge._percent(part) == words
+def test_a_part_is_told_in_percent(part, told):
+    assert words.percent(part) == told
 
 
 # ------------------------------------------------------------ the command, in earnest

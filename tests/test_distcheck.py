@@ -16,7 +16,9 @@ import typer.testing
 from processes import captured
 
 from distcheck import audit, cli, errors
-from distcheck.judges.audit import QUESTIONS, RIGHT, UNKNOWN, WRONG, Finding
+from distcheck.judges.audit import QUESTIONS, Finding
+from distcheck.judges.audit.recorded import UNKNOWN
+from distcheck.verdict import RIGHT, WRONG
 from utils.base import course
 
 FOLDER = course.PACKAGE_ROOT / "distcheck"

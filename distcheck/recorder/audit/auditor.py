@@ -3,7 +3,7 @@
     mpirun -np 2 python -m distcheck.recorder.audit.auditor PROGRAM --its-options
 
 Each process writes what it does to $DISTCHECK_REPORTS/rank.N.jsonl; nothing is decided
-here (see distcheck/judges/audit.py). Functions stay compiled, and the program chooses
+here (see distcheck/judges/audit). Functions stay compiled, and the program chooses
 for itself which Keras it gets: TensorFlow, Keras and Horovod are watched once it has
 imported them.
 """
