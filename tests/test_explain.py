@@ -90,6 +90,7 @@ seen = "here"
         ('["Let it be."]', '"Let it be."', "is of another kind"),
         ('["Let it be."]', '["a", "b", "c"]', "at most 2 lines"),
         ("|body)", "|body", "pattern: missing )"),
+        ("|body)", "|body)(?P<HOST>x)?", "its group HOST is a word of no text"),
         ("mpi.some-thing", "Something", "an id is layer.what"),
         ('"here"', '"there"', "seen is one of"),
         ('seen = "here"', 'seen = "here"\nhope = "yes"', "there is no key 'hope'"),
@@ -115,6 +116,31 @@ def test_an_entry_that_is_wrong_is_named(tmp_path, old, new, told):
         explain.messages(tmp_path)
     assert str(raised.value).startswith("setup.toml: ")
     assert "ome" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("host", "told"),
+    [
+        ("node-2.cluster", "Look at node-2.cluster: ssh node-2.cluster uptime; HOSTS"),
+        ("$(reboot)", "Look at HOST: ssh HOST uptime; HOSTS"),
+        ("", "Look at HOST: ssh HOST uptime; HOSTS"),
+    ],
+)
+def test_what_a_log_names_is_told(monkeypatch, host, told):
+    """But nothing that would be a command of its own."""
+    entry = explain.Message(
+        id="mpi.some-host",
+        pattern=r"no answer from(?: (?P<HOST>\S+))?$",
+        meaning="There is no answer.",
+        cause="It is off.",
+        cure=("Look at HOST: ssh HOST uptime; HOSTS",),
+        line="no answer from a",
+        seen="here",
+    )
+    monkeypatch.setattr(explain, "messages", lambda: (entry,))
+    found = explain.explain([f"no answer from {host}".strip()]).first
+    assert found.as_json()["cure"] == (told,)
+    assert f"-> {told}\n" in f"{found.explained()}\n"
 
 
 def test_a_pattern_of_several_lines_ends_in_the_last_one():

@@ -64,7 +64,7 @@ def _raise_if_eager_only(run: Run, kinds: tuple[str, ...]) -> None:
             )
     begun = run.ranks[0].all("graphs")
     if run.outcome == lab.HUNG and begun and not _all_tried(run):
-        run.raise_if_in_trouble()  # by what is compiled
+        run.raise_if_in_trouble()  # "hung", by what is compiled
 
 
 def _compiler(graph: dict) -> str:

@@ -6,13 +6,16 @@ the reason for missing evidence are looked for in all runs, also those for other
 
 `Check.verdict` decides in this order; the first that is found is the verdict:
 
-    tampered, keras-3, options, killed, time-up, no-mpirun    in any run
-    what the judge raises as a Problem                        in the runs of this part
-    deadlock, crashed, flood, hung                            in any run, if the judge
-                                                              raised Missing
-    never-trained                                             if it did, without those
-    tampered                                                  if it raised Unreadable
+    tampered*, keras-3, options*, killed*, time-up*, no-mpirun*
+                                                     in any run
+    what the judge raises as a Problem               in the runs of this part
+    deadlock, crashed, flood, hung                   in any run, if the judge
+                                                     raised Missing
+    never-trained                                    if it did, without those
+    tampered*                                        if it raised Unreadable
     right
+
+    * leaves the part undecided: the command's exit status is 2, and nothing is kept.
 
 Of what any part may be found to be, `distcheck.verdict` lists what is wrong, and what
 leaves a part undecided.

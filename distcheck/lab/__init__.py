@@ -57,10 +57,11 @@ from distcheck.scenarios import SCENARIOS
 #             recorded: mpirun ended well
 #   failed    a worker or mpirun has ended before, or too few workers ever came
 #   deadlock  all wait, for different things, and sleep
-#   hung      since the last report of any worker, all that don't wait have slept for
-#             long in sum, or one of them has computed for more than MAY_COMPUTE; or one
-#             of them has computed for very long, with reports. If all wait for the same
-#             thing, all count.
+#   hung      one of three, of the workers that don't wait in a collective, or of all
+#             if all wait for the same: since the last report of any worker they have
+#             slept for outcomes.SLEEPING_FACTOR * MAY_COMPUTE seconds; one of them has
+#             computed for MAY_COMPUTE since then; or one of them has computed for
+#             outcomes.COMPUTING_LIMIT in all
 #   flood     a worker has printed more than OUTPUT
 #   time-up   TIME_LIMIT has passed, while they still did something
 # Beside servers of tf.distribute, rank 0 alone has to end.

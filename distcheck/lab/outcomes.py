@@ -96,7 +96,8 @@ class Watch:
         if reported != self.reported_then:
             self.reported_then, self.computed_then = reported, computed
             self.asleep = 0.0
-        # Who waits for another worker need not sleep meanwhile: MPI asks all the time.
+        # Who waits in a collective doesn't count unless all wait, and need not sleep
+        # meanwhile: MPI asks all the time.
         working = [rank for rank in computed if waits.get(rank) is None] or [*computed]
         if awake.isdisjoint(working):
             self.asleep += LOOK_SECONDS

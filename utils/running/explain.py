@@ -11,7 +11,7 @@ import itertools
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path, PurePath
 from typing import TextIO
 
@@ -28,6 +28,7 @@ LINES = 6  # a pattern with a \n in it is searched in as many lines of a rank
 CURES = 2  # more are no answer to somebody in trouble
 SEEN = ("here", "reported")
 _TOKEN = re.compile(r"\\.|\[\^?\]?[^]]*\]|\{\d*,?\d*\}|.")  # of a regular expression
+_PLAIN = re.compile(r"[\w.:/@+-]+")  # does no harm in a command that is typed
 _ID = re.compile(r"[a-z0-9]+\.[a-z0-9]+(-[a-z0-9]+)*")
 
 
@@ -60,7 +61,8 @@ class Message:
 
     id: layer.what. pattern: a regular expression that is searched in each line; with a
     \\n in it, in the last LINES lines of a rank, of which it has to match the last one.
-    Its group `rank`, if it has one, says which rank failed.
+    Its group `rank`, if it has one, says which rank failed; a group whose name is in
+    capitals, such as HOST, what stands for this word of the texts in a log.
     consequence: true of what others print because somebody failed: what came before is
     explained instead, if there is something. warning: true of what a run may go on
     after: it is explained only if nothing failed. general: true of what any
@@ -111,6 +113,28 @@ class Message:
         text = "\n".join(list(lines)[-LINES:])
         last = len(text) - len(lines[-1])
         return any(found.end() > last for found in self.regex.finditer(text))
+
+    @property
+    def texts(self) -> list[str]:
+        return [self.meaning, self.cause, self.apart, *self.cure]
+
+    def told_of(self, line: str) -> "Message":
+        """This entry, with what `line` says in the place of words such as HOST."""
+        match = self.regex.search(line)
+        known = {
+            word: value
+            for word, value in (match.groupdict() if match else {}).items()
+            if word.isupper() and value and _PLAIN.fullmatch(value)
+        }
+        if not known:
+            return self
+        words = re.compile(rf"\b(?:{'|'.join(known)})\b")
+        meaning, cause, apart, *cure = (
+            words.sub(lambda word: known[word[0]], text) for text in self.texts
+        )
+        return replace(
+            self, meaning=meaning, cause=cause, apart=apart, cure=tuple(cure)
+        )
 
 
 _KEYS = {"not" if f.name == "unlike" else f.name: f for f in fields(Message)}
@@ -175,9 +199,13 @@ def _problem(entry: dict) -> str:
     if len(entry["cure"]) > CURES or any("\n" in line for line in entry["cure"]):
         return f"a cure has at most {CURES} lines, each for itself"
     try:
-        re.compile(entry["pattern"])
+        groups = re.compile(entry["pattern"]).groupindex
     except re.error as error:
         return f"pattern: {error}"
+    texts = " ".join([*(entry[key] for key in ("meaning", "cause")), *entry["cure"]])
+    for word in filter(str.isupper, groups):
+        if not re.search(rf"\b{word}\b", texts):
+            return f"pattern: its group {word} is a word of no text"
     return ""
 
 
@@ -361,11 +389,12 @@ class Found:
         Two reports are enough to read on; Troubleshooting has all.
         """
         head = f"{self.where}: {self.said}" if where else self.said
-        if (m := self.message) is None:
+        if self.message is None:
             return (
                 f"{head}\n  This message is unknown to the course, which doesn't guess "
                 "what it means."
             )
+        m = self.message.told_of(self.text)
         about = " ".join(filter(None, (m.meaning, m.cause, m.apart)))
         lesson = f"lesson {m.lesson}" if m.lesson.isdigit() else m.lesson
         more = ", ".join(filter(None, (lesson, *m.reports[:2])))
@@ -374,13 +403,14 @@ class Found:
 
     def as_json(self) -> dict:
         told = ("id", "meaning", "cause", "apart", "cure", "lesson", "reports")
+        message = self.message and self.message.told_of(self.text)
         return {
             "kind": self.kind,
             "line": self.number,
             "ranks": self.ranks,
             "place": self.place or None,
             "text": self.text.strip(),
-            **{name: getattr(self.message, name, None) for name in told},
+            **{name: getattr(message, name, None) for name in told},
         }
 
 

@@ -2,16 +2,18 @@
 
 Of the first three updates, each rank has kept two arrays: "local.0" is what
 `tf.GradientTape.gradient` returned before the first update, and "applied.0" is what the
-optimizer was to apply in it. To read one may find that it is too-large or not-finite.
-Horovod averages between the two: an optimizer that it wrapped does so in
+optimizer was to apply in it. Horovod averages between the two: an optimizer that it wrapped does so in
 `_compute_gradients`, and a tape in its own `gradient`, which calls the one that is
 recorded.
 
 What is decided of each of the two runs, in this order, unless a finding common to all
-parts came first: tampered, killed and others, listed in `distcheck.judges.verdicts`.
-Where an array is missing, the reason is looked for there, too: crashed, for example.
+parts came first: killed and others, listed in `distcheck.judges.verdicts`. Where an
+array is missing, the reason is looked for there, too: crashed, for example.
 
     wrapped-twice     wrappers call each other forever
+    too-large         an array that is read has more numbers than are compared
+    not-finite        one of its numbers is infinite, or none
+    tampered          undecided: an array can't be read, or has another shape elsewhere
     no-difference     undecided: local is the same on both ranks
     If applied is the mean in the first update:
     wrapped-twice     more than 1.5 times its numbers were all-reduced before it
@@ -26,7 +28,8 @@ Where an array is missing, the reason is looked for there, too: crashed, for exa
     differs           no multiple of the mean, another on each rank
     scaled            a multiple of the mean, but not by the size
     sum               by the size, and not all losses were divided by it before
-    not-always        by the size, as it should be then; a later update is not
+    not-always        by the size, of losses that were divided, which is right; but a
+                      later update is something else
     After both runs, see `must_compile`:
     eager-only        the training step can't be compiled
     hung              to compile it takes forever
