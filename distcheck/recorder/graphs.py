@@ -1,10 +1,14 @@
 """Build the graphs that training would have run, of a program observed eagerly.
 
 The checks let functions run eagerly, so what no graph can do passes there, and fails
-as soon as the learner trains. When the program has ended, one worker builds what Keras
-and tf.function had compiled, for the arguments that were seen, and reports what fails.
+as soon as the learner trains. So one worker notes the training and validation steps
+that Keras would have compiled, and each tf.function of the program's own script (unless
+the program itself runs functions eagerly): of each the first call that returned. When
+the program has ended, it builds their graphs for the arguments of these calls, and
+reports what fails.
 
-Nothing that is built is executed, and no other worker is waited for.
+While it builds, only Horovod's own hooks are left; all others are taken off. Nothing
+that is built is executed, and no other worker is waited for.
 """
 
 import functools

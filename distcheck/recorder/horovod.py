@@ -177,7 +177,7 @@ class HorovodRecorder(KerasRecorder):
 
     def work_done(self) -> int:
         """Grows whenever the program trains."""
-        return self._forwards + self._updates
+        return self._forwards + self._updates_begun
 
     def only_building(self) -> None:
         """Record no more: let TensorFlow and Keras do what they do without this."""

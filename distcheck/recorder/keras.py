@@ -26,7 +26,7 @@ class KerasRecorder(DeviceRecorder):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self._forwards = self._gradients = self._updates = 0
+        self._forwards = self._gradients_kept = self._updates_begun = 0
         self._begun = False  # has it begun to train?
         self.model: Any = None  # the one that is trained
         self._optimizer: Any = None
@@ -90,9 +90,12 @@ class KerasRecorder(DeviceRecorder):
             flat = tf.nest.flatten(result)
             # Only the first gradient after an update is kept: so the arrays "local" and
             # "applied" of one number belong to the same update.
-            number, first = self._updates, self._gradients == self._updates
+            number, first = (
+                self._updates_begun,
+                self._gradients_kept == self._updates_begun,
+            )
             if self._forwards and first and number < UPDATES and len(flat) > 1:
-                self._gradients += 1
+                self._gradients_kept += 1
                 self._report_loss(target)
                 self.keep(f"local.{number}", [g for g in flat if g is not None])
             return result
@@ -217,7 +220,7 @@ class KerasRecorder(DeviceRecorder):
             images=images,
             rate=self._rate() if training else None,
         )
-        if self._updates and not self._resumed:
+        if self._updates_begun and not self._resumed:
             self._resumed = True
             self.keep("resumed", self._weights())
             self.keep("state", self._state())
@@ -226,7 +229,7 @@ class KerasRecorder(DeviceRecorder):
         self._forwards += 1
         # Of several before the first update, the last one is what begins the training;
         # who only counts makes none.
-        if self._forwards == 1 or not (self._updates or self.scenario.count_only):
+        if self._forwards == 1 or not (self._updates_begun or self.scenario.count_only):
             self.model = model
             self.keep("start", self._weights())
             weights = model.trainable_weights
@@ -254,7 +257,7 @@ class KerasRecorder(DeviceRecorder):
         return [v.numpy() for v in variables if len(v.shape) and v.dtype.is_floating]
 
     def _before_update(self, optimizer, pairs: list) -> None:
-        number, self._updates = self._updates, self._updates + 1
+        number, self._updates_begun = self._updates_begun, self._updates_begun + 1
         if number == 0:
             self._optimizer = optimizer
         if number < UPDATES:
@@ -263,7 +266,7 @@ class KerasRecorder(DeviceRecorder):
         self.event("update", wrapped=wrapped, optimizer=kind)
 
     def _after_update(self, optimizer) -> None:
-        if self._updates != 1 or self.model is None:
+        if self._updates_begun != 1 or self.model is None:
             return
         self.keep("updated", self._weights())
         if not (self._broadcasts or self._handed_out):

@@ -2,9 +2,9 @@
 
 Of the first three updates, each rank has kept two arrays: "local.0" is what
 `tf.GradientTape.gradient` returned before the first update, and "applied.0" is what the
-optimizer was to apply in it. Horovod averages between the two: an optimizer that it wrapped does so in
-`_compute_gradients`, and a tape in its own `gradient`, which calls the one that is
-recorded.
+optimizer was to apply in it. Horovod averages between the two: an optimizer that it
+wrapped does so in `_compute_gradients`, and a tape in its own `gradient`, which calls
+the one that is recorded.
 
 What is decided of each of the two runs, in this order, unless a finding common to all
 parts came first: killed and others, listed in `distcheck.judges.verdicts`. Where an
@@ -208,8 +208,8 @@ def _raise_if_not_always(run: Run, updates: list[dict], factor: int = 1) -> None
 
 
 def _reduced_numbers(rank: Rank) -> int:
-    """How many numbers went through allreduce from the last batch before the first
-    update to this, which is reported before it is made."""
+    """How many numbers were all-reduced between the last forward pass before the first
+    update and that update, which is reported before it is made."""
     total = 0
     for event in rank.events:
         if event["what"] == "forward":

@@ -122,7 +122,7 @@ class ScaledRecorder(HorovodRecorder):
         with self.inside("update"):
             result = make_update()
         self._optimizer = optimizer
-        self._updates += 1
+        self._updates_begun += 1
         self.event("update", epoch=self._epoch, rate=_rate(optimizer))
         return result
 

@@ -78,7 +78,7 @@ class ZeroRecorder(HorovodRecorder):
 
         def counted(*args, **kwargs):
             result = call(*args, **kwargs)
-            if self._gradients and not self.building:
+            if self._gradients_kept and not self.building:
                 received = result if isinstance(result, list | tuple) else [result]
                 self.event(
                     "received",
@@ -92,11 +92,11 @@ class ZeroRecorder(HorovodRecorder):
     def _gradient(self, result, tape, target, sources, *args, **kwargs) -> None:
         import tensorflow as tf
 
-        if self._gradients < MOST_STEPS:
+        if self._gradients_kept < MOST_STEPS:
             self._sources = tf.nest.flatten(sources)
-            self.keep(f"local.{self._gradients}", tf.nest.flatten(result))
-            self.keep(f"weights.{self._gradients}", self._sources)
-        self._gradients += 1
+            self.keep(f"local.{self._gradients_kept}", tf.nest.flatten(result))
+            self.keep(f"weights.{self._gradients_kept}", self._sources)
+        self._gradients_kept += 1
         self.event("gradient", elements=sum(map(elements_of, self._sources)))
 
     def _update(self, original, position: int = 0):
