@@ -21,8 +21,8 @@ OF_ANY_PART = {
     "never-trained": WRONG,  # the same: evidence is missing, without a reason
     "tampered": UNDECIDED,  # the same: hooks are replaced, or reports unreadable
     "options": UNDECIDED,  # the same: the program refuses the check's options
-    "crashed": WRONG,  # Run.raise_if_in_trouble: a worker failed
-    "deadlock": WRONG,  # the same: workers wait for each other forever
+    "crashed": WRONG,  # Run.raise_if_in_trouble: a worker failed, or just vanished
+    "deadlock": WRONG,  # the same: workers wait for each other, or one for those gone
     "hung": WRONG,  # the same: the program doesn't end, for another reason
     "flood": WRONG,  # the same: it prints too much
     "killed": UNDECIDED,  # Run.raise_if_interrupted: somebody else killed a worker

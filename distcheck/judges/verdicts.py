@@ -7,10 +7,10 @@ the reason for missing evidence are looked for in all runs, also those for other
 `Check.verdict` decides in this order; the first that is found is the verdict:
 
     tampered*, keras-3, options*, killed*, time-up*, no-mpirun*
-                                                     in any run
+                                                     in any run, one run after the other
     what the judge raises as a Problem               in the runs of this part
-    deadlock, crashed, flood, hung                   in any run, if the judge
-                                                     raised Missing
+    deadlock, crashed, flood, hung                   the same, if the judge raised
+                                                     Missing
     never-trained                                    if it did, without those
     tampered*                                        if it raised Unreadable
     right

@@ -89,7 +89,8 @@ class Server:
             (folder / lab.SERVED).touch()
 
     def _still_writes(self, folder: Path | None) -> bool:
-        """May the programs of the scenario in this folder still write their files?"""
+        """May the programs of the scenario in this folder still write their files?
+        Once they have ended, the next one starts while rank 0 builds its graphs."""
         if folder is None or str(folder) not in self.running:
             return False
         ran = [*folder.glob(f"rank.*.{forked.RAN}")]

@@ -38,6 +38,7 @@ def whatever_the_options(judge_run: Callable[[Run], None]) -> Judge:
             try:
                 judge_run(runs[OTHER])
             except Missing:
+                # What it is in trouble with is told to be of these options, too.
                 runs[OTHER].raise_if_in_trouble()
                 raise
         except Problem as problem:

@@ -2,7 +2,9 @@
 
 Of the first three updates, each rank has kept two arrays: "local.0" is what
 `tf.GradientTape.gradient` returned before the first update, and "applied.0" is what the
-optimizer was to apply in it. Horovod averages between the two: an optimizer that it
+optimizer was to apply in it. Of several gradients that are taken before an update, the
+first after a forward pass is kept; two arrays are equal if they are nearer than 1 %.
+Horovod averages between the two: an optimizer that it
 wrapped does so in `_compute_gradients`, and a tape in its own `gradient`, which calls
 the one that is recorded.
 
@@ -11,14 +13,16 @@ parts came first: killed and others, listed in `distcheck.judges.verdicts`. Wher
 array is missing, the reason is looked for there, too: crashed, for example.
 
     wrapped-twice     wrappers call each other forever
-    too-large         an array that is read has more numbers than are compared
-    not-finite        one of its numbers is infinite, or none
+    too-large         an array has more numbers than are compared (`Rank.array`)
+    not-finite        one of its numbers is infinite, or none (the same)
     tampered          undecided: an array can't be read, or has another shape elsewhere
+                      (`Run.arrays`)
     no-difference     undecided: local is the same on both ranks
     If applied is the mean in the first update:
     wrapped-twice     more than 1.5 times its numbers were all-reduced before it
-    not-always        a later update is not the mean
-    loss-divided      all ranks have divided their losses by the size before
+    not-always        a later update, if it was kept, is not the mean
+    loss-divided      all ranks have divided their first losses by the size, which is
+                      known where their images are
     If applied is each rank's own local:
     applied-directly  a wrapped optimizer applied it, and nothing was all-reduced
     not-used          an optimizer was wrapped, but another one made the update
