@@ -22,10 +22,12 @@ The command has the lab run the program in the scenarios "two" and "other option
 
 The lab's server hooks Horovod. Its forks become the workers; it sees to their end:
 
-    lab.server                main, Server.serve, Server._start, Server._poll
+    lab.server                main, Server.serve, Server._still_writes,
+                              Server._start, Server._poll
     lab.messenger
     lab.server                Server._fork
     lab.running               Running.outcome, Running.waits, Running.tend
+    supervise                 awake
     lab.outcomes              Watch.ended, Watch.gets_nowhere
     lab.server                Server._end
 
@@ -54,7 +56,7 @@ When both scenarios have ended, the step's judge raises what it finds as a Probl
     utils.checking.exercises  Exercise.verdicts
     judges.registry
     judges.verdicts           Check.verdict
-    judges.runs               read, Rank, Run
+    judges.runs               Problem, read, Rank, Run, _left_alone
     judges.steps.common       whatever_the_options
     judges.compiled           must_compile, _raise_if_eager_only
     judges.compare

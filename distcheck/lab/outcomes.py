@@ -62,8 +62,9 @@ class Watch:
             if mpirun is not None:
                 return lab.FAILED if mpirun else lab.ENDED
         else:
-            awaited = {waits.get(n) for n in range(1 if self.served else len(waits))}
-            if len(waits) == self.size and awaited == {AT_THE_END}:
+            needed = [0] if self.served else [*waits]  # at the end
+            all_ended = all(waits.get(rank) == AT_THE_END for rank in needed)
+            if len(waits) == self.size and all_ended:
                 return lab.ENDED
             if gone or mpirun is not None:
                 self.failed = self.failed or now
@@ -96,8 +97,8 @@ class Watch:
         if reported != self.reported_then:
             self.reported_then, self.computed_then = reported, computed
             self.asleep = 0.0
-        # Who waits in a collective doesn't count unless all wait, and need not sleep
-        # meanwhile: MPI asks all the time.
+        # Only those who work count; if all wait in a collective, all do. Who waits need
+        # not sleep: MPI asks all the time.
         working = [rank for rank in computed if waits.get(rank) is None] or [*computed]
         if awake.isdisjoint(working):
             self.asleep += LOOK_SECONDS

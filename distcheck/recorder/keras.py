@@ -88,13 +88,12 @@ class KerasRecorder(DeviceRecorder):
         def observed(tape, target, sources, *args, **kwargs):
             result = original(tape, target, sources, *args, **kwargs)
             flat = tf.nest.flatten(result)
-            # Only the first gradient after an update is kept: so the arrays "local" and
-            # "applied" of one number belong to the same update.
-            number, first = (
-                self._updates_begun,
-                self._gradients_kept == self._updates_begun,
-            )
-            if self._forwards and first and number < UPDATES and len(flat) > 1:
+            # Only the first gradient after each update is kept: so the arrays "local"
+            # and "applied" of one number belong to the same update. What is taken
+            # before any batch, or of one variable alone, is not that of a training.
+            number = self._updates_begun
+            is_first = self._gradients_kept == number
+            if self._forwards and is_first and number < UPDATES and len(flat) > 1:
                 self._gradients_kept += 1
                 self._report_loss(target)
                 self.keep(f"local.{number}", [g for g in flat if g is not None])

@@ -76,7 +76,7 @@ class Exercise:
         needed = {
             scenario for part in parts for scenario in self.checks[part].scenarios
         }
-        if "two" in needed:  # in which steps are counted, as in "pair"
+        if "two" in needed:  # it shows all that "pair" shows
             needed.discard("pair")
         return tuple(name for name in SCENARIOS if name in needed)
 

@@ -3,10 +3,12 @@
 Of the first three updates, each rank has kept two arrays: "local.0" is what
 `tf.GradientTape.gradient` returned before the first update, and "applied.0" is what the
 optimizer was to apply in it. Of several gradients that are taken before an update, the
-first after a forward pass is kept; two arrays are equal if they are nearer than 1 %.
-Horovod averages between the two: an optimizer that it
-wrapped does so in `_compute_gradients`, and a tape in its own `gradient`, which calls
-the one that is recorded.
+first of more than one part is kept, once the model was trained on a batch. Two arrays
+are equal if they are nearer than 1 %.
+
+Horovod averages between the two: an optimizer that it wrapped does so in
+`_compute_gradients`, and a tape in its own `gradient`, which calls the one that is
+recorded.
 
 What is decided of each of the two runs, in this order, unless a finding common to all
 parts came first: killed and others, listed in `distcheck.judges.verdicts`. Where an
@@ -35,6 +37,7 @@ array is missing, the reason is looked for there, too: crashed, for example.
     not-always        by the size, of losses that were divided, which is right; but a
                       later update is something else
     After both runs, see `must_compile`:
+    tampered          undecided: not all graphs were reported that were to be built
     eager-only        the training step can't be compiled
     hung              to compile it takes forever
     right             with a sentence of its own, if that could not be tried
