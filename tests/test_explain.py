@@ -119,18 +119,19 @@ def test_an_entry_that_is_wrong_is_named(tmp_path, old, new, told):
 
 
 @pytest.mark.parametrize(
-    ("host", "told"),
+    ("line", "told"),
     [
-        ("node-2.cluster", "Look at node-2.cluster: ssh node-2.cluster uptime; HOSTS"),
-        ("$(reboot)", "Look at HOST: ssh HOST uptime; HOSTS"),
-        ("", "Look at HOST: ssh HOST uptime; HOSTS"),
+        ("no answer from node-2", "Look at node-2: ssh node-2 uptime; HOSTS"),
+        ("10.0.0.8 doesn't answer", "Look at 10.0.0.8: ssh 10.0.0.8 uptime; HOSTS"),
+        ("no answer from $(reboot)", "Look at HOST: ssh HOST uptime; HOSTS"),
+        ("no answer from", "Look at HOST: ssh HOST uptime; HOSTS"),
     ],
 )
-def test_what_a_log_names_is_told(monkeypatch, host, told):
+def test_what_a_log_names_is_told(monkeypatch, line, told):
     """But nothing that would be a command of its own."""
     entry = explain.Message(
         id="mpi.some-host",
-        pattern=r"no answer from(?: (?P<HOST>\S+))?$",
+        pattern=r"no answer from(?: (?P<HOST>\S+))?$|(?P<HOST2>\S+) doesn't answer",
         meaning="There is no answer.",
         cause="It is off.",
         cure=("Look at HOST: ssh HOST uptime; HOSTS",),
@@ -138,7 +139,7 @@ def test_what_a_log_names_is_told(monkeypatch, host, told):
         seen="here",
     )
     monkeypatch.setattr(explain, "messages", lambda: (entry,))
-    found = explain.explain([f"no answer from {host}".strip()]).first
+    found = explain.explain([line]).first
     assert found.as_json()["cure"] == (told,)
     assert f"-> {told}\n" in f"{found.explained()}\n"
 

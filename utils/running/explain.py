@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path, PurePath
+from string import digits
 from typing import TextIO
 
 import tomli
@@ -62,7 +63,8 @@ class Message:
     id: layer.what. pattern: a regular expression that is searched in each line; with a
     \\n in it, in the last LINES lines of a rank, of which it has to match the last one.
     Its group `rank`, if it has one, says which rank failed; a group whose name is in
-    capitals, such as HOST, what stands for this word of the texts in a log.
+    capitals, such as HOST, what stands for this word of the texts in a log; HOST2 is
+    one more in another alternative of the pattern.
     consequence: true of what others print because somebody failed: what came before is
     explained instead, if there is something. warning: true of what a run may go on
     after: it is explained only if nothing failed. general: true of what any
@@ -123,7 +125,7 @@ class Message:
         """This entry, with what `line` says in the place of words such as HOST."""
         match = self.regex.search(line)
         known = {
-            word: value
+            word.rstrip(digits): value
             for word, value in (match.groupdict() if match else {}).items()
             if word.isupper() and value and _PLAIN.fullmatch(value)
         }
@@ -203,8 +205,9 @@ def _problem(entry: dict) -> str:
         groups = re.compile(entry["pattern"]).groupindex
     except re.error as error:
         return f"pattern: {error}"
-    texts = " ".join([*(entry[key] for key in ("meaning", "cause")), *entry["cure"]])
-    for word in filter(str.isupper, groups):
+    told = ("meaning", "cause", "apart")
+    texts = " ".join([*(entry.get(key, "") for key in told), *entry["cure"]])
+    for word in (group.rstrip(digits) for group in groups if group.isupper()):
         if not re.search(rf"\b{word}\b", texts):
             return f"pattern: its group {word} is a word of no text"
     return ""
