@@ -95,10 +95,11 @@ def _rest_is_made_anew(batches: list[list[list[str] | None]]) -> bool:
     """Do samples come again in all batches that workers have in common, and in no
     other, as where a network is shown real images and those that another one makes?
     A few batches that come all the time may be meant for all."""
-    if any(not batch for b in batches for batch in b):
+    seen = [[batch for batch in worker if batch] for worker in batches]
+    if list(map(len, seen)) != list(map(len, batches)):
         return False
-    common, counts = set(), [Counter(itertools.chain(*b)) for b in batches]
-    for row in zip(*batches, strict=False):
+    common, counts = set(), [Counter(itertools.chain(*worker)) for worker in seen]
+    for row in zip(*seen, strict=False):
         if all(set(batch) == set(row[0]) for batch in row):
             common.add(frozenset(row[0]))
             if min(counts[0][sample] for sample in row[0]) < 2:
