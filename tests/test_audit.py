@@ -1248,10 +1248,6 @@ LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
             ],
             "can't tell",
         ),
-        # All have the same ones, of one half; or are on their way through all.
-        ([(LETTERS[:24], LETTERS[:24])] * 2, "wrong"),
-        ([(LETTERS[:24], LETTERS[24:48])] * 2, "can't tell"),
-        ([(LETTERS[:24], LETTERS[12:36])] * 2, "can't tell"),
     ],
 )
 def test_samples_that_no_epoch_shows_are_on_no_worker(each, verdict):

@@ -220,16 +220,14 @@ def everything(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     if len(alone) - len(union & alone) < slack and part > 0.8:
         return RIGHT, f"{text}: fewer are left out than fit in a batch of each."
     sets = [w.distinct for w in parallel.each]
+    if all(s == sets[0] for s in sets) and drawn >= len(alone) * 0.9:
+        return WRONG, f"{text}, and no worker sees the others.", parallel.fit_line
     passes = [w.passes for w in parallel.each]
     counts = {len(p) for p in passes}
-    several = len(counts) == 1 and min(counts) > 1
-    by_epoch = [set().union(*parts) for parts in zip(*passes, strict=False)]
-    found = len(set().union(*by_epoch) - by_epoch[0]) if several else 0
-    alike = all(s == sets[0] for s in sets) and drawn >= len(alone) * 0.9
-    if alike and found <= slack:  # or they are on their way through all
-        return WRONG, f"{text}, and no worker sees the others.", parallel.fit_line
-    if several:
+    if len(counts) == 1 and min(counts) > 1:
+        by_epoch = [set().union(*(p[k] for p in passes)) for k in range(counts.pop())]
         # Samples that are drawn anew would bring many of those left out before.
+        found = len(set().union(*by_epoch) - by_epoch[0])
         later = drawn * (1 - 1 / len(by_epoch))
         expected = later * len(alone - union) / len(alone)
         same = all(seen == by_epoch[0] for seen in by_epoch)
