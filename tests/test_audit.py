@@ -69,6 +69,7 @@ SEEN = {
     "kept_best": "start gradients end different everything pass validation metrics "
     "rate files waiting",
     "two_optimizers": "start gradients end different everything order pass files",
+    "two_networks": "start gradients end different pass files waiting",
 }
 
 
@@ -1253,6 +1254,32 @@ def test_samples_that_no_epoch_shows_are_on_no_worker(each, verdict):
     ranks = [[*epochs(*map(list, passes)), the_end()] for passes in each]
     alone = of_reports([*epochs(*[list(LETTERS)] * 2), the_end()])
     assert judge.everything(of_reports(*ranks), alone)[0] == verdict
+
+
+REAL = ["ab", "cd", "ef", "gh"]
+
+
+@pytest.mark.parametrize(
+    ("shown", "made", "verdict"),
+    [
+        ((REAL * 2, REAL * 2), (LETTERS[8:24], LETTERS[24:40]), "wrong"),
+        ((REAL * 2, REAL[::-1] * 2), (LETTERS[8:24], LETTERS[24:40]), "right"),
+        # parts that all have beside parts of their own
+        ((REAL * 2, REAL * 2), (LETTERS[8:16] * 2, LETTERS[16:24] * 2), "can't tell"),
+        ((REAL[:1] * 8, REAL[:1] * 8), (LETTERS[8:24], LETTERS[24:40]), "can't tell"),
+        ((REAL, REAL), (LETTERS[8:16], LETTERS[24:32]), "can't tell"),  # a single pass
+        # what is made of the same random numbers may be meant for all
+        ((REAL * 2, REAL[::-1] * 2), (LETTERS[8:24], LETTERS[8:24]), "can't tell"),
+    ],
+)
+def test_real_samples_beside_made_ones_are_compared(shown, made, verdict):
+    """A discriminator's batches: one of the data, and one of a generator."""
+    ranks = []
+    for real, fake in zip(shown, made, strict=True):
+        fakes = [fake[2 * n : 2 * n + 2] for n in range(len(real))]
+        rows = [b for pair in zip(real, fakes, strict=True) for b in pair]
+        ranks.append(epochs(rows))
+    assert answer("different", *ranks)[0] == verdict
 
 
 def labeled(batches: list[str]) -> list[dict]:

@@ -18,6 +18,8 @@ from distcheck.judges.audit.recorded import (
 from distcheck.judges.audit.words import in_epochs, listed
 from distcheck.verdict import RIGHT, WRONG
 
+LEAST_IN_COMMON = 4  # batches, of which it is no chance that all workers have them
+
 
 def different(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     """Did workers see different data?"""
@@ -56,10 +58,15 @@ def different(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     if not common or (labels[0] != RIGHT and len(common) < 0.1 * len(first)):
         return labels
     if same:
-        return (
-            UNKNOWN,
-            f"{same} of {len(pairs)} batches are the same on all {parallel.word}s.",
-        )
+        text = f"{same} of {len(pairs)} batches are the same on all {parallel.word}s"
+        if _rest_is_made_anew(batches):
+            return (
+                WRONG,
+                f"{text}. No sample of the others comes again, as of those that a "
+                "network makes.",
+                parallel.fit_line,
+            )
+        return UNKNOWN, f"{text}."
     if not shared[0]:
         return (
             RIGHT,
@@ -82,6 +89,24 @@ def different(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
 def _alike(batches: list[list[str]]) -> bool:
     """Have batches fewer different samples than half of what they hold?"""
     return 2 * sum(len(set(b)) for b in batches) < sum(map(len, batches))
+
+
+def _rest_is_made_anew(batches: list[list[list[str] | None]]) -> bool:
+    """Do samples come again in all batches that workers have in common, and in no
+    other, as where a network is shown real images and those that another one makes?
+    A few batches that come all the time may be meant for all."""
+    seen = [[batch for batch in worker if batch] for worker in batches]
+    if list(map(len, seen)) != list(map(len, batches)):
+        return False
+    common, counts = set(), [Counter(itertools.chain(*worker)) for worker in seen]
+    for row in zip(*seen, strict=False):
+        if all(set(batch) == set(row[0]) for batch in row):
+            common.add(frozenset(row[0]))
+            if min(counts[0][sample] for sample in row[0]) < 2:
+                return False
+        elif any(sum(c[s] for c in counts) > 1 for batch in row for s in batch):
+            return False
+    return len(common) >= LEAST_IN_COMMON
 
 
 def _different_labels(parallel: RecordedRun, single: RecordedRun | None) -> Answer:

@@ -387,7 +387,7 @@ class Tracer:
         variables = [
             variable
             for model in self._models
-            for variable in getattr(model, "non_trainable_variables", [])
+            for variable in _variables_of(model, "non_trainable_variables")
         ]
         return _sketch_of(v for v in variables if "moving_" in v.name)
 
@@ -397,7 +397,7 @@ class Tracer:
         found = {
             _identity(v): v
             for model in self._models
-            for v in getattr(model, "variables", [])
+            for v in _variables_of(model, "variables")
             if v.trainable and _identity(v) not in trained
         }
         return _sketch_of(found.values())
@@ -480,6 +480,12 @@ def _number_in(known: list, thing) -> int:
 def _first(variable):
     """A variable, of one that replicas have copies of the first."""
     return copies(variable)[0]
+
+
+def _variables_of(model, which: str) -> list:
+    """Those of a model that Keras lists by this name. Among them, Keras 2 lists the
+    table of a layer that looks words up, which is no variable."""
+    return [v for v in getattr(model, which, []) if hasattr(v, "trainable")]
 
 
 def _identity(variable) -> int:
