@@ -550,6 +550,40 @@ def test_what_ended_a_program_is_no_warning():
 
 
 @pytest.mark.parametrize("before", ["", TRACEBACK])
+def test_a_sentence_may_be_broken_over_lines(before):
+    """As the window of a terminal does, or who copies a report."""
+    log = before + (
+        "ValueError: File format not supported:\n"
+        "filepath=models/thai. Keras 3\n"
+        "only supports V3 .keras files."
+    )
+    found = first(log)
+    assert found.message.id == "keras.saved-model-in-keras-3"
+    assert found.number == before.count("\n") + 1
+
+
+def test_a_message_may_stand_as_far_to_the_right_as_its_frames():
+    log = (
+        "Traceback (most recent call last):\n"
+        '    File "train.py", line 21, in <module>\n'
+        "        raise ValueError: \n"
+        "    ValueError: no such shoe\n"
+        "    2019-08-27 07:32:15.191776: I tensorflow/core/a.cc:42] Opened a library"
+    )
+    found = first(log)
+    assert (found.text, found.place) == ("ValueError: no such shoe", "train.py:21")
+
+
+def test_a_library_is_no_place_of_the_program_on_windows_either():
+    python = "C:\\Users\\ada\\Python36\\lib\\site-packages\\keras\\engine\\training.py"
+    log = (
+        f'{TRACEBACK}  File "C:\\Users\\ada\\train.py", line 7, in <module>\n'
+        f'  File "{python}", line 80, in fit\nValueError: no such shoe'
+    )
+    assert first(log).place == "train.py:7"
+
+
+@pytest.mark.parametrize("before", ["", TRACEBACK])
 def test_a_message_may_be_in_the_line_below_the_name_of_the_error(before):
     head = "InternalError: From /job:worker/replica:0/task:0:"
     text = before + f"{head}\n\n  no such shoe\nnor sock"

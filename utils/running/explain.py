@@ -12,7 +12,7 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
-from pathlib import Path, PurePath
+from pathlib import Path, PureWindowsPath
 from string import digits
 from typing import TextIO
 
@@ -266,7 +266,7 @@ _INNER = re.compile(r"\s+[\w.]+(?:Error|Exception): ")
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)')
 _MORE_INDENTED = re.compile(r'^(\s+)  File "[^"]+", line \d+')
 _LIBRARY = re.compile(
-    r"^<|(site|dist)-packages/|/lib/python3|__autograph_generated"
+    r"^<|(site|dist)-packages[/\\]|[/\\]lib[/\\]python3|__autograph_generated"
     r"|/distcheck/\w+\.py$|/utils/(base|running|training)/\w+\.py$"  # the course's
 )
 # An error that isn't an exception of Python's: a compiler's, a launcher's, a library's.
@@ -498,7 +498,9 @@ def explain(log: Iterable[str]) -> Explanation:
     found: list[Found] = []
     number = 0
     for lines in _by_rank(log):
-        joined = "\n".join(text for _, text in lines)
+        texts = [text for _, text in lines]
+        # As they are, and as a sentence that is broken over lines reads.
+        joined = "\n".join([*texts, " ".join(map(str.strip, texts))])
         candidates = [m for m in messages() if m.may_be_in(joined)]
         for rank, text in lines:
             number += 1
@@ -559,7 +561,9 @@ class _Worker:
         self.complaint: Found | None = None  # the last one
         self.tried_again: deque[Found] = deque(maxlen=_MOST)
         self.in_frames = self.chained = self.ignored = False
+        self.indented = 0  # the last frame, by so many blanks
         self.left = 0  # lines that may still belong to the exception's message
+        self.told: list[str] = []  # those that did so far
         self.to_its_end = False
         self.place = self.prefix = ""
         self.began = False  # a traceback, in the line above
@@ -588,7 +592,9 @@ class _Worker:
         if text.lstrip().startswith(_CHAINED):
             self.chained = True
             return None
-        if self.in_frames and (not text or text[0].isspace()):
+        if self.in_frames and self._is_indented_like_frames(text):
+            text = text.lstrip()
+        elif self.in_frames and (not text or text[0].isspace()):
             self._note_place(text)
             return None
         if self._is_quoted(text):
@@ -604,10 +610,14 @@ class _Worker:
             self.error, self.ignored, self.place = None, False, ""
         if roots or (self.in_frames and _EXCEPTION.match(text)):
             return self._exception(number, text, message)
-        if self._completes(text, message):
+        if self._completes(text, message, table):
             return None
         if self.left and self._belongs(text):
             self._note_place(text)
+            # A sentence may be broken over lines, where a report is copied.
+            if text.strip():
+                self.told.append(text.strip())
+            message = message or _first(table, [" ".join(self.told[-LINES:])])
             if message and not message.warning:
                 self.error.explained_by(message, number, text)
                 self.error.place = self.place
@@ -656,16 +666,25 @@ class _Worker:
         """Note whether this error says only that its message is in the next line."""
         unknown = error.message is None and _IN_USER_CODE not in error.text
         self.head = error if unknown and _IN_NEXT_LINE.search(error.text) else None
+        self.told = [error.text.strip()]
 
-    def _completes(self, text: str, message: Message | None) -> bool:
-        """Add this line to the error above that it is the message of, if it is."""
+    def _completes(
+        self, text: str, message: Message | None, table: Sequence[Message]
+    ) -> bool:
+        """Add this line to the error above that it is the message of, if it is; and
+        the lines below it as long as they may tell what the error is."""
         if not self.head or not text.strip():
             return False
-        head, self.head = self.head, None
         others = (_FRAME, _SAYS_ERROR, _HARMLESS)
         if message or any(other.search(text) for other in others):
+            self.head = None
             return False
-        head.text = f"{head.text.rstrip()} {text.strip()}"
+        self.told.append(text.strip())
+        if len(self.told) == 2:
+            self.head.text = " ".join(self.told)
+        self.head.message = _first(table, [" ".join(self.told)])
+        if self.head.message or len(self.told) == LINES:
+            self.head = None
         return True
 
     def _is_quoted(self, text: str) -> bool:
@@ -694,7 +713,7 @@ class _Worker:
         self.in_frames = False
         if self.ignored:
             return None
-        self.left = _OF_A_MESSAGE
+        self.left, self.told = _OF_A_MESSAGE, [text.strip()]
         self.to_its_end = bool(_GOES_ON.search(text))
         if self.error is None:
             self.error = Found(number, text, self.ranks, message, self.place, True)
@@ -707,6 +726,12 @@ class _Worker:
             self.error.place = self.place or self.error.place
         self._announce(self.error)
         return None
+
+    def _is_indented_like_frames(self, text: str) -> bool:
+        """Whether this names an exception, as far to the right as its frames, where the
+        head of the traceback alone has lost its indentation."""
+        by = len(text) - len(text.lstrip())
+        return 0 < by <= self.indented and bool(_INNER.match(text))
 
     def _belongs(self, text: str) -> bool:
         """Whether this is more of an exception's message: it is indented, or follows
@@ -740,8 +765,10 @@ class _Worker:
 
     def _note_place(self, text: str) -> None:
         frame = _FRAME.match(text)
+        if frame:
+            self.indented = len(text) - len(text.lstrip())
         if frame and not _LIBRARY.search(frame[1]):
-            self.place = f"{PurePath(frame[1]).name}:{frame[2]}"
+            self.place = f"{PureWindowsPath(frame[1]).name}:{frame[2]}"
 
 
 # ------------------------------------------------------------ where a log is
