@@ -119,6 +119,7 @@ class Message:
 
     @property
     def texts(self) -> list[str]:
+        """All that it says of the error, one sentence or line after the other."""
         return [self.meaning, self.cause, self.apart, *self.cure]
 
     def told_of(self, line: str) -> "Message":
