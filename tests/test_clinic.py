@@ -58,7 +58,8 @@ def test_the_pages_say_what_the_table_and_the_clinic_know():
         assert len(text.encode()) < SHOWN_BY_GITHUB, path.name
     by_message = "".join(troubleshooting.pages().values())
     for message in explain.messages():
-        assert all(line in by_message for line in message.cure)
+        shown = "\n".join(troubleshooting.lines_of(message.cure))
+        assert f"```text\n{shown}\n```" in by_message
     page = texts[clinic.page()]
     assert re.findall("^## (.*)", page, re.M) == [
         *("By message", "By symptom", "By disease"),

@@ -75,6 +75,12 @@ def _page(name: str, messages: Sequence[explain.Message]) -> str:
     return "\n\n".join([begin, *map(_entry, messages)]) + "\n"
 
 
+def lines_of(cure: Sequence[str]) -> list[str]:
+    """A cure as a page shows it: what has three blanks between is a line each."""
+    parts = (part.strip() for line in cure for part in line.split("   "))
+    return [part for part in parts if part]
+
+
 def _entry(message: explain.Message) -> str:
     line = explain.Found(0, message.line.splitlines()[-1], [], message).said
     heading = line if len(line) <= HEADING else f"{line[:HEADING]} ..."
@@ -83,7 +89,7 @@ def _entry(message: explain.Message) -> str:
     parts = [
         f"## {_code(heading)}",
         " ".join(filter(None, (kind, *about))),
-        "```text\n{}\n```".format("\n".join(message.cure)),
+        "```text\n{}\n```".format("\n".join(lines_of(message.cure))),
     ]
     lesson = _link(message.lesson, "../..")
     if more := ", ".join(filter(None, (lesson, *message.reports))):
