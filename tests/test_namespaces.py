@@ -218,7 +218,7 @@ from utils.cluster import namespaces
 
 print(namespaces.why_not() or namespaces._start_agent())
 with namespaces.hosts(2, mbit=100) as lan:
-    print(lan.run("talk.py", quiet=True, time_limit=60).tail())
+    print(lan.run("talk.py", quiet=True, time_limit=200).tail())
 """
 
 
@@ -232,6 +232,7 @@ def test_hosts_need_no_roots_rights_where_users_may_have_namespaces(folder):
     answer = ask("setpriv", "--bounding-set=-sys_admin,-net_admin", "--inh-caps=-all")
     if "does not permit" in answer.stdout:
         pytest.skip(f"users may not have namespaces here: {answer.stdout}")
+    assert answer.returncode == 0, answer.stderr
     agent, *workers = answer.stdout.splitlines()
     assert agent == namespaces.ENTER
     assert sorted(workers) == ["[0] host-1 10.0.0.1", "[1] host-2 10.0.0.2"]
