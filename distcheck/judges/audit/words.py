@@ -16,7 +16,7 @@ def count_of(number: int, word: str) -> str:
 def in_epochs(run: RecordedRun) -> str:
     """Words for the epochs of `fit`, if there were any."""
     count = max([worker.epochs for worker in run.each], default=0)
-    return f" in {count} epoch{'s' * (count != 1)}" if count else ""
+    return f" in {count_of(count, 'epoch')}" if count else ""
 
 
 def listed(names) -> str:
