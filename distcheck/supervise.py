@@ -8,7 +8,8 @@ time limit passes, standard input closes (because its owner stopped or died) or 
 asks it to stop, every process that the command left behind is ended before this
 process ends. `mpirun` gives each worker a process group of its own, so killing a
 group is not enough: on Linux, orphans of any depth return to this process,
-or to one below it that adopts them as well (`adopt_orphans`).
+or to one below it that adopts them as well (`adopt_orphans`). What a supervisor leaves
+that was killed itself, its owner ends, or the next command (`sweep`).
 
 Exit status: the command's own (128 + n when it died from signal n), else
 TIMED_OUT or STOPPED.
@@ -233,12 +234,22 @@ def _scratch_parents() -> list[str]:
 
 
 def sweep() -> None:
-    """Remove the scratch folders of processes that were killed."""
+    """Remove what supervisors that were killed have left: the processes that have
+    their temporary files in a scratch folder of theirs, and then the folders."""
     for parent in _scratch_parents():
         for folder in Path(parent).glob(f"{files.SCRATCH}*"):
             owner = files.owner(folder)
             if owner is not None and not psutil.pid_exists(owner):
+                _kill_those_in(folder)
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def _kill_those_in(folder: Path) -> None:
+    """Kill each process whose temporary files are in this folder or below it."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):  # it has ended, or is another user's
+            if folder in Path(process.environ().get("TMPDIR", ""), "x").parents:
+                process.kill()
 
 
 def awake(process: psutil.Process) -> bool:

@@ -272,7 +272,8 @@ def test_an_interrupt_ends_every_process(folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["mpirun", "supervisor", "rank 0", "rank 1"])
 def test_killing_a_part_ends_the_whole(folder, victim):
-    owner, run = start(folder)
+    owner, run = start(folder, START.replace("sleep", "escape"))
+    wait_for(lambda: len(list(folder.glob("escaped.*"))) == 2, what="the escapes")
     if victim.startswith("rank"):
         target = watch.worker_processes(run)[int(victim[-1])]
     else:
