@@ -6,17 +6,21 @@ What `course check 3` does, in this order, which is also one to read it in: modu
 Read the docstring of each module and the functions that are named, and no more; where
 none is named, all of the module. These are fewer than 2,500 lines, for an hour: 450 of
 the command, 300 of the lab's server, 700 of the worker, and 900 of the judge. The files
-as a whole are more than twice as long. Two of the docstrings are tables: that of
-`recorder` says what is hooked and what each hook reports, and that of `interventions`
-what is changed on purpose in what a program computes and sees.
+as a whole are more than twice as long; search for `def NAME` rather than list what a
+file has. Two of the docstrings are tables: that of `recorder` says what is hooked and
+what each hook reports, and that of `interventions` what is changed on purpose in what
+a program computes and sees.
 
-The command has the lab run the program in the scenarios "two" and "other options":
+The command has the lab run the program in two scenarios, with two workers each. Those
+of "two" see four GPUs that are pretended, and rank 0 builds graphs in the end. Those of
+"other options" have no GPU and other options, and begin with the files that rank 0 of
+"two" has left; so they start when the programs of "two" have ended.
 
     utils.cli                 check
     utils.checking.checks     report_on
     utils.checking.exercises  Exercise.judge, Exercise._static_verdicts,
                               Exercise.scenarios, Exercise.observe, Exercise.job
-    scenarios                 Scenario
+    scenarios                 Scenario, and "two", "other options" at the end
     lab                       perform, prepare, _owned
     supervise                 owned, Supervisor._watch, Supervisor._end_all
 
@@ -48,7 +52,8 @@ A worker runs the program, and writes down what happens between the hooks:
                               KerasRecorder._gradient, KerasRecorder._report_loss,
                               KerasRecorder._observe_update,
                               KerasRecorder._before_update
-    events                    CollectiveStart, Wrapped, Forward, Loss, Update, Graph
+    events                    Event, CollectiveStart, Wrapped, Forward, Loss, Update,
+                              Graph, HOROVOD_ARRAYS
     recorder.graphs           Graphs.watch, Graphs.build
 
 When both scenarios have ended, the step's judge raises what it finds as a Problem:

@@ -462,6 +462,12 @@ def report(script: str, runs: list[RecordedRun], seconds: float) -> Report:
 
     Raises UserError where there is nothing to judge.
     """
+    for event in (event for run in runs for event in run.all("not read")):
+        raise errors.UserError(
+            f"{script} ended well, but distcheck could not read what it had come to, "
+            "so nothing is judged. This is a fault of distcheck, not of the program. "
+            f"Please report it, with these lines:\n{event['error']}"
+        )
     parallel = runs[0]
     if not parallel.trained and parallel.outcome != recorded.STALLED:
         raise errors.UserError(_why_nothing(script, parallel))

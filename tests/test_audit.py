@@ -233,6 +233,21 @@ def test_a_program_that_fails_before_it_trains_can_not_be_judged(watch):
         audit.report(PROGRAM, [watch(text, 2)], 0.0)
 
 
+def test_what_can_not_be_read_in_the_end_is_no_fault_of_the_program(watch):
+    unreadable = """
+import tensorflow as tf
+from tensorflow.python.ops import resource_variable_ops
+def numpy(self):
+    raise ValueError("no numbers")
+resource_variable_ops.BaseResourceVariable.numpy = numpy
+"""
+    run = watch(audit_programs.edited("by_hand", []) + unreadable, 2)
+    assert run.outcome == recorded.ENDED
+    fault = r"(?s)program\.py ended well.*fault of distcheck.*ValueError: no numbers"
+    with pytest.raises(errors.UserError, match=fault):
+        audit.report(PROGRAM, [run], 0.0)
+
+
 # ------------------------------------------------------------ without running anything
 
 

@@ -32,8 +32,8 @@ Waits = Mapping[int, str | None]
 class Watch:
     """What was seen of a scenario so far. In all of its methods, `now` is the time.
 
-    recorded: do its workers report? served: are there servers of tf.distribute? Beside
-    these, the end of the chief, who has rank 0, is the end of all.
+    recorded: do its workers report? served: are there servers of tf.distribute? These
+    never end, and the end of the chief, who has rank 0, is the end of all.
     """
 
     size: int
@@ -53,7 +53,8 @@ class Watch:
     def ended(
         self, now: float, waits: Waits, mpirun: int | None, gone: int, printed: int
     ) -> str | None:
-        """How the scenario has ended, if no worker hangs; None while it goes on.
+        """How the scenario has ended, by reports, exit statuses and the clock; None
+        while it goes on, or gets nowhere.
 
         mpirun: its exit status, None while it runs. gone: how many of the workers, each
         of which is in `waits`, have ended. printed: bytes, of the worker with the most.
@@ -62,8 +63,8 @@ class Watch:
             if mpirun is not None:
                 return lab.FAILED if mpirun else lab.ENDED
         else:
-            needed = [0] if self.served else [*waits]  # at the end
-            all_ended = all(waits.get(rank) == AT_THE_END for rank in needed)
+            those_who_end = [0] if self.served else [*waits]
+            all_ended = all(waits.get(rank) == AT_THE_END for rank in those_who_end)
             if len(waits) == self.size and all_ended:
                 return lab.ENDED
             if gone or mpirun is not None:
@@ -92,6 +93,10 @@ class Watch:
         reported: bytes, by all. computed: rank -> seconds of processor of each worker
         that lives, with all that it has started. awake: those of which something
         computes, or wants to.
+
+        Who has come to the end of the program waits, too: for the end. So workers are
+        in a deadlock where one has ended and another waits in a collective. Where all
+        wait for the same, it is none.
         """
         self.looked = now
         if reported != self.reported_then:

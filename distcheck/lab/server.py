@@ -89,8 +89,9 @@ class Server:
             (folder / lab.SERVED).touch()
 
     def _still_writes(self, folder: Path | None) -> bool:
-        """May the programs of the scenario in this folder still write their files?
-        Once they have ended, the next one starts while rank 0 builds its graphs."""
+        """May the programs of the scenario in this folder still write their files? A
+        worker makes the file "ran" at the end of its program; after that, rank 0 builds
+        graphs, and writes nothing but reports."""
         if folder is None or str(folder) not in self.running:
             return False
         ran = [*folder.glob(f"rank.*.{forked.RAN}")]

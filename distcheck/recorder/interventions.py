@@ -233,8 +233,8 @@ def skip_steps(recorder, count_only: bool) -> None:
 
         return make
 
-    # With more than one, a rank that others leave alone after the first one waits
-    # where it would wait in a whole training.
+    # Several updates, not one: so a rank that the others leave alone after the first
+    # update is seen to wait for them in the second, as in a whole training.
     trained, validated = (0, 0) if count_only else (UPDATES, 1)
     recorder.replace(tf.keras.Model, "train_step", skipping(True, trained))
     recorder.replace(tf.keras.Model, "test_step", skipping(False, validated))

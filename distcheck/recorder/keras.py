@@ -226,8 +226,8 @@ class KerasRecorder(DeviceRecorder):
         if not training:
             return images
         self._forwards += 1
-        # Of several before the first update, the last one is what begins the training;
-        # who only counts makes none.
+        # Each forward pass before the first update writes these anew, so that the last
+        # one before it counts. With `count_only` there is no update: the first counts.
         if self._forwards == 1 or not (self._updates_begun or self.scenario.count_only):
             self.model = model
             self.keep("start", self._weights())

@@ -109,9 +109,9 @@ def is_wrapped(optimizer) -> bool:
 
 
 def hook_updates(replace: Callable, observe: Observe) -> None:
-    """Have `observe` called in the place of each update of Keras' optimizers: with
-    `make_update`, which it has to call, and of which it has to return the result; the
-    optimizer; and its gradients and variables in pairs.
+    """Have `observe(make_update, optimizer, pairs)` called in place of each update of
+    Keras' optimizers. It has to call `make_update` and to return what that returns;
+    pairs: of gradients and variables.
     An optimizer that Horovod has wrapped has averaged the gradients by then: it does so
     in `_compute_gradients`, which `minimize` calls before `apply_gradients`.
 

@@ -17,8 +17,8 @@ array is missing, the reason is looked for there, too: crashed, for example.
     wrapped-twice     wrappers call each other forever
     too-large         an array has more numbers than are compared (`Rank.array`)
     not-finite        one of its numbers is infinite, or none (the same)
-    tampered          undecided: an array can't be read, or has another shape elsewhere
-                      (`Run.arrays`)
+    tampered          undecided: an array can't be read (`Run.arrays`), or has another
+                      shape on the other rank, or than the array it is compared with
     no-difference     undecided: local is the same on both ranks
     If applied is the mean in the first update:
     wrapped-twice     more than 1.5 times its numbers were all-reduced before it
@@ -34,8 +34,8 @@ array is missing, the reason is looked for there, too: crashed, for example.
     differs           no multiple of the mean, another on each rank
     scaled            a multiple of the mean, but not by the size
     sum               by the size, and not all losses were divided by it before
-    not-always        by the size, of losses that were divided, which is right; but a
-                      later update is something else
+    not-always        by the size, and all losses were divided by it, so that the first
+                      update is right; but a later one is something else
     After both runs, see `must_compile`:
     tampered          undecided: not all graphs were reported that were to be built
     eager-only        the training step can't be compiled
@@ -87,7 +87,7 @@ def averages_gradients(run: Run) -> None:
     elif used == "own":
         _raise_own(run, updates)
     else:
-        _raise_if_not_the_sum(run, updates, applied, mean[0])
+        _raise_if_wrong_otherwise(run, updates, applied, mean[0])
 
 
 def _raise_if_wrapped_endlessly(run: Run) -> None:
@@ -143,7 +143,7 @@ def _raise_own(run: Run, updates: list[dict]) -> NoReturn:
     raise Problem("not-averaged", "Each rank used its own gradient.", line)
 
 
-def _raise_if_not_the_sum(
+def _raise_if_wrong_otherwise(
     run: Run, updates: list[dict], applied: np.ndarray, mean: np.ndarray
 ) -> None:
     """Raise the Problem of gradients that are neither the mean nor the ranks' own;

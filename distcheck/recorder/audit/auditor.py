@@ -16,6 +16,7 @@ import os
 import random
 import signal
 import sys
+import traceback
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -180,12 +181,20 @@ class Auditor(Recorder):
 
     def report_end(self) -> None:
         """Report what there is when the program has ended well."""
+        try:
+            facts = self._end()
+        except Exception:  # a fault of this recorder, as the program has ended well
+            self.event("not read", error=traceback.format_exc()[-MOST_OF_ERROR:])
+        else:
+            self.event("end", **facts)
+
+    def _end(self) -> dict:
         self.horovod.note_size()
         facts = {"size": self.horovod.size, **self.tracer.totals()}
         tf = sys.modules.get("tensorflow")
         if tf is not None:
             facts |= self.tracer.values() | _devices(tf) | _randomness()
-        self.event("end", **facts)
+        return facts
 
 
 def _is_keras_own(method) -> bool:
