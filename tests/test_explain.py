@@ -778,6 +778,48 @@ def test_a_traceback_may_be_quoted_or_indented(prefix):
     assert found.raised
 
 
+@pytest.mark.parametrize("between", ["", "\n", "\n\n"])
+def test_what_a_warning_has_in_its_next_line_is_no_error(between):
+    (error,) = (m.line for m in MESSAGES if m.id == "keras.no-weights-in-file")
+    told = error.partition("Error: ")[2]
+    warning = f"UserWarning: Some layers were left out. Example:\n{between}"
+    assert first(f"{warning}{told}") is None
+    assert first(f"{warning}{error}").message.id == "keras.no-weights-in-file"
+    assert first(f"{warning}{told}\n{FULL}").message.id == "setup.disk-full"
+    assert first(f"{warning}{TRACEBACK}{FULL}").message.id == "setup.disk-full"
+
+
+def folded(text):
+    """As programs print a traceback without breaking its lines."""
+    lines = text.splitlines(keepends=True)
+    return (repr(lines), repr(text), repr(text.encode()), f"{{'error': {text!r}}}")
+
+
+@pytest.mark.parametrize("before", ["", "Step 23 failed: ", "[1] "])
+@pytest.mark.parametrize("text", folded(UNKNOWN))
+def test_a_traceback_may_be_folded_into_one_line(before, text):
+    found = first(f"ready\n{before}{text}\n")
+    assert (found.text, found.place) == ("ValueError: no such garment", "train.py:12")
+    assert (found.number, found.raised) == (2, True)
+    assert found.ranks == ([1] if before == "[1] " else [])
+
+
+@pytest.mark.parametrize("text", folded(f"{TRACEBACK}{FULL}\n"))
+def test_what_is_folded_into_one_line_is_explained(text):
+    assert first(text).message.id == "setup.disk-full"
+    cut = text.partition(" in fit")[0]
+    assert first(cut).text.endswith('fit.py", line 3,')  # the last that is left
+
+
+def test_escapes_within_a_folded_line_are_no_ends_of_lines():
+    path = r"C:\env\new\it's.py"
+    log = f'{TRACEBACK}ValueError: no "{path}"\n'
+    for text in folded(log):
+        assert first(text).text == f'ValueError: no "{path}"'
+    quoted = '{"log": "Traceback (most recent call last):\\n", "stream": "stderr"}'
+    assert first(quoted) is None
+
+
 CHAINED = "During handling of the above exception, another exception occurred:"
 
 

@@ -237,6 +237,14 @@ _LABELED = re.compile(r" *(?P<rank>\d+): ")
 # What builds of images, hosted CI and clusters put before each line: BuildKit's step
 # and seconds, or the time as Kubernetes and GitHub write it.
 _STAMP = re.compile(r"^#\d+ \d+\.\d+ |^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z ")
+# A traceback in one line, as repr() writes a text or a list of lines: its head and the
+# first frame, what stands between two items of such a list, and its end, if it has one.
+_FOLDED = re.compile(
+    r"""Traceback \(most recent call last\):\\n(?:['"], [bu]?['"])? *File\b.*"""
+)
+_NEXT_ITEM = re.compile(r"""(?<=\\n)['"], [bu]?['"]""")
+_END_OF_ITEMS = re.compile(r"""(?:\\n)?['"][])}]*\s*$""")
+_ESCAPED = re.compile(r"""\\([n\\'"])""")
 # What a progress bar has rewritten, and colors.
 _REWRITTEN = re.compile(r".*\r(?=.)|\x08+|\x1b\[[0-9;]*[A-Za-z]")
 
@@ -301,6 +309,8 @@ _HARMLESS = re.compile(
     r"|: [IW] \S+:\d+\] (?!OP_REQUIRES failed)|\blog level to\b"
     r"|\bNCCL INFO |\. Attempting port \d+\.$"
 )
+# A warning that has the words of an error in its next line.
+_WARNS_OF = re.compile(r"\bUserWarning: .*:\s*$")
 # What pip says when it tries a download again, and when it has all that it needs.
 _TRIES_AGAIN = re.compile(r"\s*WARNING: Retrying \(")
 _SUCCEEDED = re.compile(r"\s*Successfully (?:installed|downloaded) ")
@@ -499,16 +509,17 @@ def explain(log: Iterable[str]) -> Explanation:
     found: list[Found] = []
     number = 0
     for lines in _by_rank(log):
-        texts = [text for _, text in lines]
+        whole = [text for _, texts in lines for text in texts]
         # As they are, and as a sentence that is broken over lines reads.
-        joined = "\n".join([*texts, " ".join(map(str.strip, texts))])
+        joined = "\n".join([*whole, " ".join(map(str.strip, whole))])
         candidates = [m for m in messages() if m.may_be_in(joined)]
-        for rank, text in lines:
+        for rank, texts in lines:
             number += 1
             worker = workers.setdefault(rank, _Worker(rank))
-            one = worker.take(number, text, candidates)
-            if one and len(found) < _MOST:
-                found.append(one)
+            for text in texts:
+                one = worker.take(number, text, candidates)
+                if one and len(found) < _MOST:
+                    found.append(one)
     found = [one for one in found if not one.overcome]
     if all(one.kind == "warning" for one in found):
         found += [one for worker in workers.values() if (one := worker.end())]
@@ -527,14 +538,27 @@ def _grouped(found: list[Found]) -> list[Found]:
     return list(groups.values())
 
 
-def _by_rank(log: Iterable[str]) -> Iterator[list[tuple[int | None, str]]]:
-    """Lists of lines, each with its rank, if it says so, which is cut off."""
+def _by_rank(log: Iterable[str]) -> Iterator[list[tuple[int | None, list[str]]]]:
+    """Lists of lines, each with its rank, if it says so, which is cut off. A line is
+    one text, or several if a traceback is folded into it."""
     log, patterns = iter(log), None
     while lines := list(itertools.islice(log, _AT_ONCE)):
         if patterns is None:
             labeled = sum(bool(_LABELED.match(line)) for line in lines)
             patterns = [_TAGGED, _NUMBERED, *[_LABELED] * (labeled > len(lines) / 2)]
-        yield [_split(line, patterns) for line in lines]
+        split = (_split(line, patterns) for line in lines)
+        yield [(rank, _unfolded(text)) for rank, text in split]
+
+
+def _unfolded(line: str) -> list[str]:
+    """A traceback that is folded into a line as the lines that it had, below what
+    stands before it."""
+    folded = _FOLDED.search(line)
+    if not folded:
+        return [line]
+    text = _END_OF_ITEMS.sub("", _NEXT_ITEM.sub("", folded[0]))
+    text = _ESCAPED.sub(lambda mark: {"n": "\n"}.get(mark[1], mark[1]), text)
+    return [line[: folded.start()], *text.split("\n")]
 
 
 def _split(line: str, patterns: list[re.Pattern]) -> tuple[int | None, str]:
@@ -565,6 +589,7 @@ class _Worker:
         self.indented = 0  # the last frame, by so many blanks
         self.left = 0  # lines that may still belong to the exception's message
         self.told: list[str] = []  # those that did so far
+        self.warned = False  # of what is in the next line
         self.to_its_end = False
         self.place = self.prefix = ""
         self.began = False  # a traceback, in the line above
@@ -598,7 +623,7 @@ class _Worker:
         elif self.in_frames and (not text or text[0].isspace()):
             self._note_place(text)
             return None
-        if self._is_quoted(text):
+        if self._is_quoted(text) or self._is_of_a_warning(text):
             return None
         message = _first(table, self.lines)
         if failed:
@@ -699,6 +724,13 @@ class _Worker:
             or _POINTED_AT.match(text)
             or (of_python and text[:1].isspace())
         )
+
+    def _is_of_a_warning(self, text: str) -> bool:
+        """Whether this is what the warning above warns of."""
+        if self.warned and not text.strip():
+            return False
+        warned, self.warned = self.warned, bool(_WARNS_OF.search(text))
+        return warned and not _SAYS_ERROR.search(text)
 
     def _begin_traceback(self) -> None:
         self.in_frames, self.place, self.left, self.head = True, "", 0, None
