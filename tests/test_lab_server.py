@@ -166,7 +166,8 @@ def two(tmp_path):
         *(SCENARIOS["two"], HorovodRecorder, None, tmp_path, tmp_path, "x.py", [], True)
     )
     watch = outcomes.Watch(2, recorded=True, served=False, may_compute=MAY_COMPUTE)
-    return running.Running(assigned, SimpleNamespace(poll=lambda: None), [], watch)
+    mpirun = SimpleNamespace(poll=lambda: None)
+    return running.Running(assigned, SimpleNamespace(mpirun=mpirun), watch)
 
 
 def report(folder: Path, rank: int, **facts) -> None:
