@@ -96,8 +96,11 @@ class Server:
         """May the programs of the scenario in this folder still write their files? A
         worker makes the file "ran" at the end of its program; after that, rank 0 builds
         graphs, and writes nothing but reports."""
-        sizes = [r.size for r in self.running if r.assigned.folder == folder]
-        return any(len([*folder.glob(f"rank.*.{forked.RAN}")]) < n for n in sizes)
+        for running in self.running:
+            if running.assigned.folder == folder:
+                ran = [*running.assigned.folder.glob(f"rank.*.{forked.RAN}")]
+                return len(ran) < running.size
+        return False
 
     def _busy(self, workers: int) -> bool:
         """Would more than two workers have to share a core?

@@ -32,8 +32,12 @@ PAGES = {
         "by Horovod and NCCL during the training",
     ),
     "tensorflow.toml": (
-        "Messages: TensorFlow and Keras",
-        "by TensorFlow and its strategies, Keras 2 and 3, CUDA and Python",
+        "Messages: TensorFlow",
+        "by TensorFlow and its strategies, CUDA and Python",
+    ),
+    "keras.toml": (
+        "Messages: Keras and data",
+        "by Keras 2 and 3, and while data are read",
     ),
     "setup.toml": (
         "Messages: installing and building",

@@ -24,7 +24,14 @@ from utils.running.result import LOG
 
 TABLE = Path(__file__).with_name("messages")
 # Where two entries match a line, the earlier one explains it.
-FILES = ("launch.toml", "horovod.toml", "tensorflow.toml", "setup.toml", "general.toml")
+FILES = (
+    "launch.toml",
+    "horovod.toml",
+    "keras.toml",
+    "tensorflow.toml",
+    "setup.toml",
+    "general.toml",
+)
 LINES = 6  # a pattern with a \n in it is searched in as many lines of a rank
 CURES = 2  # more are no answer to somebody in trouble
 SEEN = ("here", "reported")
