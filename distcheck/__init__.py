@@ -28,9 +28,8 @@ The lab's server hooks Horovod. Its forks become the workers; it sees to their e
 
     lab.server                main, Server.serve, Server._still_writes,
                               Server._start, Server._poll
-    lab.launches              Launch
     lab.messenger
-    lab.server                Server._meet, Server._fork
+    lab.server                Server._fork
     lab.running               Running.outcome, Running.waits, Running.tend
     supervise                 awake
     lab.outcomes              Watch.ended, Watch.gets_nowhere

@@ -3,7 +3,6 @@
 When it ends, however, they are gone.
 """
 
-import contextlib
 import json
 import signal
 import subprocess
@@ -52,31 +51,6 @@ def test_no_worker_survives_its_owner(tmp_path, number):
     _, alive = psutil.wait_procs(workers, timeout=10)
     assert not alive
     assert not descendants_of_runs_in(tmp_path)
-
-
-def test_an_mpirun_that_ended_before_it_was_needed_is_started_anew(tmp_path):
-    program = tmp_path / "greets.py"
-    program.write_text("print('here')\n")
-    source = "utils.checking.images"
-    with lab.staying(source) as perform:
-        for number in range(2):
-            folder = tmp_path / str(number)
-            folder.mkdir()
-            perform(folder, [lab.Job(str(program), ("two",), source)])
-            outcome = json.loads((folder / "0" / "two" / "outcome.json").read_text())
-            assert outcome["outcome"] == lab.ENDED
-            (spare,) = wait_for(mpiruns, what="the next mpirun")
-            spare.kill()
-            wait_for(lambda: not mpiruns(), what="its end")
-
-
-def mpiruns() -> list[psutil.Process]:
-    """Those below this process that have not ended."""
-    found = []
-    for one in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            found += [one] if "-np" in one.cmdline() else []
-    return found
 
 
 MAY_COMPUTE = 3.0

@@ -166,8 +166,7 @@ def two(tmp_path):
         *(SCENARIOS["two"], HorovodRecorder, None, tmp_path, tmp_path, "x.py", [], True)
     )
     watch = outcomes.Watch(2, recorded=True, served=False, may_compute=MAY_COMPUTE)
-    mpirun = SimpleNamespace(poll=lambda: None)
-    return running.Running(assigned, SimpleNamespace(mpirun=mpirun), watch)
+    return running.Running(assigned, SimpleNamespace(poll=lambda: None), [], watch)
 
 
 def report(folder: Path, rank: int, **facts) -> None:

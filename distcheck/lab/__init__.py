@@ -6,7 +6,7 @@ Who starts whom, from the command to the worker:
     course check                  or a test: writes down the jobs, see `perform`
       distcheck/supervise.py      ends everything below it, whatever happens
         lab/server.py             imports TensorFlow once; for each scenario of a job:
-          mpirun                  a real one (lab/launches.py); for each rank it starts
+          mpirun                  a real one, which starts for each rank
             lab/messenger.py      that asks the server for a worker, and ends as it ends
           lab/forked.py           the worker, forked by the server: runs the program
 
@@ -34,7 +34,7 @@ In FOLDER/<number of the job>/<scenario>/, where worker N has rank N:
     home/              with `shared_disk`, all ranks'  the scenario that comes after
     rank.N.ran         worker N, if it ended well      the server: then the next
                                                        scenario may begin
-    mpirun.txt         the server: what mpirun said    judges, if it failed
+    mpirun.txt         mpirun                          judges, if it failed
     outcome.json       the server, when all is over    judges
 
 Judges read them with `distcheck.judges.runs`, after all processes have ended.

@@ -85,8 +85,8 @@ def _pretend(assigned: Assignment, rank: int) -> None:
     if scenario.local_ranks:
         os.environ["OMPI_COMM_WORLD_LOCAL_RANK"] = str(scenario.local_rank(rank))
         os.environ["OMPI_COMM_WORLD_LOCAL_SIZE"] = str(scenario.local_size(rank))
-    own = _home(assigned, rank) if scenario.own_folders else assigned.folder
-    os.environ["COURSE_RUN"] = str(own)
+    if scenario.own_folders:
+        os.environ["COURSE_RUN"] = str(_home(assigned, rank))
 
 
 def _home(assigned: Assignment, rank: int) -> Path:

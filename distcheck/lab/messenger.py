@@ -9,10 +9,10 @@ import signal
 import socket
 import sys
 
-door, number = sys.argv[1:]
+door, key = sys.argv[1:]
 server = socket.socket(socket.AF_UNIX)
 server.connect(door)
-request = {"number": int(number), "environment": dict(os.environ)}
+request = {"key": key, "environment": dict(os.environ)}
 server.sendall(json.dumps(request).encode() + b"\n")
 answer = server.makefile().readline()
 # No answer: the server is gone, or has ended this scenario.

@@ -1,10 +1,11 @@
-"""A scenario that is on: its launch, its workers, and what is seen of them."""
+"""A scenario that is on: its mpirun, its workers, and what is seen of them."""
 
 import contextlib
 import json
 import os
 import signal
 import socket
+import subprocess
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,6 @@ import psutil
 
 from distcheck import events, evidence, files, supervise
 from distcheck.lab import forked, outcomes
-from distcheck.lab.launches import Launch
 from distcheck.recorder.recorder import schema_of
 
 
@@ -35,10 +35,11 @@ class Worker:
 
 @dataclass
 class Running:
-    """A scenario that is on."""
+    """A scenario that is on. scratch: folders that go with it."""
 
     assigned: forked.Assignment
-    launch: Launch
+    mpirun: subprocess.Popen
+    scratch: list[str]
     watch: outcomes.Watch
     workers: dict[int, Worker] = field(default_factory=dict)
 
@@ -64,7 +65,7 @@ class Running:
 
     def outcome(self) -> str | None:
         """How the scenario has ended; None while it goes on."""
-        now, waits, mpirun = time.monotonic(), self.waits(), self.launch.mpirun.poll()
+        now, waits, mpirun = time.monotonic(), self.waits(), self.mpirun.poll()
         gone = len(self.workers) - len(self.living())
         found = self.watch.ended(now, waits, mpirun, gone, self._most_printed())
         if found or not self.watch.is_due(now):
