@@ -827,6 +827,21 @@ def test_the_set_up_reads_the_same_table_of_messages_as_the_course(setup):
     assert {read["id"]: entry(read) for read in setup.install.messages()} == ours
 
 
+def test_the_set_up_names_what_a_line_names_as_the_course_does(setup):
+    named = [m for m in explain.messages() if any(map(str.isupper, m.regex.groupindex))]
+    read = {message["id"]: message for message in setup.install.messages()}
+    changed = 0
+    for message in (m for m in named if m.id in read and "\n" not in m.line):
+        told = message.told_of(message.line)
+        match = re.search(message.pattern, message.line)
+        ours = setup.install.filled(read[message.id], match)
+        assert ours["meaning"] == told.meaning
+        assert ours["cause"] == told.cause
+        assert tuple(ours["cure"]) == told.cure
+        changed += ours != read[message.id]
+    assert changed > 100
+
+
 COMPILERS = {
     "g++": "horovod/common/common.h:343:18: error: 'logic_error' is no member of 'std'",
     "clang": "/x/horovod/common/common.h:9:2: fatal error: 'y.h' file not found",

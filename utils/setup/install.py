@@ -28,6 +28,7 @@ import re
 import shlex
 import shutil
 import signal
+import string
 import subprocess
 import sys
 import time
@@ -632,7 +633,9 @@ def explain(status, output, log, compiler):
 
 
 def known(output):
-    """The first line that an error of the course's table explains, and that entry."""
+    """The first line that an error of the course's table explains, and that entry,
+    with what the line says in the place of words such as PACKAGE: the same that
+    `Message.told_of` does in utils/running/explain.py."""
     table = [
         message
         for message in messages()
@@ -640,9 +643,28 @@ def known(output):
     ]
     for line in output.splitlines():
         for message in table:
-            if re.search(message["pattern"], line):
-                return line.strip(), message
+            match = re.search(message["pattern"], line)
+            if match:
+                return line.strip(), filled(message, match)
     return None, None
+
+
+def filled(message, match):
+    """An entry, with the groups of a match in the place of their names in capitals."""
+    known = {
+        name.rstrip(string.digits): value
+        for name, value in match.groupdict().items()
+        if name.isupper() and value and re.fullmatch(r"[\w.:/@+-]+", value)
+    }
+    if not known:
+        return message
+    words = re.compile(r"\b(?:{})\b".format("|".join(known)))
+
+    def fill(text):
+        return words.sub(lambda word: known[word.group()], text)
+
+    told = {key: fill(message[key]) for key in ("meaning", "cause")}
+    return dict(message, cure=[fill(line) for line in message["cure"]], **told)
 
 
 def messages():
