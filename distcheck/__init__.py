@@ -7,9 +7,9 @@ Read the docstring of each module and the functions that are named, and no more;
 none is named, all of the module. These are fewer than 2,500 lines, for an hour: 450 of
 the command, 300 of the lab's server, 700 of the worker, and 900 of the judge. The files
 as a whole are more than twice as long; search for `def NAME` rather than list what a
-file has. Two of the docstrings are tables: that of `recorder` says what is hooked and
-what each hook reports, and that of `interventions` what is changed on purpose in what
-a program computes and sees.
+file has, and read no neighbors. Two of the docstrings are tables: that of `recorder`
+says what is hooked and what each hook reports, and that of `interventions` what is
+changed on purpose in what a program computes and sees.
 
 The command has the lab run the program in two scenarios, with two workers each. Those
 of "two" see four GPUs that are pretended, and rank 0 builds graphs in the end. Those of
@@ -59,6 +59,8 @@ A worker runs the program, and writes down what happens between the hooks:
 When both scenarios have ended, the step's judge raises what it finds as a Problem:
 
     utils.checking.exercises  Exercise.verdicts
+    parts                     finding
+    verdict
     judges.registry
     judges.verdicts           Check.verdict
     judges.runs               Problem, read, Rank, Run, _left_alone
@@ -66,11 +68,14 @@ When both scenarios have ended, the step's judge raises what it finds as a Probl
     judges.compiled           must_compile, _raise_if_eager_only
     judges.compare
     judges.steps.step_3
-    verdict
     utils.checking.checks     stop_at_the_first, Report
+
+Whoever adds a verdict adds a hint for its id to exercises/hints.md, a row to the page
+of the step in `handbook`, and a program to tests/wrong_programs.toml.
 
 Beside this path are, of `recorder`: devices (for step 1), files (2), metrics and
 callbacks (2, 5 and 6), and images, by which a batch is known again (3 and 5).
 recorder.audit, judges.audit and audit are for `course audit`. Whoever changes how
-processes are started needs mpi, too.
+processes are started needs mpi, too; and whoever changes what is reported, evidence:
+an event or array that isn't as declared leaves all parts undecided, as "tampered".
 """

@@ -1,8 +1,9 @@
 """How a part of an exercise is checked: what a judge finds becomes a verdict.
 
 A part is judged by its own evidence as far as that goes: a program that hangs at its
-broadcast may well have a right step 1. But what leaves a part undecided, Keras 3, and
-the reason for missing evidence are looked for in all runs, also those for other parts.
+broadcast may well have a right step 1. But three things are looked for in all runs,
+also those for other parts: what leaves a part undecided; a program that uses Keras 3;
+and, where evidence is missing, the reason for that.
 
 `Check.verdict` decides in this order; the first that is found is the verdict:
 

@@ -102,8 +102,8 @@ class Watch:
         if reported != self.reported_then:
             self.reported_then, self.computed_then = reported, computed
             self.asleep = 0.0
-        # Only those who work count; if all wait in a collective, all do. Who waits need
-        # not sleep: MPI asks all the time.
+        # Those who work count alone; if all wait in a collective, all of them do. Who
+        # waits need not sleep: MPI asks all the time.
         working = [rank for rank in computed if waits.get(rank) is None] or [*computed]
         if awake.isdisjoint(working):
             self.asleep += LOOK_SECONDS

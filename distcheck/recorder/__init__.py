@@ -23,6 +23,10 @@ declared in `distcheck.events`), and which steps' judges read some of it:
     after it, by `Graphs.build`: each function of Keras or of the program that
     tf.function had made      graphs, graph                             3-6
 
+A hook that a program has replaced is told in the end (`Recorder.report_replaced`), and
+so are `json.dumps` and `os.write`, by which reports are written; only the two that note
+where callbacks and variables are made aren't looked at.
+
 Most of it observes. What is changed on purpose, in what a program computes and in what
 it sees, is listed in the docstring of `interventions`. Only
 `patches` uses what is private to TensorFlow, Keras or Horovod; hooks of what is public

@@ -36,7 +36,7 @@ class HorovodRecorder(KerasRecorder):
 
     schema = events.HOROVOD
     arrays = events.HOROVOD_ARRAYS
-    metric_shift = METRIC_SHIFT  # 0: metrics of validations are left as they are
+    metric_shift = METRIC_SHIFT  # with 0, metrics of validations would be left alone
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)

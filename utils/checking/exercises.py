@@ -1,8 +1,9 @@
 """The programs that learners write, and how each of their parts is judged.
 
 First by what can be seen at once: is the file Python, and was anything done? Then
-the program runs, unmodified, on the workers of a lab (distcheck.lab), and judges
-(distcheck.judges and utils.checking.judges) compare what they did.
+the program runs on the workers of a lab (distcheck.lab), as its file is, though some of
+what it computes and sees is changed on purpose (distcheck.recorder.interventions); and
+judges (distcheck.judges and utils.checking.judges) compare what they did.
 """
 
 import ast

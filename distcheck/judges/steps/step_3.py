@@ -21,12 +21,13 @@ array is missing, the reason is looked for there, too: crashed, for example.
                       shape on the other rank, or than the array it is compared with
     no-difference     undecided: local is the same on both ranks
     If applied is the mean in the first update:
-    wrapped-twice     more than 1.5 times its numbers were all-reduced before it
+    wrapped-twice     rank 0 had all-reduced more than 1.5 times its numbers before it
     not-always        a later update, if it was kept, is not the mean
     loss-divided      all ranks have divided their first losses by the size, which is
-                      known where their images are
+                      known only where their images are known
     If applied is each rank's own local:
-    applied-directly  a wrapped optimizer applied it, and nothing was all-reduced
+    applied-directly  on all ranks, a wrapped optimizer made the first update, and rank
+                      0 had all-reduced nothing before it
     not-used          an optimizer was wrapped, but another one made the update
     not-averaged      all else
     If it is something else:
@@ -77,17 +78,17 @@ def averages_gradients(run: Run) -> None:
             "was averaged.",
             state=UNDECIDED,
         )
-    updates = [rank.first("update") for rank in run.ranks]
+    firsts = [rank.first("update") for rank in run.ranks]
     mean = np.broadcast_to(local.mean(axis=0), local.shape)
     used = classify(applied, {"mean": mean, "own": local}, _all_same)
     if used == "mean":
-        _raise_if_averaged_again(run, updates, local[0].size)
-        _raise_if_not_always(run, updates)
+        _raise_if_averaged_again(run, firsts, local[0].size)
+        _raise_if_not_always(run, firsts)
         _raise_if_divided_too(run)
     elif used == "own":
-        _raise_own(run, updates)
+        _raise_own(run, firsts)
     else:
-        _raise_if_wrong_otherwise(run, updates, applied, mean[0])
+        _raise_if_wrong_otherwise(run, firsts, applied, mean[0])
 
 
 def _raise_if_wrapped_endlessly(run: Run) -> None:
@@ -108,7 +109,7 @@ def _lines_that_wrap(run: Run) -> list[int | None]:
     return [event["line"] for event in max(wrapped, key=len)]
 
 
-def _raise_if_averaged_again(run: Run, updates: list[dict], numbers: int) -> None:
+def _raise_if_averaged_again(run: Run, firsts: list[dict], numbers: int) -> None:
     """Raise the Problem of gradients, of so many numbers, that are averaged twice."""
     lines, reduced = _lines_that_wrap(run), _reduced_numbers(run.ranks[0])
     if reduced > 1.5 * numbers:
@@ -116,14 +117,14 @@ def _raise_if_averaged_again(run: Run, updates: list[dict], numbers: int) -> Non
             "wrapped-twice",
             f"Every gradient was averaged {reduced / numbers:.0f} times over: the "
             "result is the same, but every time costs messages.",
-            lines[-1] if lines else updates[0]["line"],
+            lines[-1] if lines else firsts[0]["line"],
         )
 
 
-def _raise_own(run: Run, updates: list[dict]) -> NoReturn:
+def _raise_own(run: Run, firsts: list[dict]) -> NoReturn:
     """Raise the Problem of ranks that use their own gradients each: why?"""
-    line, lines = updates[0]["line"], _lines_that_wrap(run)
-    by_wrapped = [update["wrapped"] for update in updates]
+    line, lines = firsts[0]["line"], _lines_that_wrap(run)
+    by_wrapped = [update["wrapped"] for update in firsts]
     if all(by_wrapped) and not _reduced_numbers(run.ranks[0]):
         raise Problem(
             "applied-directly",
@@ -144,13 +145,13 @@ def _raise_own(run: Run, updates: list[dict]) -> NoReturn:
 
 
 def _raise_if_wrong_otherwise(
-    run: Run, updates: list[dict], applied: np.ndarray, mean: np.ndarray
+    run: Run, firsts: list[dict], applied: np.ndarray, mean: np.ndarray
 ) -> None:
     """Raise the Problem of gradients that are neither the mean nor the ranks' own;
     unless they are the sum, of losses that were divided before."""
     lines = _lines_that_wrap(run)
-    by_wrapped = lines and all(update["wrapped"] for update in updates)
-    line = lines[-1] if by_wrapped else updates[0]["line"]
+    by_wrapped = lines and all(update["wrapped"] for update in firsts)
+    line = lines[-1] if by_wrapped else firsts[0]["line"]
     factors = [float(gradient @ mean / (mean @ mean)) for gradient in applied]
     if not _all_same(applied, np.outer(factors, mean)):
         if _same(applied[0], applied[1]):
@@ -163,7 +164,7 @@ def _raise_if_wrong_otherwise(
     if not all(_divided_loss(rank, run.size) for rank in run.ranks):
         seen = "All ranks used the sum of the gradients, not the mean."
         raise Problem("sum", seen, line)
-    _raise_if_not_always(run, updates, run.size)
+    _raise_if_not_always(run, firsts, run.size)
 
 
 def _raise_if_divided_too(run: Run) -> None:
@@ -192,7 +193,7 @@ def _divided_loss(rank: Rank, size: int) -> dict | None:
     return None
 
 
-def _raise_if_not_always(run: Run, updates: list[dict], factor: int = 1) -> None:
+def _raise_if_not_always(run: Run, firsts: list[dict], factor: int = 1) -> None:
     """Raise the Problem of gradients that are averaged for the first update, but not
     for a later one, as far as there were more.
 
@@ -210,7 +211,7 @@ def _raise_if_not_always(run: Run, updates: list[dict], factor: int = 1) -> None
                 "not-always",
                 f"In the first batch all ranks used the {word} of their gradients, but "
                 f"in batch {update + 1} they did not.",
-                updates[0]["line"],
+                firsts[0]["line"],
             )
 
 
