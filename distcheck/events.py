@@ -200,7 +200,7 @@ class Forward(Event):
 
 class Loss(Event):
     """A gradient is taken of a loss, for a batch of images that are known: the first
-    after each of the first updates."""
+    before each of the first updates."""
 
     value: float
     """The loss, summed up if it is several numbers."""

@@ -42,7 +42,8 @@ class Scenario:
 
     after: str = ""
     """The scenario, if any, whose files are there when the program begins: each worker
-    finds its own, or with `own_folders` those of rank 0."""
+    finds its own, or with `own_folders` those of rank 0. It is registered before this
+    one."""
 
     own_folders: bool = False
     """Does each worker have a folder of its own, so that it is seen who writes what?

@@ -32,8 +32,8 @@ In FOLDER/<number of the job>/<scenario>/, where worker N has rank N:
     rank.N.home/       the program: its files          all ranks' recorders; the
                                                        scenario that comes after
     home/              with `shared_disk`, all ranks'  the scenario that comes after
-    rank.N.ran         worker N, if it ended well      the server: then the next
-                                                       scenario may begin
+    rank.N.ran         worker N, if it ended well      the server: then the scenario
+                                                       that comes after may begin
     mpirun.txt         mpirun                          judges, if it failed
     outcome.json       the server, when all is over    judges
 
@@ -57,7 +57,8 @@ from distcheck.scenarios import SCENARIOS
 #   ended     the last event of all workers is "ended"; of a program that is not
 #             recorded: mpirun ended well
 #   failed    a worker or mpirun has ended before, or too few workers ever came
-#   deadlock  all wait, for different things, and sleep
+#   deadlock  all wait, for different things, and sleep; as below, the seconds for which
+#             they sleep are added up since the last report
 #   hung      one of three, of the workers that don't wait in a collective, or of all
 #             if all wait for the same: since the last report of any worker they have
 #             slept for outcomes.SLEEPING_FACTOR * MAY_COMPUTE seconds; one of them has

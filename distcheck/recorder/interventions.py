@@ -5,7 +5,8 @@ together is found out. Pretended GPUs show which one each worker takes. Others l
 check take seconds. In a check of a Horovod program, where each is called from:
 
     pretend_gpus              DeviceRecorder: only pretended GPUs are there
-    pretend_local_rank        HorovodRecorder.asked: local rank and size
+    pretend_local_rank        HorovodRecorder.asked: local rank and size; by their
+                              variables, `lab.forked` says the same
     share_files               HorovodRecorder.collective: what other ranks have written
     perturb_initial_weights   KerasRecorder.create_variable: on all but rank 0
     perturb_state             KerasRecorder._after_update: the optimizer's state, on all
@@ -37,7 +38,8 @@ What changes because of how a program is run or observed, and not here:
     lab.environment, lab.forked        environment, working directory, what is in it; a
                                        session of its own, and what SIGUSR1 does
     lab.server                         no garbage is looked for in what was imported
-    Source.prepare                     images
+    Source.prepare                     images; those of the course are few, in another
+                                       order, and small in an empty margin
     audit.auditor.work                 Python's random numbers begin with the rank
 
 A recorder of a single exercise may change more, see its module.

@@ -88,7 +88,7 @@ class KerasRecorder(DeviceRecorder):
         def observed(tape, target, sources, *args, **kwargs):
             result = original(tape, target, sources, *args, **kwargs)
             flat = tf.nest.flatten(result)
-            # Only the first gradient after each update is kept: so the arrays "local"
+            # Only the first gradient before each update is kept: so the arrays "local"
             # and "applied" of one number belong to the same update. What is taken
             # before any batch, or of one variable alone, is not that of a training.
             number = self._updates_begun

@@ -21,7 +21,8 @@ array is missing, the reason is looked for there, too: crashed, for example.
                       shape on the other rank, or than the array it is compared with
     no-difference     undecided: local is the same on both ranks
     If applied is the mean in the first update:
-    wrapped-twice     rank 0 had all-reduced more than 1.5 times its numbers before it
+    wrapped-twice     since the last forward pass before it, rank 0 had all-reduced more
+                      than 1.5 times its numbers
     not-always        a later update, if it was kept, is not the mean
     loss-divided      all ranks have divided their first losses by the size, which is
                       known only where their images are known
@@ -92,7 +93,7 @@ def averages_gradients(run: Run) -> None:
 
 
 def _raise_if_wrapped_endlessly(run: Run) -> None:
-    lines = _lines_that_wrap(run)
+    lines = _wrappings(run)
     if len(lines) > 1 and any("Recursion" in e["error"] for _, e in run.failures()):
         raise Problem(
             "wrapped-twice",
@@ -102,16 +103,16 @@ def _raise_if_wrapped_endlessly(run: Run) -> None:
         )
 
 
-def _lines_that_wrap(run: Run) -> list[int | None]:
-    """The lines that wrapped an optimizer, on the rank that came furthest: a rank that
-    fails ends the others."""
+def _wrappings(run: Run) -> list[int | None]:
+    """A line for each time that an optimizer was wrapped, on the rank that came
+    furthest: a rank that fails ends the others."""
     wrapped = [rank.all("wrapped") for rank in run.ranks]
     return [event["line"] for event in max(wrapped, key=len)]
 
 
 def _raise_if_averaged_again(run: Run, firsts: list[dict], numbers: int) -> None:
     """Raise the Problem of gradients, of so many numbers, that are averaged twice."""
-    lines, reduced = _lines_that_wrap(run), _reduced_numbers(run.ranks[0])
+    lines, reduced = _wrappings(run), _reduced_numbers(run.ranks[0])
     if reduced > 1.5 * numbers:
         raise Problem(
             "wrapped-twice",
@@ -123,7 +124,7 @@ def _raise_if_averaged_again(run: Run, firsts: list[dict], numbers: int) -> None
 
 def _raise_own(run: Run, firsts: list[dict]) -> NoReturn:
     """Raise the Problem of ranks that use their own gradients each: why?"""
-    line, lines = firsts[0]["line"], _lines_that_wrap(run)
+    line, lines = firsts[0]["line"], _wrappings(run)
     by_wrapped = [update["wrapped"] for update in firsts]
     if all(by_wrapped) and not _reduced_numbers(run.ranks[0]):
         raise Problem(
@@ -149,7 +150,7 @@ def _raise_if_wrong_otherwise(
 ) -> None:
     """Raise the Problem of gradients that are neither the mean nor the ranks' own;
     unless they are the sum, of losses that were divided before."""
-    lines = _lines_that_wrap(run)
+    lines = _wrappings(run)
     by_wrapped = lines and all(update["wrapped"] for update in firsts)
     line = lines[-1] if by_wrapped else firsts[0]["line"]
     factors = [float(gradient @ mean / (mean @ mean)) for gradient in applied]
