@@ -14,13 +14,14 @@ changed on purpose in what a program computes and sees.
 The command has the lab run the program in two scenarios, with two workers each. Those
 of "two" see four GPUs that are pretended, and rank 0 builds graphs in the end. Those of
 "other options" have no GPU and other options, and begin with the files that rank 0 of
-"two" has left; so they start when the programs of "two" have ended.
+"two" has left; so they start when the programs of "two" have ended. (Both are at the
+end of `scenarios`; arrays are declared in `events`.)
 
     utils.cli                 check
     utils.checking.checks     report_on
     utils.checking.exercises  Exercise.judge, Exercise._static_verdicts,
                               Exercise.scenarios, Exercise.observe, Exercise.job
-    scenarios                 Scenario, and "two", "other options" at the end
+    scenarios                 Scenario
     lab                       perform, prepare, _owned
     supervise                 owned, Supervisor._watch, Supervisor._end_all
 
@@ -53,7 +54,7 @@ A worker runs the program, and writes down what happens between the hooks:
                               KerasRecorder._observe_update,
                               KerasRecorder._before_update
     events                    Event, CollectiveStart, Wrapped, Forward, Loss, Update,
-                              Graph, HOROVOD_ARRAYS
+                              Graph
     recorder.graphs           Graphs.watch, Graphs.build
 
 When both scenarios have ended, the step's judge raises what it finds as a Problem:

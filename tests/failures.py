@@ -4,7 +4,8 @@
 
 failures/NAME.toml has the id of the message that explains it (`id`), a `command` for
 bash, and what else is needed: `program`, the text of program.py in the folder in which
-the command runs; `rank`, on which it fails; `seconds`, after which it is ended, by
+the command runs; `or_else`, the id of what explains it as well, where it isn't the same
+each time; `rank`, on which it fails; `seconds`, after which it is ended, by
 default 120; `needs`, what a machine must have that not every machine has.
 failures/NAME.log is all that it printed, where this machine is made neutral: the
 environment is VENV, the folder is HERE, and the machine is called HOST.
@@ -36,6 +37,7 @@ class Failure:
     id: str
     command: str
     program: str = ""
+    or_else: str = ""
     rank: int | None = None
     seconds: float = 120.0
     needs: str = ""
@@ -89,7 +91,7 @@ def is_explained(failure: Failure, found: explain.Explanation) -> bool:
     if found.first is None or found.first.message is None:
         return False
     on = failure.rank is None or found.first.ranks == [failure.rank]
-    return found.first.message.id == failure.id and on
+    return found.first.message.id in (failure.id, failure.or_else) and on
 
 
 def main() -> None:
