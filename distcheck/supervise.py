@@ -248,7 +248,7 @@ def _kill_those_in(folder: Path) -> None:
     """Kill each process whose temporary files are in this folder or below it."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):  # it has ended, or is another user's
-            if folder in Path(process.environ().get("TMPDIR", ""), "x").parents:
+            if Path(process.environ().get("TMPDIR", "")).is_relative_to(folder):
                 process.kill()
 
 

@@ -800,10 +800,13 @@ def test_without_disk_space(setup, course, tmp_path):
 def test_what_is_known_of_a_failure_is_told_instead_of_its_end(setup):
     for output, remedy in (
         ("OSError: [Errno 28] No space left on device", "The disk is full"),
-        ("  cause: dns error", "can't be reached"),
+        ("  cause: dns error", "index, or another server, can't be reached"),
         ("invalid peer certificate: UnknownIssuer", "UV_SYSTEM_CERTS=1"),
         ("host_config.h(143): error: unsupported GNU version!", "CUDAHOSTCXX=g++-13"),
-        ("WARNING: Retrying (Retry(total=4", "can't be reached"),
+        (
+            "WARNING: Retrying (Retry(total=4",
+            "index, or another server, can't be reached",
+        ),
     ):
         log = f"Building wheel\n{output}\nerror: subprocess-exited\n" + "more\n" * 50
         message = setup.install.explain(1, log, "the log", "g++ 12")

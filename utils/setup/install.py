@@ -671,7 +671,7 @@ def messages():
     """The course's table of messages, as dictionaries, in the order in which it is
     searched: what happens here, and then what happens later."""
     entries = []
-    for name in ("setup", "launch", "horovod", "tensorflow", "keras"):
+    for name in ("setup", "launch", "horovod", "keras", "tensorflow"):
         text = (MESSAGES / f"{name}.toml").read_text(encoding="utf-8")
         for line in text.splitlines():
             if line == "[[message]]":
