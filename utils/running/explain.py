@@ -35,32 +35,57 @@ FILES = (
 LINES = 6  # a pattern with a \n in it is searched in as many lines of a rank
 CURES = 2  # more are no answer to somebody in trouble
 SEEN = ("here", "reported")
-_TOKEN = re.compile(r"\\.|\[\^?\]?[^]]*\]|\{\d*,?\d*\}|.")  # of a regular expression
+# The tokens of a regular expression, the head of a group and a lazy quantifier as one;
+# and the heads of groups in which there is what is matched.
+_TOKEN = re.compile(
+    r"\\.|\[\^?\]?(?:\\.|[^]\\])*\]|[*+?]\??|\{\d*,?\d*\}\??"
+    r"|\((?:\?(?:[imsx]+\)|P=\w+\)|P<\w+>|<?[=!]|[imsx]*:))?|."
+)
+_MATCHES = re.compile(r"\((?:\?(?:P<\w+>|:))?")
 _PLAIN = re.compile(r"[\w.:/@+-]+")  # does no harm in a command that is typed
 _ID = re.compile(r"[a-z0-9]+\.[a-z0-9]+(-[a-z0-9]+)*")
 
 
 def _literals(pattern: str) -> list[str]:
-    """The longest literal text in each alternative of a regular expression, outside of
-    its groups. An empty one, if there is none, is in any text."""
-    alternatives, depth = [[""]], 0
-    for token in _TOKEN.findall(pattern):
-        texts = alternatives[-1]
-        depth += token == "("
-        if token == "\\n":  # what is before is in an earlier line
-            texts[:] = [""]
-        elif token == "|" and not depth:
-            alternatives.append([""])
-        elif token in "*?" or token[0] == "{":  # what is before may be absent
-            texts[-1:] = [texts[-1][:-1], ""]
-        elif depth or token in "().^$+|" or token[0] == "[":
-            texts.append("")
-        elif token[0] == "\\" and token[1].isalnum():
-            texts.append("")
+    """Texts of which one is in the last line of whatever matches a regular expression:
+    of each alternative the part with the longest. An empty one is in any line."""
+    return _of_group(iter(_TOKEN.findall(pattern)))[0]
+
+
+def _of_group(tokens: Iterator[str]) -> tuple[list[str], bool]:
+    """Such texts of what the tokens up to the end of this group match, and whether it
+    has a newline: what is before it is in an earlier line."""
+    texts: list[str] = []
+    parts, newline = [[""]], False  # of this alternative; the last one is being read
+    for token in tokens:
+        if token == ")":
+            break
+        if token == "|":
+            texts += max(parts, key=_shortest)
+            parts = [[""]]
+        elif token == "\\n":
+            parts, newline = [[""]], True
+        elif token[0] == "(":
+            inner, below = ([""], False) if token[-1] == ")" else _of_group(tokens)
+            if below:
+                parts, newline = [], True
+            parts += [inner if _MATCHES.fullmatch(token) else [""], [""]]
+        elif token[0] in "*?{":  # what is before may be absent
+            if parts[-1] == [""]:
+                parts[-2:] = [[""]]
+            else:
+                parts[-1:] = [[parts[-1][0][:-1]], [""]]
+        elif token[0] == "+":
+            parts.append([""])
+        elif token in ".^$" or token[0] == "[" or re.fullmatch(r"\\\w", token):
+            parts += [[""], [""]]
         else:
-            texts[-1] += token[-1]
-        depth -= token == ")"
-    return [max(texts, key=len) for texts in alternatives]
+            parts[-1] = [parts[-1][0] + token[-1]]
+    return texts + max(parts, key=_shortest), newline
+
+
+def _shortest(texts: list[str]) -> int:
+    return min(map(len, texts))
 
 
 @dataclass(frozen=True)
@@ -108,13 +133,9 @@ class Message:
 
     @functools.cached_property
     def literals(self) -> list[str]:
-        """Texts of which a chunk of lines needs one for the pattern to match: they are
-        found much faster. An empty one is in any."""
-        return [""] if "(?i" in self.pattern else _literals(self.pattern)
-
-    def may_be_in(self, text: str) -> bool:
-        """False where none of the lines of `text` can match."""
-        return any(literal in text for literal in self.literals)
+        """Texts of which a line needs one for the pattern to match: they are found
+        much faster."""
+        return [""] if "(?i)" in self.pattern else _literals(self.pattern)
 
     def found_in(self, lines: Sequence[str]) -> bool:
         """Whether it is what the last of these lines says. They are one rank's."""
@@ -221,13 +242,33 @@ def _problem(entry: dict) -> str:
     return ""
 
 
+def candidates(text: str) -> list[Message]:
+    """The entries that a line of the text may match, in the order of the table."""
+    here = _beginnings().intersection(text[at : at + 4] for at in range(len(text)))
+    return [
+        message
+        for message in messages()
+        if any(
+            (len(literal) < 4 or literal[:4] in here) and literal in text
+            for literal in message.literals
+        )
+    ]
+
+
+@functools.cache
+def _beginnings() -> frozenset[str]:
+    """Four characters with which a literal of the table begins: to look for them once
+    takes less time than to look for each literal."""
+    return frozenset(text[:4] for message in messages() for text in message.literals)
+
+
 def find(lines: Sequence[str]) -> Message | None:
     """The entry that explains the last of these lines of a rank; None without one."""
     return _first(messages(), lines)
 
 
-def _first(candidates: Iterable[Message], lines: Sequence[str]) -> Message | None:
-    return next((message for message in candidates if message.found_in(lines)), None)
+def _first(table: Iterable[Message], lines: Sequence[str]) -> Message | None:
+    return next((message for message in table if message.found_in(lines)), None)
 
 
 # ------------------------------------------------------------ what a log has
@@ -519,12 +560,12 @@ def explain(log: Iterable[str]) -> Explanation:
         whole = [text for _, texts in lines for text in texts]
         # As they are, and as a sentence that is broken over lines reads.
         joined = "\n".join([*whole, " ".join(map(str.strip, whole))])
-        candidates = [m for m in messages() if m.may_be_in(joined)]
+        table = candidates(joined)
         for rank, texts in lines:
             number += 1
             worker = workers.setdefault(rank, _Worker(rank))
             for text in texts:
-                one = worker.take(number, text, candidates)
+                one = worker.take(number, text, table)
                 if one and len(found) < _MOST:
                     found.append(one)
     found = [one for one in found if not one.overcome]
