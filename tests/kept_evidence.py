@@ -1,11 +1,12 @@
 """What programs did, kept by content: a judge that was changed looks at it again.
 
-    build/evidence/KEY/
+    ~/.cache/distributed-training-course/evidence/KEY/
 
-holds what one program reported. KEY is a hash of the program, of how it is run, and of
-all that makes the report, from the recorders to the lock file. So a program is run
-again if one of these has changed, and isn't if a judge or a hint has. To have all of
-them run again: `rm -r build/evidence`.
+holds what one program reported, for all checkouts of this user; FOLDER says where the
+cache is on other systems. KEY is a hash of the program, of how it is run, and of all
+that makes the report, from the recorders to the lock file. So a program is run again if
+one of these has changed, and isn't if a judge or a hint has. To have all of them run
+again, remove the folder.
 """
 
 import contextlib
@@ -22,10 +23,10 @@ from distcheck import files, lab
 from distcheck.recorder.recorder import recorder_of
 from distcheck.scenarios import SCENARIOS
 from utils.base import course, sources
-from utils.training import samples
+from utils.training import fetch, samples
 
-FOLDER = course.PACKAGE_ROOT / "build" / "evidence"
-UNUSED = 3 * 24 * 3600.0  # seconds without use, after which evidence goes
+FOLDER = fetch.cache_folder() / "evidence"
+UNUSED = 14 * 24 * 3600.0  # seconds without use, after which evidence goes
 LOCKS = tuple(course.PACKAGE_ROOT / f"requirements{n}.lock" for n in ("", "-jax"))
 
 
