@@ -26,6 +26,7 @@ OF_AN_INDEX = re.compile(r"(index-url|find-links|-f)[ =]\"?https?:|download\.pyt
 def test_an_entry_explains_its_line_and_no_other(message):
     found = explain.find(message.line.splitlines())
     assert found.id == message.id, f"an earlier entry, {found.id}, explains it"
+    assert message.unlike, "it needs a line of a neighbor that it must not match"
     for line in message.unlike:
         assert not message.found_in(line.splitlines()), line
 

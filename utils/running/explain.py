@@ -106,7 +106,8 @@ class Message:
     meaning, cause: a sentence each. apart: how to tell it from its neighbors. cure:
     what to type, or code, a line each, which may begin with a sentence.
     lesson: a lesson's number, or a page such as INSTALL.md. reports: public ones.
-    line: real output that the pattern matches; unlike: lines that it must not match.
+    line: real output that the pattern matches; unlike: lines that it must not match,
+    of neighbors.
     seen: "here" if it was caused with this course, else "reported": in a public report,
     or by the source of what prints it.
     """
