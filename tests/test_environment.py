@@ -496,7 +496,7 @@ def test_without_its_python_or_moved_all_is_made_anew(work):
 
 
 def test_a_failed_stage_is_repeated_and_no_other(work):
-    work.script.write_text("seq 100; echo no luck; exit 3")
+    work.script.write_text("seq 3000; echo no luck; exit 3")
     message = work.finish(status=1)
     assert "no luck" in message
     assert "(3)" in message

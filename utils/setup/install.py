@@ -636,14 +636,15 @@ def known(output):
     """The first line that an error of the course's table explains, and that entry,
     with what the line says in the place of words such as PACKAGE: the same that
     `Message.told_of` does in utils/running/explain.py."""
+    # `re` itself remembers far fewer patterns than these.
     table = [
-        message
+        (re.compile(message["pattern"]), message)
         for message in messages()
         if not message.get("consequence") and not message.get("warning")
     ]
-    for line in output.splitlines():
-        for message in table:
-            match = re.search(message["pattern"], line)
+    for line in dict.fromkeys(output.splitlines()):
+        for pattern, message in table:
+            match = pattern.search(line)
             if match:
                 return line.strip(), filled(message, match)
     return None, None
