@@ -1217,6 +1217,31 @@ def test_a_board_has_one_writer(folders, verdict):
 
 
 @pytest.mark.parametrize(
+    ("second", "verdict"), [((0.3, 0.3), "right"), ((0.3, 0.4), "wrong")]
+)
+def test_a_metric_is_compared_with_that_of_the_same_fit(second, verdict):
+    """Of two, whose epochs have the same numbers, in the first of which it is equal."""
+    ranks: list[list[dict]] = [[batch("ab", "validate")], [batch("cd", "validate")]]
+    for values in ((0.5, 0.5), second):
+        ranks[0].append(keeps_the_best(values[0]))
+        for events, value in zip(ranks, values, strict=True):
+            has = {"val_loss": value}
+            events.append({"what": "epoch metrics", "epoch": 0, "metrics": has})
+    ranks = [[*events, step(1)] for events in ranks]
+    assert judge.metrics(of_reports(*ranks), None)[0] == verdict
+
+
+@pytest.mark.parametrize(("first", "verdict"), [(True, "wrong"), (False, "right")])
+def test_who_decides_alone_in_a_second_fit_is_told(first, verdict):
+    """first: not all stop in it who do so in the first one."""
+    end = {"what": "epoch metrics", "epoch": 0, "metrics": {}, "own_asks": False}
+    stops = a_reader("EarlyStopping", PLACE, {"loss": 0.5}, asks=False)
+    both = [stops, end, stops, end]
+    ranks = [[*both, step(1)], [stops, end, *both[2 + first :], step(1)]]
+    assert judge.metrics(of_reports(*ranks), None)[0] == verdict
+
+
+@pytest.mark.parametrize(
     ("second", "verdict"), [("ab cd", "can't tell"), ("cb ad", "right")]
 )
 def test_the_order_of_a_loop_is_that_of_all_replicas_together(second, verdict):
