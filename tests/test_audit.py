@@ -1459,6 +1459,33 @@ def test_a_narrow_terminal_shows_the_whole_line_of_a_finding():
 
 
 @pytest.mark.parametrize(
+    ("sentences", "words", "verdict"),
+    [
+        (("abcd", "efgh"), ("sssssstt", "ssssstst"), "right"),
+        (("abcd", "abcd"), ("sssssstt", "ssssstst"), "wrong"),
+        (("", ""), ("sssssstt", "ssssstst"), "can't tell"),
+        (("", ""), ("st", "ts"), "wrong"),
+    ],
+)
+def test_the_words_of_a_decoder_are_not_the_data(sentences, words, verdict):
+    """It is called more often than the encoder, each time with a word of each sentence;
+    those of one worker are others."""
+
+    def looks_at(rows: str, *calls: str) -> list[dict]:
+        encoder = [batch(rows[i : i + 2], "validate") for i in range(0, len(rows), 2)]
+        decoder = [batch(call, "validate") | {"model": 1} for call in calls]
+        return [*encoder, *decoder, step(1)]
+
+    ranks = [
+        [*looks_at(rows, row, row[::-1], row), the_end()]
+        for rows, row in zip(sentences, words, strict=True)
+    ]
+    whole = "abcdefgh" if any(sentences) else ""
+    alone = looks_at(whole, "sssssttt", *["uvvssssss"] * 4)
+    assert judge.validation(of_reports(*ranks), of_reports(alone))[0] == verdict
+
+
+@pytest.mark.parametrize(
     ("part", "told"), [(0.0123, "1.2 %"), (0.996, "100 %"), (2.5, "250 %")]
 )
 def test_a_part_is_told_in_percent(part, told):

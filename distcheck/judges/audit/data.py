@@ -12,6 +12,8 @@ from distcheck.judges.audit.recorded import (
     UNKNOWN,
     Answer,
     RecordedRun,
+    Worker,
+    are_alike,
     batch_size,
     split_digests,
 )
@@ -35,7 +37,7 @@ def different(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
             "There were too many samples, or too large ones, to tell them apart."
         )
     same = sum(all(s == row[0] for s in row) for row in pairs)
-    if same and _alike([batch for worker in batches for batch in worker if batch]):
+    if same and are_alike([batch for worker in batches for batch in worker if batch]):
         return UNKNOWN, (
             "Most samples of a batch are equal, so whether two workers have the same "
             "ones can't be told."
@@ -84,11 +86,6 @@ def different(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
         f"The batches differ, but in {shared[0]} of {shared[1]} steps all "
         f"{parallel.word}s have a sample in common."
     )
-
-
-def _alike(batches: list[list[str]]) -> bool:
-    """Have batches fewer different samples than half of what they hold?"""
-    return 2 * sum(len(set(b)) for b in batches) < sum(map(len, batches))
 
 
 def _rest_is_made_anew(batches: list[list[list[str] | None]]) -> bool:
@@ -413,6 +410,8 @@ def validation(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     same = len(who) == len(parallel.each) and all(s == sets[0] for s in sets)
     if not parallel.whole:
         return UNKNOWN, f"{text}. The program did not finish."
+    if are_alike([b for w in parallel.each for b in w.samples("validate") if b]):
+        return UNKNOWN, f"{text}. Most samples of a batch are equal."
     # Other samples than one worker has are no part of what it has.
     if len(parallel.each) > 1 and union <= alone and (shared or same):
         return (
