@@ -710,6 +710,56 @@ def test_an_order_is_the_same_wherever_an_epoch_begins(worker, alone, verdict):
 # ------------------------------------------------------------ and of the rest
 
 
+SOME_TWICE = [*range(24), *range(4)]  # of a pass, in which some samples are equal
+MOST_TWICE = [*range(14), *range(14)]
+UNEVENLY = [0, *(n for n in range(7) for _ in range(n + 1))]
+
+
+@pytest.mark.parametrize(
+    ("own", "alone", "verdict"),
+    [
+        ((SOME_TWICE, SOME_TWICE[::-1]), SOME_TWICE, "wrong"),
+        ((SOME_TWICE, range(4, 32)), SOME_TWICE, "can't"),
+        ((SOME_TWICE, [*range(14), *range(14)]), SOME_TWICE, "can't"),  # at random
+        ((SOME_TWICE[::2], SOME_TWICE[1::2]), SOME_TWICE, "right"),
+        # Where so many are equal, parts that were dealt out may be equal, too.
+        ((MOST_TWICE, MOST_TWICE[::-1]), MOST_TWICE, "can't"),
+        ((UNEVENLY, UNEVENLY[::-1]), UNEVENLY, "can't"),
+    ],
+)
+@pytest.mark.parametrize("by_keras", [True, False])
+def test_a_pass_may_have_some_samples_twice(own, alone, verdict, by_keras):
+    if not by_keras and alone is MOST_TWICE:
+        verdict = "wrong"  # two passes of a loop, whose epochs aren't seen
+    runs = [
+        of_reports(
+            *[
+                [e for e in draws([part]) if by_keras or e["what"] != "epoch"]
+                for part in parts
+            ]
+        )
+        for parts in (own, [alone])
+    ]
+    assert judge.one_pass(*runs)[0].startswith(verdict)
+
+
+@pytest.mark.parametrize(
+    ("own", "alone", "verdict"),
+    [
+        ((A, A), A, "wrong"),
+        ((A, B), A, "can't"),  # a step is the least that each can do
+        ((A, range(4, 20)), range(20), "can't"),
+        ((A[::2], A[1::2]), A, "right"),
+    ],
+)
+def test_an_epoch_may_be_one_batch(own, alone, verdict):
+    parallel, single = (
+        of_reports(*[draws([part] * 3, batch=16) for part in parts])
+        for parts in (own, [alone])
+    )
+    assert judge.one_pass(parallel, single)[0].startswith(verdict)
+
+
 @pytest.mark.parametrize(
     ("kind", "verdict"),
     [(audit.HOROVOD, "wrong"), (audit.TASKS, "wrong"), (audit.REPLICAS, "can't")],

@@ -294,21 +294,25 @@ def one_pass(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     slack = size * (batch_size(parallel) or 0)
     whole = abs(drawn - alone) <= 0.1 * alone + slack * its
     epoch = abs(drawn / ours - alone / its) <= 0.1 * alone / its + slack
-    if whole or epoch:
+    ratio = (drawn / ours) / (alone / its)
+    # Where an epoch is but a few batches, what fills none may be as much as all of it.
+    twice = size > 1 and min(ratio, drawn / alone) > 0.75 * size
+    if (whole or epoch) and not twice:
         return RIGHT, (
             f"All {parallel.word}s together train on {drawn} "
             f"samples{in_epochs(parallel)}, and one worker trains on "
             f"{alone}{in_epochs(single)}."
         )
-    ratio = (drawn / ours) / (alone / its)
     text = (
         f"An epoch of {size} {parallel.word}s has {drawn / ours:.0f} samples, and an "
         f"epoch of one worker has {alone / its:.0f}"
     )
     if ours != its:
         return UNKNOWN, f"{text}, but there are {ours} epochs, not {its}."
+    few = whole or epoch  # so few batches that steps for all may be rounded up
     if (
-        not _is_a_pass(alone / its, parallel, single)
+        (few or not _is_a_pass(alone / its, parallel, single))
+        and not _draw_the_same(parallel, single)
         and different(parallel, single)[0] != WRONG
     ):
         return UNKNOWN, (
@@ -364,6 +368,36 @@ def _is_a_pass(drawn: float, parallel: RecordedRun, single: RecordedRun) -> bool
         left = passes * samples - drawn
         return left == 0 or left < passes * batch <= samples / 4
     return abs(drawn - samples) <= max(batch, samples / 10)
+
+
+def _draw_the_same(parallel: RecordedRun, single: RecordedRun) -> bool:
+    """Has each worker the samples that one worker has, as often, in each epoch; or in
+    all, in a loop of its own? That is a pass, even if some samples are equal. But if
+    most come several times, those of two parts may be equal."""
+    if _too_many(parallel) or _too_many(single):
+        return False
+    parts = [
+        part
+        for run in (single, parallel)
+        for worker in run.each
+        for part in (worker.passes if worker.epochs else [_drawn(worker)])
+    ]
+    whole, *others = map(Counter, parts)
+    if len(whole) <= (batch_size(single) or 0):
+        return False
+    often, equally_often = Counter(whole.values()).most_common(1)[0]
+    if equally_often < 0.75 * len(whole):
+        return False
+    if single.each[0].epochs and often > 1:
+        return False
+    return all(
+        (whole & part).total() >= 0.9 * max(whole.total(), part.total())
+        for part in others
+    )
+
+
+def _drawn(worker: Worker) -> list[str]:
+    return [digest for batch in worker.samples("train") for digest in batch or ()]
 
 
 def validation(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
