@@ -424,6 +424,28 @@ def test_a_strategy_s_sum_is_of_a_loss_that_somebody_divides(
 
 
 @pytest.mark.parametrize(
+    ("count", "scale", "verdict"),
+    [
+        (SUMMED, 1.0, "wrong"),
+        (DIVIDED, 1.0, "right"),
+        (DIVIDED, 10.0, "can't tell"),  # the network's sum may be all of the loss
+    ],
+)
+def test_a_mean_within_the_network_is_not_of_the_loss(count, scale, verdict):
+    """As where a network takes the mean from its outputs, which comes to any number."""
+
+    def trains(own: list[float], noise: float, counts: float) -> list[dict]:
+        reports = updates([own], [[1.0, 1.0]], loss=counts)
+        totals = [[noise, 96.0, noise], [scale * counts, 32.0, scale * counts]]
+        return [e | {"totals": totals} if "totals" in e else e for e in reports]
+
+    own = [1.0, 0.0], [0.0, 1.0]
+    parallel = of_reports(*[trains(g, 0.3, count) for g in own], kind=audit.TASKS)
+    single = of_reports(trains([1.0, 1.0], -0.2, 1.0), kind=audit.TASKS)
+    assert judge.gradients(parallel, single)[0] == verdict
+
+
+@pytest.mark.parametrize(
     ("kind", "count", "verdict"),
     [
         (audit.REPLICAS, SUMMED, "can't tell"),
@@ -689,27 +711,6 @@ def test_a_loop_that_goes_over_its_own_part_again_is_no_pass_over_all(own, verdi
     assert judge.one_pass(*runs)[0].startswith(verdict)
 
 
-@pytest.mark.parametrize(
-    ("worker", "alone", "verdict"),
-    [
-        ([A, A], [A, A], "can't tell"),
-        ([A, A], [A, A[::-1]], "wrong"),  # shuffled on one alone
-        ([A, A[::-1]], [A, A[::-1]], "right"),
-        # A cycle in which epochs slide: of 16 samples, 15 to an epoch.
-        ([A, A], [A[:15], [15, *A[:14]]], "can't tell"),
-        ([A[:15], [15, *A[:14]]], [A[:15], [15, *A[:14]]], "can't tell"),
-        ([A[:15], [15, *A[:14]]], [A, A[::-1]], "wrong"),
-        ([A[:15], [*A[8:], *A[:7]]], [A, A[::-1]], "right"),
-    ],
-)
-def test_an_order_is_the_same_wherever_an_epoch_begins(worker, alone, verdict):
-    parallel = of_reports(draws(worker), draws(worker))
-    assert judge.order(parallel, of_reports(draws(alone)))[0] == verdict
-
-
-# ------------------------------------------------------------ and of the rest
-
-
 SOME_TWICE = [*range(24), *range(4)]  # of a pass, in which some samples are equal
 MOST_TWICE = [*range(14), *range(14)]
 UNEVENLY = [0, *(n for n in range(7) for _ in range(n + 1))]
@@ -758,6 +759,27 @@ def test_an_epoch_may_be_one_batch(own, alone, verdict):
         for parts in (own, [alone])
     )
     assert judge.one_pass(parallel, single)[0].startswith(verdict)
+
+
+@pytest.mark.parametrize(
+    ("worker", "alone", "verdict"),
+    [
+        ([A, A], [A, A], "can't tell"),
+        ([A, A], [A, A[::-1]], "wrong"),  # shuffled on one alone
+        ([A, A[::-1]], [A, A[::-1]], "right"),
+        # A cycle in which epochs slide: of 16 samples, 15 to an epoch.
+        ([A, A], [A[:15], [15, *A[:14]]], "can't tell"),
+        ([A[:15], [15, *A[:14]]], [A[:15], [15, *A[:14]]], "can't tell"),
+        ([A[:15], [15, *A[:14]]], [A, A[::-1]], "wrong"),
+        ([A[:15], [*A[8:], *A[:7]]], [A, A[::-1]], "right"),
+    ],
+)
+def test_an_order_is_the_same_wherever_an_epoch_begins(worker, alone, verdict):
+    parallel = of_reports(draws(worker), draws(worker))
+    assert judge.order(parallel, of_reports(draws(alone)))[0] == verdict
+
+
+# ------------------------------------------------------------ and of the rest
 
 
 @pytest.mark.parametrize(
@@ -1192,6 +1214,31 @@ def test_the_best_weights_of_a_part_of_the_validation(rows, values, verdict, on_
 
 
 @pytest.mark.parametrize(
+    ("second", "verdict"), [((0.3, 0.3), "right"), ((0.3, 0.4), "wrong")]
+)
+def test_a_metric_is_compared_with_that_of_the_same_fit(second, verdict):
+    """Of two, whose epochs have the same numbers, in the first of which it is equal."""
+    ranks: list[list[dict]] = [[batch("ab", "validate")], [batch("cd", "validate")]]
+    for values in ((0.5, 0.5), second):
+        ranks[0].append(keeps_the_best(values[0]))
+        for events, value in zip(ranks, values, strict=True):
+            has = {"val_loss": value}
+            events.append({"what": "epoch metrics", "epoch": 0, "metrics": has})
+    ranks = [[*events, step(1)] for events in ranks]
+    assert judge.metrics(of_reports(*ranks), None)[0] == verdict
+
+
+@pytest.mark.parametrize(("first", "verdict"), [(True, "wrong"), (False, "right")])
+def test_who_decides_alone_in_a_second_fit_is_told(first, verdict):
+    """first: not all stop in it who do so in the first one."""
+    end = {"what": "epoch metrics", "epoch": 0, "metrics": {}, "own_asks": False}
+    stops = a_reader("EarlyStopping", PLACE, {"loss": 0.5}, asks=False)
+    both = [stops, end, stops, end]
+    ranks = [[*both, step(1)], [stops, end, *both[2 + first :], step(1)]]
+    assert judge.metrics(of_reports(*ranks), None)[0] == verdict
+
+
+@pytest.mark.parametrize(
     ("only_tells", "verdict"), [(True, "right"), (False, "can't tell")]
 )
 def test_callbacks_that_only_tell_decide_nothing(only_tells, verdict):
@@ -1264,31 +1311,6 @@ def test_a_board_has_one_writer(folders, verdict):
         for folder in folders
     ]
     assert answer("files", *reports)[0] == verdict
-
-
-@pytest.mark.parametrize(
-    ("second", "verdict"), [((0.3, 0.3), "right"), ((0.3, 0.4), "wrong")]
-)
-def test_a_metric_is_compared_with_that_of_the_same_fit(second, verdict):
-    """Of two, whose epochs have the same numbers, in the first of which it is equal."""
-    ranks: list[list[dict]] = [[batch("ab", "validate")], [batch("cd", "validate")]]
-    for values in ((0.5, 0.5), second):
-        ranks[0].append(keeps_the_best(values[0]))
-        for events, value in zip(ranks, values, strict=True):
-            has = {"val_loss": value}
-            events.append({"what": "epoch metrics", "epoch": 0, "metrics": has})
-    ranks = [[*events, step(1)] for events in ranks]
-    assert judge.metrics(of_reports(*ranks), None)[0] == verdict
-
-
-@pytest.mark.parametrize(("first", "verdict"), [(True, "wrong"), (False, "right")])
-def test_who_decides_alone_in_a_second_fit_is_told(first, verdict):
-    """first: not all stop in it who do so in the first one."""
-    end = {"what": "epoch metrics", "epoch": 0, "metrics": {}, "own_asks": False}
-    stops = a_reader("EarlyStopping", PLACE, {"loss": 0.5}, asks=False)
-    both = [stops, end, stops, end]
-    ranks = [[*both, step(1)], [stops, end, *both[2 + first :], step(1)]]
-    assert judge.metrics(of_reports(*ranks), None)[0] == verdict
 
 
 @pytest.mark.parametrize(
@@ -1482,33 +1504,6 @@ def test_all_look_at_one_part_of_what_one_worker_has(looked_at, verdict):
 
 
 @pytest.mark.parametrize(
-    ("kind", "looked_at", "verdict"),
-    [
-        (audit.HOROVOD, "abcd", "wrong"),
-        (audit.HOROVOD, "xyzw", "can't tell"),  # no part of what one worker has
-        (audit.REPLICAS, "abcd", "can't tell"),  # an example for a picture
-    ],
-)
-def test_who_looks_at_a_part_alone(kind, looked_at, verdict):
-    """Of nine samples, which one worker has."""
-    steps = [step(1), step(1, replica=1)]
-    first, second = [batch(looked_at, "validate"), steps[0]], [steps[0], the_end()]
-    last = [the_end()] if kind == audit.HOROVOD else [steps[1], the_end()]
-    ranks = [[*first, *last], second][: 2 if kind == audit.HOROVOD else 1]
-    alone = of_reports([batch("abcdefghi", "validate"), step(1)])
-    assert judge.validation(of_reports(*ranks, kind=kind), alone)[0] == verdict
-
-
-def test_a_narrow_terminal_shows_the_whole_line_of_a_finding():
-    where = "a_program_with_a_long_name_after_step_06.py:1234"
-    finding = judge.Finding("start", "Do all start alike?" * 4, "wrong", "No.", where)
-    console = rich.console.Console(width=80, record=True, file=io.StringIO())
-    console.print(audit.Report(PROGRAM, 2, [finding], 1.0))
-    cells = "".join(re.findall(r"│ (\S+) +│$", console.export_text(), re.MULTILINE))
-    assert "06.py:1234)" in cells
-
-
-@pytest.mark.parametrize(
     ("sentences", "words", "verdict"),
     [
         (("abcd", "efgh"), ("sssssstt", "ssssstst"), "right"),
@@ -1533,6 +1528,33 @@ def test_the_words_of_a_decoder_are_not_the_data(sentences, words, verdict):
     whole = "abcdefgh" if any(sentences) else ""
     alone = looks_at(whole, "sssssttt", *["uvvssssss"] * 4)
     assert judge.validation(of_reports(*ranks), of_reports(alone))[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("kind", "looked_at", "verdict"),
+    [
+        (audit.HOROVOD, "abcd", "wrong"),
+        (audit.HOROVOD, "xyzw", "can't tell"),  # no part of what one worker has
+        (audit.REPLICAS, "abcd", "can't tell"),  # an example for a picture
+    ],
+)
+def test_who_looks_at_a_part_alone(kind, looked_at, verdict):
+    """Of nine samples, which one worker has."""
+    steps = [step(1), step(1, replica=1)]
+    first, second = [batch(looked_at, "validate"), steps[0]], [steps[0], the_end()]
+    last = [the_end()] if kind == audit.HOROVOD else [steps[1], the_end()]
+    ranks = [[*first, *last], second][: 2 if kind == audit.HOROVOD else 1]
+    alone = of_reports([batch("abcdefghi", "validate"), step(1)])
+    assert judge.validation(of_reports(*ranks, kind=kind), alone)[0] == verdict
+
+
+def test_a_narrow_terminal_shows_the_whole_line_of_a_finding():
+    where = "a_program_with_a_long_name_after_step_06.py:1234"
+    finding = judge.Finding("start", "Do all start alike?" * 4, "wrong", "No.", where)
+    console = rich.console.Console(width=80, record=True, file=io.StringIO())
+    console.print(audit.Report(PROGRAM, 2, [finding], 1.0))
+    cells = "".join(re.findall(r"│ (\S+) +│$", console.export_text(), re.MULTILINE))
+    assert "06.py:1234)" in cells
 
 
 @pytest.mark.parametrize(
