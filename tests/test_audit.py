@@ -424,6 +424,28 @@ def test_a_strategy_s_sum_is_of_a_loss_that_somebody_divides(
 
 
 @pytest.mark.parametrize(
+    ("count", "scale", "verdict"),
+    [
+        (SUMMED, 1.0, "wrong"),
+        (DIVIDED, 1.0, "right"),
+        (DIVIDED, 10.0, "can't tell"),  # the network's sum may be all of the loss
+    ],
+)
+def test_a_mean_within_the_network_is_not_of_the_loss(count, scale, verdict):
+    """As where a network takes the mean from its outputs, which comes to any number."""
+
+    def trains(own: list[float], noise: float, counts: float) -> list[dict]:
+        reports = updates([own], [[1.0, 1.0]], loss=counts)
+        totals = [[noise, 96.0, noise], [scale * counts, 32.0, scale * counts]]
+        return [e | {"totals": totals} if "totals" in e else e for e in reports]
+
+    own = [1.0, 0.0], [0.0, 1.0]
+    parallel = of_reports(*[trains(g, 0.3, count) for g in own], kind=audit.TASKS)
+    single = of_reports(trains([1.0, 1.0], -0.2, 1.0), kind=audit.TASKS)
+    assert judge.gradients(parallel, single)[0] == verdict
+
+
+@pytest.mark.parametrize(
     ("kind", "count", "verdict"),
     [
         (audit.REPLICAS, SUMMED, "can't tell"),
@@ -687,6 +709,56 @@ def test_a_loop_that_goes_over_its_own_part_again_is_no_pass_over_all(own, verdi
         for parts in (own, [A])
     ]
     assert judge.one_pass(*runs)[0].startswith(verdict)
+
+
+SOME_TWICE = [*range(24), *range(4)]  # of a pass, in which some samples are equal
+MOST_TWICE = [*range(14), *range(14)]
+UNEVENLY = [0, *(n for n in range(7) for _ in range(n + 1))]
+
+
+@pytest.mark.parametrize(
+    ("own", "alone", "verdict"),
+    [
+        ((SOME_TWICE, SOME_TWICE[::-1]), SOME_TWICE, "wrong"),
+        ((SOME_TWICE, range(4, 32)), SOME_TWICE, "can't"),
+        ((SOME_TWICE, [*range(14), *range(14)]), SOME_TWICE, "can't"),  # at random
+        ((SOME_TWICE[::2], SOME_TWICE[1::2]), SOME_TWICE, "right"),
+        # Where so many are equal, parts that were dealt out may be equal, too.
+        ((MOST_TWICE, MOST_TWICE[::-1]), MOST_TWICE, "can't"),
+        ((UNEVENLY, UNEVENLY[::-1]), UNEVENLY, "can't"),
+    ],
+)
+@pytest.mark.parametrize("by_keras", [True, False])
+def test_a_pass_may_have_some_samples_twice(own, alone, verdict, by_keras):
+    if not by_keras and alone is MOST_TWICE:
+        verdict = "wrong"  # two passes of a loop, whose epochs aren't seen
+    runs = [
+        of_reports(
+            *[
+                [e for e in draws([part]) if by_keras or e["what"] != "epoch"]
+                for part in parts
+            ]
+        )
+        for parts in (own, [alone])
+    ]
+    assert judge.one_pass(*runs)[0].startswith(verdict)
+
+
+@pytest.mark.parametrize(
+    ("own", "alone", "verdict"),
+    [
+        ((A, A), A, "wrong"),
+        ((A, B), A, "can't"),  # a step is the least that each can do
+        ((A, range(4, 20)), range(20), "can't"),
+        ((A[::2], A[1::2]), A, "right"),
+    ],
+)
+def test_an_epoch_may_be_one_batch(own, alone, verdict):
+    parallel, single = (
+        of_reports(*[draws([part] * 3, batch=16) for part in parts])
+        for parts in (own, [alone])
+    )
+    assert judge.one_pass(parallel, single)[0].startswith(verdict)
 
 
 @pytest.mark.parametrize(
@@ -1142,6 +1214,31 @@ def test_the_best_weights_of_a_part_of_the_validation(rows, values, verdict, on_
 
 
 @pytest.mark.parametrize(
+    ("second", "verdict"), [((0.3, 0.3), "right"), ((0.3, 0.4), "wrong")]
+)
+def test_a_metric_is_compared_with_that_of_the_same_fit(second, verdict):
+    """Of two, whose epochs have the same numbers, in the first of which it is equal."""
+    ranks: list[list[dict]] = [[batch("ab", "validate")], [batch("cd", "validate")]]
+    for values in ((0.5, 0.5), second):
+        ranks[0].append(keeps_the_best(values[0]))
+        for events, value in zip(ranks, values, strict=True):
+            has = {"val_loss": value}
+            events.append({"what": "epoch metrics", "epoch": 0, "metrics": has})
+    ranks = [[*events, step(1)] for events in ranks]
+    assert judge.metrics(of_reports(*ranks), None)[0] == verdict
+
+
+@pytest.mark.parametrize(("first", "verdict"), [(True, "wrong"), (False, "right")])
+def test_who_decides_alone_in_a_second_fit_is_told(first, verdict):
+    """first: not all stop in it who do so in the first one."""
+    end = {"what": "epoch metrics", "epoch": 0, "metrics": {}, "own_asks": False}
+    stops = a_reader("EarlyStopping", PLACE, {"loss": 0.5}, asks=False)
+    both = [stops, end, stops, end]
+    ranks = [[*both, step(1)], [stops, end, *both[2 + first :], step(1)]]
+    assert judge.metrics(of_reports(*ranks), None)[0] == verdict
+
+
+@pytest.mark.parametrize(
     ("only_tells", "verdict"), [(True, "right"), (False, "can't tell")]
 )
 def test_callbacks_that_only_tell_decide_nothing(only_tells, verdict):
@@ -1404,6 +1501,33 @@ def test_all_look_at_one_part_of_what_one_worker_has(looked_at, verdict):
     ranks = [[batch(looked_at, "validate"), step(1), the_end()]] * 2
     alone = of_reports([batch("abcdefghi", "validate"), step(1)])
     assert judge.validation(of_reports(*ranks), alone)[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("sentences", "words", "verdict"),
+    [
+        (("abcd", "efgh"), ("sssssstt", "ssssstst"), "right"),
+        (("abcd", "abcd"), ("sssssstt", "ssssstst"), "wrong"),
+        (("", ""), ("sssssstt", "ssssstst"), "can't tell"),
+        (("", ""), ("st", "ts"), "wrong"),
+    ],
+)
+def test_the_words_of_a_decoder_are_not_the_data(sentences, words, verdict):
+    """It is called more often than the encoder, each time with a word of each sentence;
+    those of one worker are others."""
+
+    def looks_at(rows: str, *calls: str) -> list[dict]:
+        encoder = [batch(rows[i : i + 2], "validate") for i in range(0, len(rows), 2)]
+        decoder = [batch(call, "validate") | {"model": 1} for call in calls]
+        return [*encoder, *decoder, step(1)]
+
+    ranks = [
+        [*looks_at(rows, row, row[::-1], row), the_end()]
+        for rows, row in zip(sentences, words, strict=True)
+    ]
+    whole = "abcdefgh" if any(sentences) else ""
+    alone = looks_at(whole, "sssssttt", *["uvvssssss"] * 4)
+    assert judge.validation(of_reports(*ranks), of_reports(alone))[0] == verdict
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from distcheck.judges.audit.recorded import (
     UNKNOWN,
     Answer,
     RecordedRun,
+    Worker,
+    are_alike,
     batch_size,
     split_digests,
 )
@@ -35,7 +37,7 @@ def different(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
             "There were too many samples, or too large ones, to tell them apart."
         )
     same = sum(all(s == row[0] for s in row) for row in pairs)
-    if same and _alike([batch for worker in batches for batch in worker if batch]):
+    if same and are_alike([batch for worker in batches for batch in worker if batch]):
         return UNKNOWN, (
             "Most samples of a batch are equal, so whether two workers have the same "
             "ones can't be told."
@@ -84,11 +86,6 @@ def different(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
         f"The batches differ, but in {shared[0]} of {shared[1]} steps all "
         f"{parallel.word}s have a sample in common."
     )
-
-
-def _alike(batches: list[list[str]]) -> bool:
-    """Have batches fewer different samples than half of what they hold?"""
-    return 2 * sum(len(set(b)) for b in batches) < sum(map(len, batches))
 
 
 def _rest_is_made_anew(batches: list[list[list[str] | None]]) -> bool:
@@ -297,21 +294,25 @@ def one_pass(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     slack = size * (batch_size(parallel) or 0)
     whole = abs(drawn - alone) <= 0.1 * alone + slack * its
     epoch = abs(drawn / ours - alone / its) <= 0.1 * alone / its + slack
-    if whole or epoch:
+    ratio = (drawn / ours) / (alone / its)
+    # Where an epoch is but a few batches, what fills none may be as much as all of it.
+    twice = size > 1 and min(ratio, drawn / alone) > 0.75 * size
+    if (whole or epoch) and not twice:
         return RIGHT, (
             f"All {parallel.word}s together train on {drawn} "
             f"samples{in_epochs(parallel)}, and one worker trains on "
             f"{alone}{in_epochs(single)}."
         )
-    ratio = (drawn / ours) / (alone / its)
     text = (
         f"An epoch of {size} {parallel.word}s has {drawn / ours:.0f} samples, and an "
         f"epoch of one worker has {alone / its:.0f}"
     )
     if ours != its:
         return UNKNOWN, f"{text}, but there are {ours} epochs, not {its}."
+    few = whole or epoch  # so few batches that steps for all may be rounded up
     if (
-        not _is_a_pass(alone / its, parallel, single)
+        (few or not _is_a_pass(alone / its, parallel, single))
+        and not _draw_the_same(parallel, single)
         and different(parallel, single)[0] != WRONG
     ):
         return UNKNOWN, (
@@ -369,6 +370,36 @@ def _is_a_pass(drawn: float, parallel: RecordedRun, single: RecordedRun) -> bool
     return abs(drawn - samples) <= max(batch, samples / 10)
 
 
+def _draw_the_same(parallel: RecordedRun, single: RecordedRun) -> bool:
+    """Has each worker the samples that one worker has, as often, in each epoch; or in
+    all, in a loop of its own? That is a pass, even if some samples are equal. But if
+    most come several times, those of two parts may be equal."""
+    if _too_many(parallel) or _too_many(single):
+        return False
+    parts = [
+        part
+        for run in (single, parallel)
+        for worker in run.each
+        for part in (worker.passes if worker.epochs else [_drawn(worker)])
+    ]
+    whole, *others = map(Counter, parts)
+    if len(whole) <= (batch_size(single) or 0):
+        return False
+    often, equally_often = Counter(whole.values()).most_common(1)[0]
+    if equally_often < 0.75 * len(whole):
+        return False
+    if single.each[0].epochs and often > 1:
+        return False
+    return all(
+        (whole & part).total() >= 0.9 * max(whole.total(), part.total())
+        for part in others
+    )
+
+
+def _drawn(worker: Worker) -> list[str]:
+    return [digest for batch in worker.samples("train") for digest in batch or ()]
+
+
 def validation(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     """Who validates what?"""
     sets = [
@@ -413,6 +444,8 @@ def validation(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     same = len(who) == len(parallel.each) and all(s == sets[0] for s in sets)
     if not parallel.whole:
         return UNKNOWN, f"{text}. The program did not finish."
+    if are_alike([b for w in parallel.each for b in w.samples("validate") if b]):
+        return UNKNOWN, f"{text}. Most samples of a batch are equal."
     # Other samples than one worker has are no part of what it has.
     if len(parallel.each) > 1 and union <= alone and (shared or same):
         return (

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 from distcheck.judges.audit.recorded import (
@@ -82,8 +83,8 @@ def _decided_alone(parallel: RecordedRun) -> Answer | None:
     """Does a callback decide by a metric on some ranks that others don't read?"""
     by_rank = [
         {
-            (e["epoch"], e["callback"]): e
-            for e in events
+            (epoch, e["callback"]): e
+            for epoch, e in _by_epochs(events)
             if e["what"] == "metrics" and e["decides"] and not e.get("chooses")
         }
         for events in parallel.processes
@@ -97,7 +98,7 @@ def _decided_alone(parallel: RecordedRun) -> Answer | None:
     undecided = None
     for key in sorted(set().union(*by_rank)):
         ranks = [n for n, readers in enumerate(by_rank) if key in readers]
-        if len(ranks) == len(by_rank) or len({row[key[0]] for row in epochs}) > 1:
+        if len(ranks) == len(by_rank) or len({row[key[0][0]] for row in epochs}) > 1:
             continue  # all of them, or an epoch that not all of them have
         reader = by_rank[ranks[0]][key]
         name = reader["callback"]
@@ -126,10 +127,15 @@ def _chosen_by_a_part(parallel: RecordedRun) -> Answer | None:
     undecided = None
     for rank, events in enumerate(parallel.processes):
         others = [e for n, e in enumerate(parallel.processes) if n != rank]
-        chooses = [e for e in events if e["what"] == "metrics" and e.get("chooses")]
-        for reader, metric in ((e, name) for e in chooses for name in e["read"]):
+        chooses = [
+            (epoch, e, metric)
+            for epoch, e in _by_epochs(events)
+            if e["what"] == "metrics" and e.get("chooses")
+            for metric in e["read"]
+        ]
+        for epoch, reader, metric in chooses:
             value = reader["read"][metric]
-            theirs = [_metric_of(o, reader["epoch"], metric) for o in others]
+            theirs = [_metric_of(o, epoch, metric) for o in others]
             if None in theirs or not _differ([value, *theirs]):
                 continue
             shown = " and ".join(f"{number:.4g}" for number in theirs[:3])
@@ -149,12 +155,22 @@ def _chosen_by_a_part(parallel: RecordedRun) -> Answer | None:
     return undecided
 
 
-def _metric_of(events: list[dict], epoch: int, metric: str) -> float | None:
+def _metric_of(events: list[dict], epoch: tuple[int, int], metric: str) -> float | None:
     """What a process has for a metric when its callbacks have done."""
-    for event in events:
-        if event["what"] == "epoch metrics" and event["epoch"] == epoch:
+    for number, event in _by_epochs(events):
+        if event["what"] == "epoch metrics" and number == epoch:
             return event["metrics"].get(metric)
     return None
+
+
+def _by_epochs(events: list[dict]) -> Iterator[tuple[tuple[int, int], dict]]:
+    """What a process reports at the ends of epochs, each with the number of the epoch,
+    and how often one of that number has ended before: each `fit` has a first one."""
+    ended: Counter = Counter()
+    for event in events:
+        if event["what"] in ("metrics", "epoch metrics"):
+            yield (event["epoch"], ended[event["epoch"]]), event
+            ended[event["epoch"]] += event["what"] == "epoch metrics"
 
 
 def rate(parallel: RecordedRun, single: RecordedRun | None) -> Answer:

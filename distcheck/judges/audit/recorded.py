@@ -63,14 +63,21 @@ class Worker:
         )
 
     def _main_model(self, mode: str) -> int:
-        """The one that is called most, of those that are not always given the same."""
+        """The one that is called most, of those that are not always given the same; and
+        rather not one whose batches hold few different samples, as a decoder's do that
+        is called for each word anew."""
         given: dict[int, list] = {}
         for event in self.all("samples"):
             if event["mode"] == mode:
                 given.setdefault(event["model"], []).append(event["digests"])
 
+        if len(given) == 1:
+            return next(iter(given))
+
         def rank(model: int) -> tuple:
-            return len(set(given[model])) == 1, -len(given[model]), model
+            batches = [split_digests(digests) for digests in given[model] if digests]
+            same = len(set(given[model])) == 1
+            return same, are_alike(batches), -len(given[model]), model
 
         return min(given, key=rank, default=0)
 
@@ -247,6 +254,11 @@ def batch_size(run: RecordedRun | None) -> int | None:
 def split_digests(digests: str) -> list[str]:
     """One for each sample."""
     return [digests[i : i + DIGEST] for i in range(0, len(digests), DIGEST)]
+
+
+def are_alike(batches: list[list[str]]) -> bool:
+    """Have batches fewer different samples than half of what they hold?"""
+    return 2 * sum(len(set(b)) for b in batches) < sum(map(len, batches))
 
 
 def left_alone(failure: dict) -> bool:
