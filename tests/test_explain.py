@@ -183,6 +183,7 @@ def test_no_pattern_is_left_out_where_it_matches():
     assert literals(r"(no|first\nsecond) e") == ["no", "second"]
     for pattern in (r"(?i)abc", r"(one|\w)", r"one(?:\ntwo)?", r"\d+|one", r"(?=one)"):
         assert "" in literals(pattern)
+    assert literals(r"(?P<a>one)?two(?(a)three|four)") == [""]
 
 
 # ------------------------------------------------------------ what a log has

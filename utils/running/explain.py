@@ -136,7 +136,8 @@ class Message:
     def literals(self) -> list[str]:
         """Texts of which a line needs one for the pattern to match: they are found
         much faster."""
-        return [""] if "(?i)" in self.pattern else _literals(self.pattern)
+        of_another_kind = any(head in self.pattern for head in ("(?i)", "(?("))
+        return [""] if of_another_kind else _literals(self.pattern)
 
     def found_in(self, lines: Sequence[str]) -> bool:
         """Whether it is what the last of these lines says. They are one rank's."""
