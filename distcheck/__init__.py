@@ -11,11 +11,12 @@ file has, and read no neighbors. Two of the docstrings are tables: that of `reco
 says what is hooked and what each hook reports, and that of `interventions` what is
 changed on purpose in what a program computes and sees.
 
-The command has the lab run the program in two scenarios, with two workers each. Those
-of "two" see four GPUs that are pretended, and rank 0 builds graphs in the end. Those of
-"other options" have no GPU and other options, and begin with the files that rank 0 of
-"two" has left; so they start when the programs of "two" have ended. (Both are at the
-end of `scenarios`; arrays are declared in `events`.)
+The command has the lab run the program in two scenarios, with two workers each. The
+workers of "two" see four GPUs that are pretended, and rank 0 builds graphs in the end.
+Those of "other options" have no GPU and other options, and begin with the files that
+rank 0 of "two" has left; so they start when the programs of "two" have ended. (Both are
+at the end of `scenarios`; arrays are declared in `events`.) The options of all
+scenarios, in `judges.steps.common`, leave three steps to each worker.
 
     utils.cli                 check
     utils.checking.checks     report_on

@@ -160,10 +160,12 @@ def _address(log: Path) -> str:
 def ready(notebook: str) -> str:
     """A script that is true once `notebook` is in front, where another one stood when
     JupyterLab opened, and has its kernel. JupyterLab calls some kernels idle that are
-    not there yet, and others unknown until they have run a cell."""
-    return f"""((widget, kernel = widget?.sessionContext?.session?.kernel) =>
+    not there yet, or still end before a restart, and others unknown until they have run
+    a cell."""
+    return f"""((widget, session = widget?.sessionContext) =>
         widget?.context?.path === "{notebook}"
-        && kernel?.connectionStatus === "connected" && kernel.status !== "restarting"
+        && session.isReady && !session.isRestarting
+        && session.session?.kernel?.connectionStatus === "connected"
     )(window.jupyterapp?.shell?.currentWidget)"""
 
 

@@ -5,8 +5,8 @@
 holds what one program reported, for all checkouts of this user; FOLDER says where the
 cache is on other systems. KEY is a hash of the program, of how it is run, and of all
 that makes the report, from the recorders to the lock file. So a program is run again if
-one of these has changed, and isn't if a judge or a hint has. To have all of them run
-again, remove the folder.
+one of these has changed, and isn't if a judge, a hint or a comment has. To have all of
+them run again, remove the folder.
 """
 
 import contextlib

@@ -70,3 +70,24 @@ def test_the_digest_is_another_with_each_file(tmp_path, monkeypatch):
     assert len(set(digests)) == len(digests)
     (room / "files.py").write_text("1")
     assert sources.digest(["utils.base.course"]) == digests[-2]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_same"),
+    [
+        ('"""What."""\n# Why.\ndef f(\n    x,\n):\n    """How."""\n    return x', True),
+        ("def f(x):\n    return  x", True),
+        ("def f(x):\n    return -x", False),
+        ("def f(x):\n    1\n    return x", False),
+    ],
+)
+def test_comments_docstrings_and_layout_leave_the_digest_as_it_is(
+    tmp_path, monkeypatch, text, is_same
+):
+    sources.modules()
+    monkeypatch.setattr(course, "PACKAGE_ROOT", tmp_path)
+    program = tmp_path / "program.py"
+    program.write_text("def f(x):\n    return x\n")
+    digest = sources.digest([], program)
+    program.write_text(text)
+    assert (sources.digest([], program) == digest) == is_same

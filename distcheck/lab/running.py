@@ -97,7 +97,10 @@ class Running:
         return sum(path.lstat().st_size for path in paths)
 
     def tend(self) -> None:
-        """Pass on how workers ended; end those whose messenger was ended."""
+        """Pass on how workers ended; end those whose messenger was ended.
+
+        So mpirun, which knows the messengers alone, ends all workers when one fails: it
+        ends their messengers, whose sockets are at their end then."""
         for one in self.living().values():
             ended, status = os.waitpid(one.pid, os.WNOHANG)
             if ended:

@@ -20,6 +20,7 @@ declared in `distcheck.events`), and which steps' judges read some of it:
     GradientTape.gradient     loss; local                               3
     wrapping an optimizer     wrapped                                   3
     apply_gradients           update; applied, updated                  3, 4, 6
+    of `patches.optimizer` (legacy ones: _distributed_apply)
     the end of the program    files_written, ended; end                 2, 4
     after it, by `Graphs.build`: each function of Keras or of the program that
     tf.function had made      graphs, graph                             3-6

@@ -1,9 +1,9 @@
 """Build the graphs that training would have run, of a program observed eagerly.
 
 The checks let functions run eagerly, so what no graph can do passes there, and fails
-as soon as the learner trains. So one worker notes the training and validation steps
-that Keras would have compiled, and each tf.function of the program's own script (unless
-the program itself runs functions eagerly): of each the first call that returned. When
+as soon as the learner trains. So, unless the program itself runs functions eagerly,
+one worker notes the training and validation steps that Keras would have compiled, and
+each tf.function of the program's own script: of each the first call that returned. When
 the program has ended, it builds their graphs for the arguments of these calls, and
 reports what fails.
 

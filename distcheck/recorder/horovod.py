@@ -26,7 +26,7 @@ _at_work: "HorovodRecorder | None" = None
 def prepare() -> None:
     """Import what the programs import, ready to be recorded.
 
-    To be called once, before Horovod is imported.
+    To be called once, before Horovod is imported, which it imports.
     """
     patches.hook_horovod(lambda: _at_work)
 
@@ -112,7 +112,7 @@ class HorovodRecorder(KerasRecorder):
             tensor = args[0] if args else None
             tensors = tensor if isinstance(tensor, list | tuple) else [tensor]
             if any(hasattr(t, "op") and not hasattr(t, "numpy") for t in tensors):
-                return function(*args, **kwargs)  # a graph that is being built
+                return function(*args, **kwargs)  # a node of a graph that is built
             if self.building:
                 return tensor  # the others have ended
             self.snapshot_before_exchange(tensors)

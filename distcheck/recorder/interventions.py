@@ -31,7 +31,10 @@ What changes because of how a program is run or observed, and not here:
     metrics.hook_callbacks             callbacks are called by a loop of the recorder's,
                                        and get `TrackedLogs`
     DeviceRecorder._takes_hold         with `devices_only`, the program stops there
-    HorovodRecorder.collective, .remembered    once graphs are built: no worker is asked
+    HorovodRecorder.collective, .remembered    once graphs are built, no worker is
+                                       asked: a concrete tensor comes back as it is. A
+                                       symbolic one goes to Horovod's own function,
+                                       which makes a node, and that never runs
     Recorder.wait_for_the_end          the program doesn't end before all others do, and
                                        then by a signal; after an error at once
     first_import.watched               TensorFlow seems not imported yet

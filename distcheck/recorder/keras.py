@@ -91,12 +91,12 @@ class KerasRecorder(DeviceRecorder):
             # Only the first gradient before each update is kept: so the arrays "local"
             # and "applied" of one number belong to the same update. What is taken
             # before any batch, or of one variable alone, is not that of a training.
-            number = self._updates_begun
-            is_first = self._gradients_kept == number
-            if self._forwards and is_first and number < UPDATES and len(flat) > 1:
+            update = self._updates_begun
+            is_first = self._gradients_kept == update
+            if self._forwards and is_first and update < UPDATES and len(flat) > 1:
                 self._gradients_kept += 1
                 self._report_loss(target)
-                self.keep(f"local.{number}", [g for g in flat if g is not None])
+                self.keep(f"local.{update}", [g for g in flat if g is not None])
             return result
 
         return observed

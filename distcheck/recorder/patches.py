@@ -52,8 +52,10 @@ def hook_horovod(at_work: Callable[[], Any]) -> None:
     """Let the HorovodRecorder that is at work make each call of Horovod that it looks
     at. Its methods return what is called instead of a function.
 
-    To be called once, before Horovod is imported: its functions are methods that are
-    bound, and copied under many names, while it is.
+    To be called once, before Horovod is imported. The methods of HorovodBasics are
+    hooked before that, as they are bound, and copied under many names, while it is
+    imported. What makes distributed optimizers, and the functions of MPI_LIB, are
+    looked up at each call: they are hooked after it.
 
     at_work: returns this recorder, None without one.
     """
@@ -138,14 +140,16 @@ def _observed(observe: Observe, position: int, original: Callable) -> Callable:
 
 
 def optimizer() -> type:
-    """The class of Keras' optimizers."""
+    """The class that all of Keras' optimizers are derived from, but for the legacy
+    ones. Its `apply_gradients` gets what is left after that of a derived class, such as
+    a program's own, has done its part."""
     from tf_keras.src.optimizers import optimizer
 
     return optimizer._BaseOptimizer
 
 
 def legacy_optimizer() -> type:
-    """The class of its legacy optimizers."""
+    """The class that all of its legacy optimizers are derived from."""
     from tf_keras.src.optimizers.legacy import optimizer_v2
 
     return optimizer_v2.OptimizerV2

@@ -21,15 +21,29 @@ PACKAGES = ("utils", "distcheck")
 
 def digest(modules: Iterable[str], *others: Path) -> str:
     """A hash of the files of these modules and packages, of all that they can import,
-    and of other files of the course, where there are such."""
+    and of other files of the course, where there are such. Of Python, comments,
+    docstrings and layout don't count."""
     paths = [*files_of(modules), *others]
     state = hashlib.sha256()
     for path in paths:
         if path.exists():
-            content = path.read_bytes()
+            content = _content(path)
             name = path.relative_to(course.PACKAGE_ROOT).as_posix()
             state.update(f"{name} {len(content)}\n".encode() + content)
     return state.hexdigest()
+
+
+def _content(path: Path) -> bytes:
+    """What is in a file, and of Python what it does."""
+    content = path.read_bytes()
+    if path.suffix != ".py":
+        return content
+    tree = ast.parse(content)
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    for node in ast.walk(tree):
+        if isinstance(node, documented) and ast.get_docstring(node) is not None:
+            del node.body[0]
+    return ast.dump(tree).encode()
 
 
 def modules() -> set[str]:

@@ -4,7 +4,7 @@ Of the first three updates, each rank has kept two arrays: "local.0" is what
 `tf.GradientTape.gradient` returned before the first update, and "applied.0" is what the
 optimizer was to apply in it. Of several gradients that are taken before an update, the
 first of more than one part is kept, once the model was trained on a batch. Two arrays
-are equal if they are nearer than 1 %.
+are equal if their distance is less than 1 % of the first one's length, as vectors.
 
 Horovod averages between the two: an optimizer that it wrapped does so in
 `_compute_gradients`, and a tape in its own `gradient`, which calls the one that is
@@ -14,21 +14,21 @@ What is decided of each of the two runs, in this order, unless a finding common 
 parts came first: killed and others, listed in `distcheck.judges.verdicts`. Where an
 array is missing, the reason is looked for there, too: crashed, for example.
 
-    wrapped-twice     wrappers call each other forever
+    wrapped-twice     (1 of 2) wrappers call each other forever
     too-large         an array has more numbers than are compared (`Rank.array`)
     not-finite        one of its numbers is infinite, or none (the same)
     tampered          undecided: an array can't be read (`Run.arrays`), or has another
                       shape on the other rank, or than the array it is compared with
     no-difference     undecided: local is the same on both ranks
     If applied is the mean in the first update:
-    wrapped-twice     since the last forward pass before it, rank 0 had all-reduced more
-                      than 1.5 times its numbers
+    wrapped-twice     (2 of 2) since the last forward pass before it, rank 0 had
+                      all-reduced more than 1.5 times its numbers
     not-always        a later update, if it was kept, is not the mean
     loss-divided      all ranks have divided their first losses by the size, which is
                       known only where their images are known
     If applied is each rank's own local:
     applied-directly  on all ranks, a wrapped optimizer made the first update, and rank
-                      0 had all-reduced nothing before it
+                      0 had all-reduced nothing since the last forward pass before it
     not-used          an optimizer was wrapped, but another one made the update
     not-averaged      all else
     If it is something else:
