@@ -19,7 +19,6 @@ from pathlib import Path
 import kept_evidence
 import pytest
 import tomli
-from ci_sample import drawn
 
 from distcheck import lab
 from distcheck.judges.runs import Run, read
@@ -196,8 +195,6 @@ def pytest_generate_tests(metafunc):
     for kind in {"wrong", "right", "stage"}.intersection(metafunc.fixturenames):
         tables = (getattr(TABLES[name], kind) for name in metafunc.module.EXERCISES)
         programs = [program for table in tables for program in table]
-        if kind != "stage":
-            programs = drawn(programs)
         metafunc.parametrize(kind, programs, ids=title)
 
 

@@ -8,7 +8,6 @@ os.environ["TF_USE_LEGACY_KERAS"] = "1"  # for tests that train themselves
 
 import psutil
 import pytest
-from ci_sample import ONE_IN
 from machines import Machine
 from processes import empty_course
 
@@ -152,8 +151,3 @@ def pytest_terminal_summary(terminalreporter):
             parts.append(f"{count['passed']} of {total} {what}")
     if parts:
         terminalreporter.write_line(f"checks: {', '.join(parts)}")
-    if parts and os.environ.get("CI"):
-        terminalreporter.write_line(
-            f"In CI, one in {ONE_IN} rows of the long tables was run: the jobs of four "
-            "Pythons run all (tests/ci_sample.py). Without CI=true all are run."
-        )

@@ -3,7 +3,6 @@
 import re
 
 import pytest
-from ci_sample import drawn
 
 from distcheck import errors, show
 from utils.checking import clinic, troubleshooting
@@ -198,7 +197,7 @@ def test_a_slip_in_the_learner_s_program_is_named_as_theirs(own_course):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("case", drawn(clinic.cases()), ids=lambda case: case.disease)
+@pytest.mark.parametrize("case", clinic.cases(), ids=lambda case: case.disease)
 def test_the_fault_is_seen(case, own_course):
     case.program.write_text(case.ill)
     observed = clinic.observe(case.program, case)
@@ -219,7 +218,7 @@ CURED = {case.healthy.partition("import")[2]: case for case in clinic.cases()}.v
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("case", drawn([*CURED]), ids=lambda case: case.disease)
+@pytest.mark.parametrize("case", CURED, ids=lambda case: case.disease)
 def test_what_is_cured_is_healthy(case, own_course):
     case.program.write_text(case.healthy)
     assert "Your program" in repr(clinic.cure(case.number))

@@ -17,7 +17,6 @@ import threading
 from pathlib import Path
 from types import SimpleNamespace
 
-import ci_sample
 import psutil
 import pytest
 import yaml
@@ -942,13 +941,6 @@ def test_github_runs_the_same_commands(setup):
     ci_runs = re.findall(r"^make .*", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
     assert ci_runs == [f"make {target}" for target in CI_RUNS]
     assert github_runs == ['make setup PYTHON="$(command -v python)"', ".ci/run"]
-
-
-def test_the_jobs_on_github_run_all_rows_of_the_long_tables(setup, monkeypatch):
-    monkeypatch.setenv("CI", "true")
-    minors = [int(python.split(".")[1]) for python in setup.prerequisites.PYTHONS]
-    rows = [row for minor in minors for row in ci_sample.drawn(range(10), minor)]
-    assert sorted(rows) == [*range(10)]
 
 
 def test_other_systems_are_skipped_with_a_word_where_none_can_be_made(tmp_path):

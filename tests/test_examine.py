@@ -21,7 +21,6 @@ from pathlib import Path
 import psutil
 import pytest
 from check_tables import TABLES
-from ci_sample import drawn
 from processes import captured
 from test_evidence import OUTCOME
 
@@ -109,7 +108,7 @@ def shell(command: str) -> str:
     return f"import subprocess\nsubprocess.run({command!r}, shell=True, cwd=RUN)\n"
 
 
-ALL_ATTACKS = [
+ATTACKS = [
     Attack("endless loop", "while True: pass", HUNG, "rank 0 is busy in line 1"),
     Attack(
         "sleep in one rank only",
@@ -366,7 +365,6 @@ ALL_ATTACKS = [
     ),
     Attack("prints a number of 900,000 digits", "print('1' * 900_000)", OK, ""),
 ]
-ATTACKS = drawn(ALL_ATTACKS)
 
 
 # Grades a class as `course grade` does, within these limits; says what it came to.

@@ -7,7 +7,6 @@ import tracemalloc
 
 import failures
 import pytest
-from ci_sample import drawn
 
 from distcheck import errors
 from utils.base import course
@@ -889,7 +888,7 @@ def test_a_failure_is_explained_from_its_whole_log(failure):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "failure",
-    drawn([one for one in failures.failures() if not one.needs])[::9],
+    failures.of_this_commit(),
     ids=lambda failure: failure.name,
 )
 def test_a_failure_caused_now_is_explained_as_well(failure):
