@@ -413,6 +413,26 @@ def test_a_part_of_a_frame_is_no_exception(part):
     assert (found.text, found.kind) == ("socket.timeout: no shoe", "unknown")
 
 
+@pytest.mark.parametrize(
+    "frame",
+    [
+        "/usr/lib/python3/dist-packages/keras/saving.py in load(name, module)",
+        "[/usr/lib/keras/saving.py](https://localhost:8080/#) in load(name, module)",
+        "File ~/lib/keras/saving.py:787, in load(name, module)",
+        "Cell In[12], line 787",
+        "<ipython-input-12-2f> in <module>()",
+    ],
+)
+def test_what_a_notebook_quotes_is_no_message_without_its_head_either(frame):
+    quoted = "    785 raise_error('MPI_Init failed: ORTE_ERROR_LOG: Out of memory')"
+    log = f"{frame}\n{quoted}\n--> 787     raise TypeError(\n{quoted}\n"
+    assert first(log) is None
+    last = "TypeError: cannot unpack non-iterable NoneType object"
+    assert first(f"{log}\n{last}").text == last
+    # Numbers elsewhere are no numbers of lines.
+    assert first(quoted) is not None
+
+
 def test_what_stands_before_an_unknown_error_does_not_follow_from_it():
     crash = "terminate called after throwing an instance of 'shoe'\n"
     follows = "This follows from it"

@@ -302,6 +302,11 @@ _TRACEBACK = "Traceback (most recent call last):"
 # A notebook's has the exception's name before it, and arrows at lines that it quotes.
 _OF_A_NOTEBOOK = re.compile(r"[\w.]+ {2,}Traceback \(most recent call last\)$")
 _POINTED_AT = re.compile(r"-+> *\d+ ")
+# A frame of it, and below that, or below an arrow, more lines that it quotes.
+_NOTEBOOK_FRAME = re.compile(
+    r"\.py\b\S* in \w+\(|^File \S+:\d+, in |^Cell In ?\[\d+\], |^<ipython-input\S+ in "
+)
+_BELOW_A_FRAME = re.compile(r" *\d+( |$)")
 _CHAINED = (
     "During handling of the above exception",
     "The above exception was the direct cause",
@@ -635,7 +640,7 @@ class _Worker:
         self.head: Found | None = None  # an error whose message is in the next line
         self.complaint: Found | None = None  # the last one
         self.tried_again: deque[Found] = deque(maxlen=_MOST)
-        self.in_frames = self.chained = self.ignored = False
+        self.in_frames = self.chained = self.ignored = self.quoting = False
         self.indented = 0  # the last frame, by so many blanks
         self.left = 0  # lines that may still belong to the exception's message
         self.told: list[str] = []  # those that did so far
@@ -769,10 +774,10 @@ class _Worker:
         above = _FRAME.match(self.lines[-2]) if len(self.lines) > 1 else None
         # Below frames of C, as HDF5 has them, there are messages.
         of_python = above and not above[1].endswith(".c")
+        points = _POINTED_AT.match(text) or _NOTEBOOK_FRAME.search(text)
+        self.quoting = bool(points or (self.quoting and _BELOW_A_FRAME.match(text)))
         return bool(
-            _RAISES.search(text)
-            or _POINTED_AT.match(text)
-            or (of_python and text[:1].isspace())
+            _RAISES.search(text) or self.quoting or (of_python and text[:1].isspace())
         )
 
     def _is_of_a_warning(self, text: str) -> bool:
