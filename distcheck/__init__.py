@@ -6,10 +6,10 @@ What `course check 3` does, in this order, which is also one to read it in: modu
 Read the docstring of each module and the functions that are named, and no more; where
 none is named, all of the module. These are fewer than 2,500 lines, for an hour: 450 of
 the command, 300 of the lab's server, 700 of the worker, and 900 of the judge. The files
-as a whole are more than twice as long; search for `def NAME` rather than list what a
-file has, and read no neighbors. Two of the docstrings are tables: that of `recorder`
-says what is hooked and what each hook reports, and that of `interventions` what is
-changed on purpose in what a program computes and sees.
+as a whole are more than twice as long, so look up each `def NAME` alone: from the first
+name of a file to its last are nearly twice as many lines. Two of the docstrings are
+tables: that of `recorder` says what is hooked and what each hook reports, and that of
+`interventions` what is changed on purpose in what a program computes and sees.
 
 The command has the lab run the program in two scenarios, with two workers each. The
 workers of "two" see four GPUs that are pretended, and rank 0 builds graphs in the end.
@@ -39,9 +39,10 @@ The lab's server hooks Horovod. Its forks become the workers; it sees to their e
 
 A worker runs the program, and writes down what happens between the hooks:
 
-    lab.forked                become_worker, _enter_home, _run_recorded
+    lab.forked                become_worker, _pretend, _enter_home, _run_recorded
     recorder
-    recorder.recorder         Recorder.run, Recorder.replace, Recorder.wait_for_the_end
+    recorder.recorder         Recorder.run, Recorder.replace, Recorder.wait_for_the_end,
+                              Recorder.report_replaced
     worker                    run_program
     recorder.writer           Writer.event, Writer.keep
     recorder.horovod          prepare, HorovodRecorder.at_work
@@ -79,5 +80,6 @@ Beside this path are, of `recorder`: devices (for step 1), files (2), metrics an
 callbacks (2, 5 and 6), and images, by which a batch is known again (3 and 5).
 recorder.audit, judges.audit and audit are for `course audit`. Whoever changes how
 processes are started needs mpi, too; and whoever changes what is reported, evidence:
-an event or array that isn't as declared leaves all parts undecided, as "tampered".
+an event or array that isn't as declared, or is too large, leaves all parts undecided,
+as "tampered". What is as declared is taken on trust.
 """

@@ -10,7 +10,7 @@ recorder of their own, `audit`.
 Where a check of a Horovod program has hooks, what they report (events and arrays are
 declared in `distcheck.events`), and which steps' judges read some of it:
 
-    the first TensorFlow      keras 3 (see `first_import`)              1-6
+    the first TensorFlow      keras 3 (put by `lab.forked`)             1-6
     init, collectives, rank   collective_start, collective_end, asked   1-4, 6
     visible devices           devices, pinned                           1, 2
     fit, evaluate, callbacks  fit, fitted, callback, evaluated, output  1, 2, 5, 6
@@ -19,15 +19,16 @@ declared in `distcheck.events`), and which steps' judges read some of it:
     Model.__call__            forward; initial, start; resumed, state   1-6
     GradientTape.gradient     loss; local                               3
     wrapping an optimizer     wrapped                                   3
-    apply_gradients           update; applied, updated                  3, 4, 6
-    of `patches.optimizer` (legacy ones: _distributed_apply)
+    apply_gradients (*)       update; applied, updated                  3, 4, 6
     the end of the program    files_written, ended; end                 2, 4
     after it, by `Graphs.build`: each function of Keras or of the program that
     tf.function had made      graphs, graph                             3-6
 
-A hook that a program has replaced is told in the end (`Recorder.report_replaced`), and
-so are `json.dumps` and `os.write`, by which reports are written; only the two that note
-where callbacks and variables are made aren't looked at.
+(*) that of `patches.optimizer`; of legacy optimizers `_distributed_apply`
+
+A hook that a program has replaced is told in the end, as `tampered`, and so are
+`json.dumps` and `os.write`, by which reports are written; only the two that note where
+callbacks and variables are made aren't looked at.
 
 Most of it observes. What is changed on purpose, in what a program computes and in what
 it sees, is listed in the docstring of `interventions`. Only

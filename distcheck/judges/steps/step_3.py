@@ -1,8 +1,10 @@
 """Judge step 3: do all ranks use the mean of their gradients?
 
-Of the first three updates, each rank has kept two arrays: "local.0" is what
+Of each of its first three updates, a rank has kept two arrays: "local.0" is what
 `tf.GradientTape.gradient` returned before the first update, and "applied.0" is what the
-optimizer was to apply in it. Of several gradients that are taken before an update, the
+optimizer was to apply in it. Only those of the first update have to be there, in both
+runs: so a program that fails, hangs or waits forever later may be right, with a
+sentence of its own. Of several gradients that are taken before an update, the
 first of more than one part is kept, once the model was trained on a batch. Two arrays
 are equal if their distance is less than 1 % of the first one's length, as vectors.
 
