@@ -561,6 +561,30 @@ def test_a_loss_that_is_divided_is_not_averaged_as_well(count, size, loss, verdi
 
 
 @pytest.mark.parametrize(
+    ("count", "size", "loss", "verdict"),
+    [
+        (TWICE, 16, 0.25, "wrong"),
+        (TWICE, 16, 0.5, "can't tell"),  # the losses say that it is multiplied before
+        (TWICE, 8, 0.25, "can't tell"),  # as of pairs, of which each has a fourth
+        (DIVIDED, 16, 0.5, "right"),
+        (SUMMED, 16, 1.0, "wrong"),
+    ],
+)
+def test_samples_of_a_batch_that_is_shared_out_count_no_less(
+    count, size, loss, verdict
+):
+    """size: losses of each of two replicas, where one that is alone has 32."""
+    options = {"counts": count, "size": size, "loss": loss}
+    first, second = (
+        updates([own], [[1.0, 1.0]], **options) for own in ([1.0, 0.0], [0.0, 1.0])
+    )
+    replicas = [*first, *(e | {"replica": 1} for e in second)]
+    single = of_reports(updates([[1.0, 1.0]], [[1.0, 1.0]], counts=1.0))
+    parallel = of_reports(replicas, kind=audit.REPLICAS)
+    assert judge.gradients(parallel, single)[0] == verdict
+
+
+@pytest.mark.parametrize(
     ("applied", "verdict"), [([2.0, 2.0], "wrong"), ([1.0, 1.0], "can't tell")]
 )
 def test_equal_gradients_are_no_mean_when_they_are_summed(applied, verdict):

@@ -141,7 +141,7 @@ def _gradients_of(
         )
     if times > 1:
         return WRONG, f"The gradients are averaged {times} times at each update.", where
-    weight = _weight_of_losses(parallel, single, group, alike=True)
+    weight = _weight_of_losses(parallel, single, group, share=1)
     # What is divided before it is summed up shows in the losses alone.
     if (
         _is_near(weight, 1 / size)
@@ -290,8 +290,8 @@ def _sum_of_clipped(
         return None
     return (
         WRONG,
-        f"Each {parallel.word} clips its own gradients, and they are summed, not "
-        f"averaged: no {parallel.word} divides its loss by {size}.",
+        f"Each {parallel.word} clips or scales its own gradients, and they are summed, "
+        f"not averaged: no {parallel.word} divides its loss by {size}.",
         where,
     )
 
@@ -325,14 +325,18 @@ def _summed(
             f"its loss by {size}."
         )
     ratio = _ratio_of_losses(parallel, single, group)
-    alike = _weight_of_losses(parallel, single, group, alike=True)
-    if _is_near(alike, size**-2) and ratio < size**-1.5:
-        return (
-            WRONG,
-            f"The loss is divided by {size} twice, as it is when both the program and "
-            f"Keras divide it, so the gradients are {size} times too small.",
-            where,
-        )
+    for share in (1, size):
+        alike = _weight_of_losses(parallel, single, group, share=share)
+        if _is_near(alike, size**-2) and ratio < size**-1.5:
+            how = (
+                "The loss is divided by {0} twice, as it is when both the program and "
+                "Keras divide it,"
+                if share == 1
+                else "All {0} {1}s together have a batch as large as that of one which "
+                "is alone, but a sample counts only 1/{0} of what it counts there: the "
+                "loss is divided by {0} twice,"
+            ).format(size, parallel.word)
+            return WRONG, f"{how} so the gradients are {size} times too small.", where
     fits = parallel.all("fit") if parallel.kind != "Horovod" else []
     by_keras = bool(fits) and not any(event["own_step"] for event in fits)
     undivided = _is_near(weight, 1) and ratio > size**-0.5
@@ -388,24 +392,24 @@ def _totals(run: RecordedRun | None, group: int) -> np.ndarray | None:
 
 
 def _weight_of_losses(
-    parallel: RecordedRun, single: RecordedRun | None, group: int, alike: bool = False
+    parallel: RecordedRun, single: RecordedRun | None, group: int, share: int = 0
 ) -> float | None:
     """How much a batch's losses count in the loss of one of many workers, where they
     count 1 on a worker that is alone; None if that can't be told. It hangs on neither
     weights nor samples.
 
-    alike: only where both have as many of them.
+    share: only where so many workers have as many of them as one that is alone.
     """
     ours, its = _totals(parallel, group), _totals(single, group)
     if ours is None or its is None or ours.shape != its.shape:
         return None
-    if alike and (ours[:, 1] != its[:, 1]).any():
-        return None
     # What counts 1 on a worker that is alone is the loss; other sums, as of a mean that
     # a network takes away from its outputs, say nothing of how the loss is divided.
     whole = (abs(its[:, ::2] - 1) < RTOL_FP16).any(axis=1)
-    if not alike and whole.any():
+    if share != 1 and whole.any():
         ours, its = ours[whole], its[whole]
+    if share and (share * ours[:, 1] != its[:, 1]).any():
+        return None
     found = []
     for column in (0, 2):  # all of them, or those that aren't masked
         if its[:, column].all():
