@@ -895,6 +895,38 @@ def test_who_writes_what_others_write_is_told(hows, verdict):
     assert answer("files", *reports)[0] == verdict
 
 
+@pytest.mark.parametrize(
+    ("paths", "verdict"),
+    [
+        (("/a/b.tmp" + "0f" * 16, "/a/b.tmp" + "1e" * 16), "wrong"),
+        (("/a/b.tmp" + "0f" * 16, "/c/b.tmp" + "0f" * 16), "right"),
+        (("/a/b.tmp1", "/a/b.tmp2"), "right"),  # what these become isn't known
+    ],
+)
+def test_a_file_that_gets_its_name_in_the_end_is_known_by_it(paths, verdict):
+    reports = [
+        [{"what": "file", "path": path, "how": "written", "by": "p.py:1"}]
+        for path in paths
+    ]
+    assert answer("files", *reports)[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("error", "alone", "verdict"),
+    [
+        ("MergeV2Checkpoints}} k/c_temp/part-0 did not exist", True, "wrong"),
+        ("MergeV2Checkpoints}} k/c_temp/part-0 did not exist", False, "can't tell"),
+        ("MergeV2Checkpoints}} k/c_temp: no space left", True, "can't tell"),
+    ],
+)
+def test_a_part_of_a_checkpoint_that_has_gone_was_another_s_too(error, alone, verdict):
+    """alone: does it come to its end on one worker?"""
+    parallel = of_reports([{"what": "failed", "error": error}], [])
+    parallel.outcome = recorded.FAILED
+    single = of_reports([the_end()] if alone else [])
+    assert judge.written(parallel, single)[0] == verdict
+
+
 # ------------------------------------------------------------ what leads to the cure
 
 PLACE = "program.py:7"
