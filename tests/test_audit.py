@@ -1557,6 +1557,30 @@ def test_all_look_at_one_part_of_what_one_worker_has(looked_at, verdict):
 
 
 @pytest.mark.parametrize(
+    ("parts", "verdict"),
+    [
+        ((["abcd", "abcd"], ["efgh", "efgh"]), "right"),
+        ((["ab", "ab"], ["ef", "ef"]), "wrong"),
+        ((["ab"], ["ef"]), "can't tell"),  # another half may come the next time
+        ((["ab", "bd"], ["ef", "eg"]), "can't tell"),
+        ((["abc", "abc"], ["efg", "efg"]), "can't tell"),  # more than a half
+        ((["abxy", "abxy"], ["ef", "ef"]), "can't tell"),  # no part of one worker's
+    ],
+)
+def test_all_share_out_a_half_of_what_one_worker_has(parts, verdict):
+    """Of eight samples, of which each is looked at twice."""
+    steps = [step(1), step(1, replica=1)]
+    replicas = [
+        batch(rows, "validate") | {"replica": replica}
+        for replica, calls in enumerate(parts)
+        for rows in calls
+    ]
+    parallel = of_reports([*replicas, *steps, the_end()], kind=audit.REPLICAS)
+    alone = of_reports([*[batch("abcdefgh", "validate")] * 2, step(1), the_end()])
+    assert judge.validation(parallel, alone)[0] == verdict
+
+
+@pytest.mark.parametrize(
     ("sentences", "words", "verdict"),
     [
         (("abcd", "efgh"), ("sssssstt", "ssssstst"), "right"),
