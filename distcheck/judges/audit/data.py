@@ -448,7 +448,7 @@ def validation(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
         return UNKNOWN, f"{text}. Most samples of a batch are equal."
     # What all share out is less than one worker has, and no other part the next time.
     steady = part <= 1.25 / len(parallel.each) and _come_each_time(parallel)
-    halved = single.whole and len(who) == len(parallel.each) and steady
+    halved = len(who) == len(parallel.each) and steady
     # Other samples than one worker has are no part of what it has.
     if len(parallel.each) > 1 and union <= alone and (shared or same or halved):
         return (
