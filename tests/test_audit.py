@@ -1565,6 +1565,7 @@ def test_all_look_at_one_part_of_what_one_worker_has(looked_at, verdict):
         ((["ab", "bd"], ["ef", "eg"]), "can't tell"),
         ((["abc", "abc"], ["efg", "efg"]), "can't tell"),  # more than a half
         ((["abxy", "abxy"], ["ef", "ef"]), "can't tell"),  # no part of one worker's
+        ((["ab", "ab"], []), "can't tell"),  # an example for a picture
     ],
 )
 def test_all_share_out_a_half_of_what_one_worker_has(parts, verdict):
