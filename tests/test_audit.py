@@ -503,12 +503,43 @@ def test_what_each_clips_is_too_long_for_a_mean(how, size, count, verdict):
     assert judge.gradients(parallel, single)[0] == verdict
 
 
-def test_a_loss_that_is_scaled_is_not_clipped():
+@pytest.mark.parametrize(
+    ("scale", "count", "overflows", "late", "verdict"),
+    [
+        (1024, SUMMED, False, False, "can't tell"),  # another scale than with replicas
+        (256, SUMMED, False, False, "wrong"),
+        (256, SUMMED, False, True, "wrong"),
+        (256, SUMMED, True, False, "can't tell"),  # after which the scale is another
+        (256, DIVIDED, False, False, "right"),
+        (128, SUMMED, False, False, "can't tell"),  # the mean, perhaps
+    ],
+)
+def test_a_loss_that_is_scaled_is_not_clipped(scale, count, overflows, late, verdict):
+    """late: one update is told when the replicas have the next gradients already."""
     own = [[1.0, 0.3], [1.2, 0.3], [0.9, 0.3], [1.1, 0.3]]
-    used = [[part / 1024 for part in gradient] for gradient in own]
+    used = [[part / scale for part in gradient] for gradient in own]
     single = of_reports(updates(own, used, counts=1.0), kind=audit.REPLICAS)
-    parallel = replicas_that_clip("scaled", 1.0, SUMMED)
-    assert judge.gradients(parallel, single)[0] == "can't tell"
+    parallel = replicas_that_clip("scaled", 1.0, count)
+    locals_ = [e for e in parallel.processes[0] if e["what"] == "local"]
+    if overflows:
+        locals_[0]["sketch"] = [float("inf"), 1.0]
+    if late:
+        locals_[-1]["sketch"] = [-1.0, 0.2]
+    assert judge.gradients(parallel, single)[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("copies", "verdict"), [([0.0, 0.0], "can't tell"), ([0.0, 0.3], "wrong")]
+)
+def test_replicas_whose_weights_end_equal_have_combined_gradients(copies, verdict):
+    """Even if their weights were reported when some had made an update more."""
+    used = [[3.0, 0.5]] * 4
+    apart = [[1.0, 1.0], [1.0, 1.0], [1.0, 2.0], [2.0, 2.0]]
+    first = updates([[1.0, 0.0]] * 4, used, weights=[[1.0, 1.0]] * 4)
+    second = updates([[0.0, 1.0]] * 4, used, weights=apart)
+    events = [{**e, "replica": n} for n in (0, 1) for e in (first, second)[n]]
+    run = of_reports([*events, the_end(copies=copies)], kind=audit.REPLICAS)
+    assert judge.gradients(run, None)[0] == verdict
 
 
 def test_a_sum_whose_factor_changes_is_not_of_gradients_that_each_clips():

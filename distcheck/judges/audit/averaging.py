@@ -21,6 +21,8 @@ from distcheck.judges.audit.words import count_of
 from distcheck.verdict import RIGHT, WRONG
 
 LEAST_CLIPPED = 2  # updates, from which a length can be told
+LEAST_SCALED = 3  # updates with one factor, which is no chance
+RTOL_FACTOR = 1e-3
 FIRST = 6  # updates whose losses are compared
 
 
@@ -94,10 +96,18 @@ def _gradients_of(
         if not sums:
             return UNKNOWN, f"No update was seen that every {parallel.word} applies."
         return UNKNOWN, "All gradients are equal, so averaging would not change them."
+    if not seen and _is_scaled_sum(parallel, single, group):
+        return _summed(parallel, single, group, where)
     if not seen and alike == differing:
         return _of_another_length(parallel, single, group, where)
     if not seen and (answer := _sum_of_clipped(parallel, single, group, where)):
         return answer
+    if not seen and _are_equal_in_the_end(parallel):
+        # Reports of one replica may come when another one has gone on to its update.
+        return UNKNOWN, (
+            "All copies of the weights are equal in the end, so the gradients are "
+            "combined, but the factor can't be told."
+        )
     if not seen:
         return _by_weights(weights, where)
     seen = _after_a_broadcast(seen, weights)
@@ -208,6 +218,50 @@ def _combination(own, used, mean, calls: int, strategy: bool) -> Combined | None
         if all(distance(u, o / passes) < RTOL_FP16 / 2 for o, u in pairs):
             return Combined.OWN
     return None
+
+
+def _is_scaled_sum(
+    parallel: RecordedRun, single: RecordedRun | None, group: int
+) -> bool:
+    """Is it a sum over all replicas that is applied, multiplied by the same number as
+    the gradients of one that is alone? That is so where a loss is scaled for float16,
+    and the gradients are scaled back."""
+    if parallel.kind == "Horovod" or single is None:
+        return False
+    ours, its = _factor(parallel, group), _factor(single, group)
+    return bool(ours and its) and _is_near(ours / its, len(parallel.each))
+
+
+def _factor(run: RecordedRun, group: int) -> float | None:
+    """By what the mean of the workers' own gradients is multiplied, if that is the same
+    number in each update, whatever their length; but a few updates may be told too late
+    or too early. None where there was no such number, or a loss overflowed, after which
+    the scale is another one."""
+    events = [e for w in run.each for e in w.all("local") if e["group"] == group]
+    if not all(np.isfinite(event["sketch"]).all() for event in events):
+        return None
+    locals_ = [worker.updates("local", group) for worker in run.each]
+    applied = next(filter(None, (w.updates("applied", group) for w in run.each)), {})
+    factors, lengths, others = [], [], 0
+    for update in set.intersection(set(applied), *map(set, locals_)):
+        own = np.sum([e["sketch"] for f in locals_ for e in f[update]], axis=0)
+        used, length = np.asarray(applied[update][-1]["sketch"]), np.linalg.norm(own)
+        if length and distance(unit(used), unit(own)) < RTOL_FP16:
+            factors.append(float(np.linalg.norm(used) / length * len(run.each)))
+            lengths.append(float(length))
+        else:
+            others += 1
+    if len(factors) < max(LEAST_SCALED, 3 * others):
+        return None
+    same = max(factors) < (1 + RTOL_FACTOR) * min(factors)
+    varies = max(lengths) > (1 + RTOL_FP16) * min(lengths)  # clipped ones do not
+    return float(np.median(factors)) if same and varies else None
+
+
+def _are_equal_in_the_end(parallel: RecordedRun) -> bool:
+    """Does a strategy of one process end with equal copies of each weight?"""
+    apart = [max(end["copies"]) for end in parallel.ends() if end.get("copies")]
+    return parallel.kind == "tf.distribute" and bool(apart) and not any(apart)
 
 
 def _by_weights(weights: dict[int, float], where: str | None) -> Answer:
