@@ -452,11 +452,12 @@ def test_a_mean_within_the_network_is_not_of_the_loss(count, scale, verdict):
     ],
 )
 def test_the_length_of_a_sum_that_is_clipped_tells_nothing(kind, count, verdict):
-    own, clipped = ([1.0, 0.0], [0.0, 1.0]), [[0.01, 0.01]]
-    parts = [updates([mine], clipped, counts=count, loss=count or 1.0) for mine in own]
+    own, clipped = ([1.0, 0.0], [0.0, 1.0]), [[0.01, 0.01]] * 4
+    how = {"counts": count, "loss": count or 1.0}
+    parts = [updates([mine] * 4, clipped, **how) for mine in own]
     if kind == audit.REPLICAS:
         parts = [[{**e, "replica": n} for n in (0, 1) for e in parts[n]]]
-    single = of_reports(updates([[1.0, 1.0]], clipped, counts=1.0), kind=kind)
+    single = of_reports(updates([[1.0, 1.0]] * 4, clipped, counts=1.0), kind=kind)
     assert judge.gradients(of_reports(*parts, kind=kind), single)[0] == verdict
 
 
@@ -525,6 +526,17 @@ def test_a_loss_that_is_scaled_is_not_clipped(scale, count, overflows, late, ver
         locals_[0]["sketch"] = [float("inf"), 1.0]
     if late:
         locals_[-1]["sketch"] = [-1.0, 0.2]
+    assert judge.gradients(parallel, single)[0] == verdict
+
+
+@pytest.mark.parametrize(("number", "verdict"), [(2, "can't tell"), (3, "wrong")])
+def test_a_few_updates_may_have_one_factor_by_chance(number, verdict):
+    own = [[1.0, 0.3], [1.2, 0.3], [0.9, 0.3], [1.1, 0.3]]
+    used = [[part / 256 for part in gradient] for gradient in own]
+    single = of_reports(updates(own, used, counts=1.0), kind=audit.REPLICAS)
+    events = replicas_that_clip("scaled", 1.0, SUMMED).processes[0]
+    events = [event for event in events if event["update"] <= number]
+    parallel = of_reports(events, kind=audit.REPLICAS)
     assert judge.gradients(parallel, single)[0] == verdict
 
 
