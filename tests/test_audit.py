@@ -529,6 +529,22 @@ def test_a_loss_that_is_scaled_is_not_clipped(scale, count, overflows, late, ver
     assert judge.gradients(parallel, single)[0] == verdict
 
 
+@pytest.mark.parametrize(("count", "verdict"), [(SUMMED, "wrong"), (DIVIDED, "right")])
+def test_what_counts_once_is_the_loss_even_if_all_is_scaled(count, verdict):
+    """Beside it is a root of a mean, whose slope is another one in each replica."""
+    own = [[1.0, 0.3], [1.2, 0.3], [0.9, 0.3], [1.1, 0.3]]
+    used = [[part / 256 for part in gradient] for gradient in own]
+    single = of_reports(updates(own, used), kind=audit.REPLICAS)
+    parallel = replicas_that_clip("scaled", 1.0, count)
+    for run, slope, whole in (
+        (single, 300.0, 256.0),
+        (parallel, 330.0 * count, 256.0 * count),
+    ):
+        for event in run.all("local"):
+            event["totals"] = [[slope, 32, slope], [whole, 32, whole]]
+    assert judge.gradients(parallel, single)[0] == verdict
+
+
 @pytest.mark.parametrize(("number", "verdict"), [(2, "can't tell"), (3, "wrong")])
 def test_a_few_updates_may_have_one_factor_by_chance(number, verdict):
     own = [[1.0, 0.3], [1.2, 0.3], [0.9, 0.3], [1.1, 0.3]]

@@ -458,8 +458,11 @@ def _weight_of_losses(
     if ours is None or its is None or ours.shape != its.shape:
         return None
     # What counts 1 on a worker that is alone is the loss; other sums, as of a mean that
-    # a network takes away from its outputs, say nothing of how the loss is divided.
+    # a network takes away from its outputs, say nothing of how the loss is divided. For
+    # float16, all of them are scaled, and the gradients are scaled back.
     whole = (abs(its[:, ::2] - 1) < RTOL_FP16).any(axis=1)
+    if not whole.any() and single and (back := _factor(single, group)):
+        whole = (abs(its[:, ::2] * back - 1) < RTOL_FP16).any(axis=1)
     if share != 1 and whole.any():
         ours, its = ours[whole], its[whole]
     if share and (share * ours[:, 1] != its[:, 1]).any():
