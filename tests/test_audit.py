@@ -545,6 +545,30 @@ def test_what_counts_once_is_the_loss_even_if_all_is_scaled(count, verdict):
     assert judge.gradients(parallel, single)[0] == verdict
 
 
+@pytest.mark.parametrize(
+    ("count", "later", "verdict"),
+    [
+        (SUMMED, 0.0, "wrong"),
+        (DIVIDED, 0.0, "right"),
+        (DIVIDED, 1.0, "can't tell"),  # which counts something with replicas alone
+    ],
+)
+def test_a_part_of_the_loss_that_counts_nothing_yet_says_nothing(count, later, verdict):
+    """Both are scaled."""
+
+    def trains(own: list, scale: float, later: float) -> list[dict]:
+        local, applied = updates([own], [[1.0, 1.0]], counts=scale, loss=scale)
+        local["totals"].append([later, 32, later])
+        return [local, applied]
+
+    own = [1.0, 0.0], [0.0, 1.0]
+    parts = [trains(mine, 256.0 * count, later) for mine in own]
+    events = [{**e, "replica": n} for n in (0, 1) for e in parts[n]]
+    single = of_reports(trains([1.0, 1.0], 256.0, 0.0), kind=audit.REPLICAS)
+    parallel = of_reports(events, kind=audit.REPLICAS)
+    assert judge.gradients(parallel, single)[0] == verdict
+
+
 @pytest.mark.parametrize(("number", "verdict"), [(2, "can't tell"), (3, "wrong")])
 def test_a_few_updates_may_have_one_factor_by_chance(number, verdict):
     own = [[1.0, 0.3], [1.2, 0.3], [0.9, 0.3], [1.1, 0.3]]

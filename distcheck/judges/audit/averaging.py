@@ -467,9 +467,13 @@ def _weight_of_losses(
         ours, its = ours[whole], its[whole]
     if share and (share * ours[:, 1] != its[:, 1]).any():
         return None
+    # What counts nothing anywhere, such as a part of the loss that begins later, says
+    # nothing either.
+    counts = (ours[:, ::2] != 0).any(axis=1) | (its[:, ::2] != 0).any(axis=1)
+    ours, its = ours[counts], its[counts]
     found = []
     for column in (0, 2):  # all of them, or those that aren't masked
-        if its[:, column].all():
+        if its[:, column].size and its[:, column].all():
             weights = ours[:, column] / its[:, column]
             if np.ptp(weights) < RTOL_FP16 * abs(weights[0]):
                 found.append(float(weights[0]))
