@@ -1142,6 +1142,20 @@ def test_the_strategy_that_trains_counts(used, kind):
     assert audit.kind_made(run) == kind
 
 
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("MirroredStrategy", "give it no list"),
+        ("CentralStorageStrategy", "too few"),
+    ],
+)
+def test_why_a_strategy_has_one_replica(kind, says):
+    run = of_reports([made(kind, 1, "CPU:0"), step(1)], kind=audit.REPLICAS)
+    verdict, said = judge.together(run, None)
+    assert verdict == "can't tell"
+    assert says in said
+
+
 @pytest.mark.parametrize("events", [[], [made("OneDeviceStrategy", 1, "CPU:0")]])
 def test_a_program_that_makes_no_strategy_of_several_may_count_gpus(events):
     run = of_reports([*events, step(1)], kind=audit.REPLICAS)
