@@ -229,7 +229,9 @@ def _is_scaled_sum(
     if parallel.kind == "Horovod" or single is None:
         return False
     ours, its = _factor(parallel, group), _factor(single, group)
-    return bool(ours and its) and _is_near(ours / its, len(parallel.each))
+    if not ours or not its:
+        return False
+    return _is_near(ours / its, len(parallel.each))
 
 
 def _factor(run: RecordedRun, group: int) -> float | None:

@@ -270,8 +270,8 @@ def written(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
         if len(ranks) > 1 and what:
             who = listed(map(str, sorted(ranks)))
             return WRONG, f"Ranks {who} all write {what}", event["by"]
-    failure = parallel.failure
-    taken = failure and _TAKEN_AWAY.search(str(failure["error"]))
+    failure = parallel.failure or {"error": ""}
+    taken = _TAKEN_AWAY.search(str(failure["error"]))
     if taken and len(parallel.processes) > 1 and single and single.whole:
         return (
             WRONG,
