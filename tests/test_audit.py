@@ -452,11 +452,12 @@ def test_a_mean_within_the_network_is_not_of_the_loss(count, scale, verdict):
     ],
 )
 def test_the_length_of_a_sum_that_is_clipped_tells_nothing(kind, count, verdict):
-    own, clipped = ([1.0, 0.0], [0.0, 1.0]), [[0.01, 0.01]]
-    parts = [updates([mine], clipped, counts=count, loss=count or 1.0) for mine in own]
+    own, clipped = ([1.0, 0.0], [0.0, 1.0]), [[0.01, 0.01]] * 4
+    how = {"counts": count, "loss": count or 1.0}
+    parts = [updates([mine] * 4, clipped, **how) for mine in own]
     if kind == audit.REPLICAS:
         parts = [[{**e, "replica": n} for n in (0, 1) for e in parts[n]]]
-    single = of_reports(updates([[1.0, 1.0]], clipped, counts=1.0), kind=kind)
+    single = of_reports(updates([[1.0, 1.0]] * 4, clipped, counts=1.0), kind=kind)
     assert judge.gradients(of_reports(*parts, kind=kind), single)[0] == verdict
 
 
@@ -503,12 +504,94 @@ def test_what_each_clips_is_too_long_for_a_mean(how, size, count, verdict):
     assert judge.gradients(parallel, single)[0] == verdict
 
 
-def test_a_loss_that_is_scaled_is_not_clipped():
+@pytest.mark.parametrize(
+    ("scale", "count", "overflows", "late", "verdict"),
+    [
+        (1024, SUMMED, False, False, "can't tell"),  # another scale than with replicas
+        (256, SUMMED, False, False, "wrong"),
+        (256, SUMMED, False, True, "wrong"),
+        (256, SUMMED, True, False, "can't tell"),  # after which the scale is another
+        (256, DIVIDED, False, False, "right"),
+        (128, SUMMED, False, False, "can't tell"),  # the mean, perhaps
+    ],
+)
+def test_a_loss_that_is_scaled_is_not_clipped(scale, count, overflows, late, verdict):
+    """late: one update is told when the replicas have the next gradients already."""
     own = [[1.0, 0.3], [1.2, 0.3], [0.9, 0.3], [1.1, 0.3]]
-    used = [[part / 1024 for part in gradient] for gradient in own]
+    used = [[part / scale for part in gradient] for gradient in own]
     single = of_reports(updates(own, used, counts=1.0), kind=audit.REPLICAS)
-    parallel = replicas_that_clip("scaled", 1.0, SUMMED)
-    assert judge.gradients(parallel, single)[0] == "can't tell"
+    parallel = replicas_that_clip("scaled", 1.0, count)
+    locals_ = [e for e in parallel.processes[0] if e["what"] == "local"]
+    if overflows:
+        locals_[0]["sketch"] = [float("inf"), 1.0]
+    if late:
+        locals_[-1]["sketch"] = [-1.0, 0.2]
+    assert judge.gradients(parallel, single)[0] == verdict
+
+
+@pytest.mark.parametrize(("count", "verdict"), [(SUMMED, "wrong"), (DIVIDED, "right")])
+def test_what_counts_once_is_the_loss_even_if_all_is_scaled(count, verdict):
+    """Beside it is a root of a mean, whose slope is another one in each replica."""
+    own = [[1.0, 0.3], [1.2, 0.3], [0.9, 0.3], [1.1, 0.3]]
+    used = [[part / 256 for part in gradient] for gradient in own]
+    single = of_reports(updates(own, used), kind=audit.REPLICAS)
+    parallel = replicas_that_clip("scaled", 1.0, count)
+    for run, slope, whole in (
+        (single, 300.0, 256.0),
+        (parallel, 330.0 * count, 256.0 * count),
+    ):
+        for event in run.all("local"):
+            event["totals"] = [[slope, 32, slope], [whole, 32, whole]]
+    assert judge.gradients(parallel, single)[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("count", "later", "verdict"),
+    [
+        (SUMMED, 0.0, "wrong"),
+        (DIVIDED, 0.0, "right"),
+        (DIVIDED, 1.0, "can't tell"),  # which counts something with replicas alone
+    ],
+)
+def test_a_part_of_the_loss_that_counts_nothing_yet_says_nothing(count, later, verdict):
+    """Both are scaled."""
+
+    def trains(own: list, scale: float, later: float) -> list[dict]:
+        local, applied = updates([own], [[1.0, 1.0]], counts=scale, loss=scale)
+        local["totals"].append([later, 32, later])
+        return [local, applied]
+
+    own = [1.0, 0.0], [0.0, 1.0]
+    parts = [trains(mine, 256.0 * count, later) for mine in own]
+    events = [{**e, "replica": n} for n in (0, 1) for e in parts[n]]
+    single = of_reports(trains([1.0, 1.0], 256.0, 0.0), kind=audit.REPLICAS)
+    parallel = of_reports(events, kind=audit.REPLICAS)
+    assert judge.gradients(parallel, single)[0] == verdict
+
+
+@pytest.mark.parametrize(("number", "verdict"), [(2, "can't tell"), (3, "wrong")])
+def test_a_few_updates_may_have_one_factor_by_chance(number, verdict):
+    own = [[1.0, 0.3], [1.2, 0.3], [0.9, 0.3], [1.1, 0.3]]
+    used = [[part / 256 for part in gradient] for gradient in own]
+    single = of_reports(updates(own, used, counts=1.0), kind=audit.REPLICAS)
+    events = replicas_that_clip("scaled", 1.0, SUMMED).processes[0]
+    events = [event for event in events if event["update"] <= number]
+    parallel = of_reports(events, kind=audit.REPLICAS)
+    assert judge.gradients(parallel, single)[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("copies", "verdict"), [([0.0, 0.0], "can't tell"), ([0.0, 0.3], "wrong")]
+)
+def test_replicas_whose_weights_end_equal_have_combined_gradients(copies, verdict):
+    """Even if their weights were reported when some had made an update more."""
+    used = [[3.0, 0.5]] * 4
+    apart = [[1.0, 1.0], [1.0, 1.0], [1.0, 2.0], [2.0, 2.0]]
+    first = updates([[1.0, 0.0]] * 4, used, weights=[[1.0, 1.0]] * 4)
+    second = updates([[0.0, 1.0]] * 4, used, weights=apart)
+    events = [{**e, "replica": n} for n in (0, 1) for e in (first, second)[n]]
+    run = of_reports([*events, the_end(copies=copies)], kind=audit.REPLICAS)
+    assert judge.gradients(run, None)[0] == verdict
 
 
 def test_a_sum_whose_factor_changes_is_not_of_gradients_that_each_clips():
@@ -558,6 +641,30 @@ def test_a_loss_that_is_divided_is_not_averaged_as_well(count, size, loss, verdi
     workers = [updates([own], mean, **options) for own in ([1.0, 0.0], [0.0, 1.0])]
     single = of_reports(updates(mean, mean, counts=1.0, size=32, loss=1.0))
     assert judge.gradients(of_reports(*workers), single)[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "loss", "verdict"),
+    [
+        (TWICE, 16, 0.25, "wrong"),
+        (TWICE, 16, 0.5, "can't tell"),  # the losses say that it is multiplied before
+        (TWICE, 8, 0.25, "can't tell"),  # as of pairs, of which each has a fourth
+        (DIVIDED, 16, 0.5, "right"),
+        (SUMMED, 16, 1.0, "wrong"),
+    ],
+)
+def test_samples_of_a_batch_that_is_shared_out_count_no_less(
+    count, size, loss, verdict
+):
+    """size: losses of each of two replicas, where one that is alone has 32."""
+    options = {"counts": count, "size": size, "loss": loss}
+    first, second = (
+        updates([own], [[1.0, 1.0]], **options) for own in ([1.0, 0.0], [0.0, 1.0])
+    )
+    replicas = [*first, *(e | {"replica": 1} for e in second)]
+    single = of_reports(updates([[1.0, 1.0]], [[1.0, 1.0]], counts=1.0))
+    parallel = of_reports(replicas, kind=audit.REPLICAS)
+    assert judge.gradients(parallel, single)[0] == verdict
 
 
 @pytest.mark.parametrize(
@@ -871,6 +978,38 @@ def test_who_writes_what_others_write_is_told(hows, verdict):
     assert answer("files", *reports)[0] == verdict
 
 
+@pytest.mark.parametrize(
+    ("paths", "verdict"),
+    [
+        (("/a/b.tmp" + "0f" * 16, "/a/b.tmp" + "1e" * 16), "wrong"),
+        (("/a/b.tmp" + "0f" * 16, "/c/b.tmp" + "0f" * 16), "right"),
+        (("/a/b.tmp1", "/a/b.tmp2"), "right"),  # what these become isn't known
+    ],
+)
+def test_a_file_that_gets_its_name_in_the_end_is_known_by_it(paths, verdict):
+    reports = [
+        [{"what": "file", "path": path, "how": "written", "by": "p.py:1"}]
+        for path in paths
+    ]
+    assert answer("files", *reports)[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("error", "alone", "verdict"),
+    [
+        ("MergeV2Checkpoints}} k/c_temp/part-0 did not exist", True, "wrong"),
+        ("MergeV2Checkpoints}} k/c_temp/part-0 did not exist", False, "can't tell"),
+        ("MergeV2Checkpoints}} k/c_temp: no space left", True, "can't tell"),
+    ],
+)
+def test_a_part_of_a_checkpoint_that_has_gone_was_another_s_too(error, alone, verdict):
+    """alone: does it come to its end on one worker?"""
+    parallel = of_reports([{"what": "failed", "error": error}], [])
+    parallel.outcome = recorded.FAILED
+    single = of_reports([the_end()] if alone else [])
+    assert judge.written(parallel, single)[0] == verdict
+
+
 # ------------------------------------------------------------ what leads to the cure
 
 PLACE = "program.py:7"
@@ -1001,6 +1140,20 @@ def test_the_strategy_that_trains_counts(used, kind):
     both = made("MirroredStrategy", 2), made("CollectiveAllReduceStrategy", 1)
     run = of_reports([*both, step(1, strategy=used)], kind=audit.REPLICAS)
     assert audit.kind_made(run) == kind
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("MirroredStrategy", "give it no list"),
+        ("CentralStorageStrategy", "too few"),
+    ],
+)
+def test_why_a_strategy_has_one_replica(kind, says):
+    run = of_reports([made(kind, 1, "CPU:0"), step(1)], kind=audit.REPLICAS)
+    verdict, said = judge.together(run, None)
+    assert verdict == "can't tell"
+    assert says in said
 
 
 @pytest.mark.parametrize("events", [[], [made("OneDeviceStrategy", 1, "CPU:0")]])
@@ -1498,6 +1651,31 @@ def test_all_look_at_one_part_of_what_one_worker_has(looked_at, verdict):
     ranks = [[batch(looked_at, "validate"), step(1), the_end()]] * 2
     alone = of_reports([batch("abcdefghi", "validate"), step(1)])
     assert judge.validation(of_reports(*ranks), alone)[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("parts", "verdict"),
+    [
+        ((["abcd", "abcd"], ["efgh", "efgh"]), "right"),
+        ((["ab", "ab"], ["ef", "ef"]), "wrong"),
+        ((["ab"], ["ef"]), "can't tell"),  # another half may come the next time
+        ((["ab", "bd"], ["ef", "eg"]), "can't tell"),
+        ((["abc", "abc"], ["efg", "efg"]), "can't tell"),  # more than a half
+        ((["abxy", "abxy"], ["ef", "ef"]), "can't tell"),  # no part of one worker's
+        ((["ab", "ab"], []), "can't tell"),  # an example for a picture
+    ],
+)
+def test_all_share_out_a_half_of_what_one_worker_has(parts, verdict):
+    """Of eight samples, of which each is looked at twice."""
+    steps = [step(1), step(1, replica=1)]
+    replicas = [
+        batch(rows, "validate") | {"replica": replica}
+        for replica, calls in enumerate(parts)
+        for rows in calls
+    ]
+    parallel = of_reports([*replicas, *steps, the_end()], kind=audit.REPLICAS)
+    alone = of_reports([*[batch("abcdefgh", "validate")] * 2, step(1), the_end()])
+    assert judge.validation(parallel, alone)[0] == verdict
 
 
 @pytest.mark.parametrize(

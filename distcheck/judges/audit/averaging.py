@@ -21,6 +21,8 @@ from distcheck.judges.audit.words import count_of
 from distcheck.verdict import RIGHT, WRONG
 
 LEAST_CLIPPED = 2  # updates, from which a length can be told
+LEAST_SCALED = 3  # updates with one factor, which is no chance
+RTOL_FACTOR = 1e-3
 FIRST = 6  # updates whose losses are compared
 
 
@@ -94,10 +96,18 @@ def _gradients_of(
         if not sums:
             return UNKNOWN, f"No update was seen that every {parallel.word} applies."
         return UNKNOWN, "All gradients are equal, so averaging would not change them."
+    if not seen and _is_scaled_sum(parallel, single, group):
+        return _summed(parallel, single, group, where)
     if not seen and alike == differing:
         return _of_another_length(parallel, single, group, where)
     if not seen and (answer := _sum_of_clipped(parallel, single, group, where)):
         return answer
+    if not seen and _are_equal_in_the_end(parallel):
+        # Reports of one replica may come when another one has gone on to its update.
+        return UNKNOWN, (
+            "All copies of the weights are equal in the end, so the gradients are "
+            "combined, but the factor can't be told."
+        )
     if not seen:
         return _by_weights(weights, where)
     seen = _after_a_broadcast(seen, weights)
@@ -141,7 +151,7 @@ def _gradients_of(
         )
     if times > 1:
         return WRONG, f"The gradients are averaged {times} times at each update.", where
-    weight = _weight_of_losses(parallel, single, group, alike=True)
+    weight = _weight_of_losses(parallel, single, group, share=1)
     # What is divided before it is summed up shows in the losses alone.
     if (
         _is_near(weight, 1 / size)
@@ -208,6 +218,52 @@ def _combination(own, used, mean, calls: int, strategy: bool) -> Combined | None
         if all(distance(u, o / passes) < RTOL_FP16 / 2 for o, u in pairs):
             return Combined.OWN
     return None
+
+
+def _is_scaled_sum(
+    parallel: RecordedRun, single: RecordedRun | None, group: int
+) -> bool:
+    """Is it a sum over all replicas that is applied, multiplied by the same number as
+    the gradients of one that is alone? That is so where a loss is scaled for float16,
+    and the gradients are scaled back."""
+    if parallel.kind == "Horovod" or single is None:
+        return False
+    ours, its = _factor(parallel, group), _factor(single, group)
+    if not ours or not its:
+        return False
+    return _is_near(ours / its, len(parallel.each))
+
+
+def _factor(run: RecordedRun, group: int) -> float | None:
+    """By what the mean of the workers' own gradients is multiplied, if that is the same
+    number in each update, whatever their length; but a few updates may be told too late
+    or too early. None where there was no such number, or a loss overflowed, after which
+    the scale is another one."""
+    events = [e for w in run.each for e in w.all("local") if e["group"] == group]
+    if not all(np.isfinite(event["sketch"]).all() for event in events):
+        return None
+    locals_ = [worker.updates("local", group) for worker in run.each]
+    applied = next(filter(None, (w.updates("applied", group) for w in run.each)), {})
+    factors, lengths, others = [], [], 0
+    for update in set.intersection(set(applied), *map(set, locals_)):
+        own = np.sum([e["sketch"] for f in locals_ for e in f[update]], axis=0)
+        used, length = np.asarray(applied[update][-1]["sketch"]), np.linalg.norm(own)
+        if length and distance(unit(used), unit(own)) < RTOL_FP16:
+            factors.append(float(np.linalg.norm(used) / length * len(run.each)))
+            lengths.append(float(length))
+        else:
+            others += 1
+    if len(factors) < max(LEAST_SCALED, 3 * others):
+        return None
+    same = max(factors) < (1 + RTOL_FACTOR) * min(factors)
+    varies = max(lengths) > (1 + RTOL_FP16) * min(lengths)  # clipped ones do not
+    return float(np.median(factors)) if same and varies else None
+
+
+def _are_equal_in_the_end(parallel: RecordedRun) -> bool:
+    """Does a strategy of one process end with equal copies of each weight?"""
+    apart = [max(end["copies"]) for end in parallel.ends() if end.get("copies")]
+    return parallel.kind == "tf.distribute" and bool(apart) and not any(apart)
 
 
 def _by_weights(weights: dict[int, float], where: str | None) -> Answer:
@@ -290,8 +346,8 @@ def _sum_of_clipped(
         return None
     return (
         WRONG,
-        f"Each {parallel.word} clips its own gradients, and they are summed, not "
-        f"averaged: no {parallel.word} divides its loss by {size}.",
+        f"Each {parallel.word} clips or scales its own gradients, and they are summed, "
+        f"not averaged: no {parallel.word} divides its loss by {size}.",
         where,
     )
 
@@ -325,14 +381,18 @@ def _summed(
             f"its loss by {size}."
         )
     ratio = _ratio_of_losses(parallel, single, group)
-    alike = _weight_of_losses(parallel, single, group, alike=True)
-    if _is_near(alike, size**-2) and ratio < size**-1.5:
-        return (
-            WRONG,
-            f"The loss is divided by {size} twice, as it is when both the program and "
-            f"Keras divide it, so the gradients are {size} times too small.",
-            where,
-        )
+    for share in (1, size):
+        alike = _weight_of_losses(parallel, single, group, share=share)
+        if _is_near(alike, size**-2) and ratio < size**-1.5:
+            how = (
+                "The loss is divided by {0} twice, as it is when both the program and "
+                "Keras divide it,"
+                if share == 1
+                else "All {0} {1}s together have a batch as large as that of one which "
+                "is alone, but a sample counts only 1/{0} of what it counts there: the "
+                "loss is divided by {0} twice,"
+            ).format(size, parallel.word)
+            return WRONG, f"{how} so the gradients are {size} times too small.", where
     fits = parallel.all("fit") if parallel.kind != "Horovod" else []
     by_keras = bool(fits) and not any(event["own_step"] for event in fits)
     undivided = _is_near(weight, 1) and ratio > size**-0.5
@@ -388,27 +448,34 @@ def _totals(run: RecordedRun | None, group: int) -> np.ndarray | None:
 
 
 def _weight_of_losses(
-    parallel: RecordedRun, single: RecordedRun | None, group: int, alike: bool = False
+    parallel: RecordedRun, single: RecordedRun | None, group: int, share: int = 0
 ) -> float | None:
     """How much a batch's losses count in the loss of one of many workers, where they
     count 1 on a worker that is alone; None if that can't be told. It hangs on neither
     weights nor samples.
 
-    alike: only where both have as many of them.
+    share: only where so many workers have as many of them as one that is alone.
     """
     ours, its = _totals(parallel, group), _totals(single, group)
     if ours is None or its is None or ours.shape != its.shape:
         return None
-    if alike and (ours[:, 1] != its[:, 1]).any():
-        return None
     # What counts 1 on a worker that is alone is the loss; other sums, as of a mean that
-    # a network takes away from its outputs, say nothing of how the loss is divided.
+    # a network takes away from its outputs, say nothing of how the loss is divided. For
+    # float16, all of them are scaled, and the gradients are scaled back.
     whole = (abs(its[:, ::2] - 1) < RTOL_FP16).any(axis=1)
-    if not alike and whole.any():
+    if not whole.any() and single and (back := _factor(single, group)):
+        whole = (abs(its[:, ::2] * back - 1) < RTOL_FP16).any(axis=1)
+    if share != 1 and whole.any():
         ours, its = ours[whole], its[whole]
+    if share and (share * ours[:, 1] != its[:, 1]).any():
+        return None
+    # What counts nothing anywhere, such as a part of the loss that begins later, says
+    # nothing either.
+    counts = (ours[:, ::2] != 0).any(axis=1) | (its[:, ::2] != 0).any(axis=1)
+    ours, its = ours[counts], its[counts]
     found = []
     for column in (0, 2):  # all of them, or those that aren't masked
-        if its[:, column].all():
+        if its[:, column].size and its[:, column].all():
             weights = ours[:, column] / its[:, column]
             if np.ptp(weights) < RTOL_FP16 * abs(weights[0]):
                 found.append(float(weights[0]))

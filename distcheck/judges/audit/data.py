@@ -446,14 +446,28 @@ def validation(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
         return UNKNOWN, f"{text}. The program did not finish."
     if are_alike([b for w in parallel.each for b in w.samples("validate") if b]):
         return UNKNOWN, f"{text}. Most samples of a batch are equal."
+    # What all share out is less than one worker has, and no other part the next time.
+    steady = part <= 1.25 / len(parallel.each) and _come_each_time(parallel)
+    halved = len(who) == len(parallel.each) and steady
     # Other samples than one worker has are no part of what it has.
-    if len(parallel.each) > 1 and union <= alone and (shared or same):
+    if len(parallel.each) > 1 and union <= alone and (shared or same or halved):
         return (
             WRONG,
             f"{text}, and no {parallel.word} looks at the others.",
             _validation_line(parallel),
         )
     return UNKNOWN, f"{text}."
+
+
+def _come_each_time(run: RecordedRun) -> bool:
+    """Is each sample of the validation looked at more than once?"""
+    counts = Counter(
+        digest
+        for worker in run.each
+        for batch in worker.samples("validate")
+        for digest in batch or ()
+    )
+    return min(counts.values(), default=0) > 1
 
 
 def _validation_line(parallel: RecordedRun) -> str | None:

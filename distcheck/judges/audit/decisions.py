@@ -1,6 +1,7 @@
 """What is decided by metrics, the learning rate, and who writes which file."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,11 @@ from distcheck.judges.audit.recorded import (
 )
 from distcheck.judges.audit.words import count_of, listed
 from distcheck.verdict import RIGHT, WRONG
+
+# TensorFlow writes a file by another name first, and renames it.
+_UNFINISHED = re.compile(r"\.tmp[0-9a-f]{32}$")
+# A part of a checkpoint that was written and has gone.
+_TAKEN_AWAY = re.compile(r"MergeV2Checkpoints.*?(\S*_temp/part-\S+)", re.DOTALL)
 
 
 def metrics(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
@@ -252,9 +258,8 @@ def written(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     for rank, events in enumerate(parallel.processes):
         for event in events:
             if event["what"] == "file":
-                writers.setdefault(event["path"], {})[rank] = event
-    if not writers:
-        return RIGHT, "No file was seen to be written."
+                path = _UNFINISHED.sub("", event["path"])
+                writers.setdefault(path, {})[rank] = event
     for path, ranks in sorted(writers.items()):
         event = next(iter(ranks.values()))
         what = {
@@ -265,6 +270,22 @@ def written(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
         if len(ranks) > 1 and what:
             who = listed(map(str, sorted(ranks)))
             return WRONG, f"Ranks {who} all write {what}", event["by"]
+    failure = parallel.failure or {"error": ""}
+    taken = _TAKEN_AWAY.search(str(failure["error"]))
+    if taken and len(parallel.processes) > 1 and single and single.whole:
+        return (
+            WRONG,
+            f"A part of a checkpoint, {taken[1]}, was written and has gone, as when "
+            "another worker saves to the same place.",
+            failure.get("where"),
+        )
+    if parallel.outcome != ENDED:
+        return (
+            UNKNOWN,
+            "The program did not finish, and until then no file had two writers.",
+        )
+    if not writers:
+        return RIGHT, "No file was seen to be written."
     for path, ranks in sorted(writers.items()):
         if len(ranks) > 1:
             return UNKNOWN, (

@@ -76,9 +76,11 @@ def _one_strategy(parallel: RecordedRun) -> Answer:
                 "replica trains. A program that counts GPUs may do so because there "
                 "are too few of them here."
             )
+        text = f"{parallel.strategy} has one replica here."
+        if made[-1]["kind"] == "CentralStorageStrategy":
+            return UNKNOWN, f"{text} It computes on GPUs, of which there are too few."
         return UNKNOWN, (
-            f"{parallel.strategy} has one replica here. To see more, give it no list "
-            "of devices, or a list of all of them."
+            f"{text} To see more, give it no list of devices, or a list of all of them."
         )
     train = [e.get("replicas", replicas) for e in parallel.all("local")]
     if train and max(train) < 2:
