@@ -1,0 +1,103 @@
+"""Samples that the program makes, beside those of its data.
+
+A network that judges what another one makes is shown both in turn, or in the halves of
+a batch. What is made never comes again, and says nothing about the data.
+"""
+
+from collections import Counter
+from dataclasses import replace
+
+from distcheck.judges.audit.recorded import RecordedRun, Worker
+
+MOST_IN_TURN = 24  # parts of the batches of one step
+LEAST_IN_HALF = 4  # samples; fewer are augmented or not all together by chance
+
+
+def without_what_is_made(
+    parallel: RecordedRun, single: RecordedRun | None
+) -> tuple[RecordedRun, RecordedRun | None]:
+    """The runs without the training samples that the program made, if it is seen that
+    it shows these in turn with its data; else the runs themselves."""
+    runs = [run for run in (parallel, single) if run is not None]
+    if any(None in w.samples("train") for run in runs for w in run.each):
+        return parallel, single
+    for halves in (1, 2):
+        shown = _of_the_data(runs, halves)
+        if shown:
+            left = [
+                _only(run, halves, data) for run, data in zip(runs, shown, strict=True)
+            ]
+            return left[0], left[1] if single is not None else None
+    return parallel, single
+
+
+def _of_the_data(runs: list[RecordedRun], halves: int) -> list[list[list[bool]]]:
+    """For each run, worker and part of a batch: is it of the data? Empty where that
+    isn't clear, or nothing is made."""
+    parts = [[_parts(worker, halves) for worker in run.each] for run in runs]
+    everywhere = Counter(
+        sample for run in parts for its in run for part in its for sample in part
+    )
+    found: list[list[list[bool]]] = []
+    for run in parts:
+        found.append([])
+        for its in run:
+            own = Counter(sample for part in its for sample in part)
+            flags = []
+            for part in its:
+                again = [own[sample] > 1 for sample in part]
+                once = [everywhere[sample] == 1 for sample in part]
+                short = halves > 1 and len(part) < LEAST_IN_HALF
+                if not part or short or not (all(again) or all(once)):
+                    return []
+                flags.append(all(again))
+            if len(set(flags)) < 2 or not _in_turn(flags):
+                return []
+            found[-1].append(flags)
+    return found
+
+
+def _in_turn(flags: list[bool]) -> bool:
+    """Do they repeat, step by step? At least four steps show that."""
+    longest = min(MOST_IN_TURN, len(flags) // 4)
+    return any(flags[n:] == flags[:-n] for n in range(2, longest + 1))
+
+
+def _parts(worker: Worker, halves: int) -> list[list[str]]:
+    """Its training batches, whole or in halves."""
+    found: list[list[str]] = []
+    for batch in worker.samples("train"):
+        batch = batch or []
+        if len(batch) % halves:
+            return [[]]
+        length = len(batch) // halves
+        found += [batch[i * length : (i + 1) * length] for i in range(halves)]
+    return found
+
+
+def _only(run: RecordedRun, halves: int, data: list[list[bool]]) -> RecordedRun:
+    """The run with those parts of the main model's training batches that are of the
+    data, and no other training batches."""
+    kept: dict[int, dict] = {}  # by the event that it takes the place of
+    for worker, flags in zip(run.each, data, strict=True):
+        for i, event in enumerate(worker.batches("train")):
+            of_it = flags[i * halves : (i + 1) * halves]
+            digests, count = event["digests"], sum(of_it)
+            length = len(digests) // halves
+            wanted = [
+                digests[k * length : (k + 1) * length]
+                for k in range(halves)
+                if of_it[k]
+            ]
+            rows = event["count"] // halves * count
+            if count:
+                kept[id(event)] = {**event, "digests": "".join(wanted), "count": rows}
+    processes = [
+        [kept.get(id(e), e) for e in events if id(e) in kept or not _trains(e)]
+        for events in run.processes
+    ]
+    return replace(run, processes=processes)
+
+
+def _trains(event: dict) -> bool:
+    return event["what"] == "samples" and event["mode"] == "train"
