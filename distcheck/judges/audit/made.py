@@ -13,22 +13,18 @@ MOST_IN_TURN = 24  # parts of the batches of one step
 LEAST_IN_HALF = 4  # samples; fewer are augmented or not all together by chance
 
 
-def without_what_is_made(
-    parallel: RecordedRun, single: RecordedRun | None
-) -> tuple[RecordedRun, RecordedRun | None]:
+def without_what_is_made(*runs: RecordedRun) -> list[RecordedRun]:
     """The runs without the training samples that the program made, if it is seen that
     it shows these in turn with its data; else the runs themselves."""
-    runs = [run for run in (parallel, single) if run is not None]
+    all_runs = list(runs)
     if any(None in w.samples("train") for run in runs for w in run.each):
-        return parallel, single
+        return all_runs
     for halves in (1, 2):
-        shown = _of_the_data(runs, halves)
+        shown = _of_the_data(all_runs, halves)
         if shown:
-            left = [
-                _only(run, halves, data) for run, data in zip(runs, shown, strict=True)
-            ]
-            return left[0], left[1] if single is not None else None
-    return parallel, single
+            pairs = zip(runs, shown, strict=True)
+            return [_only(run, halves, data) for run, data in pairs]
+    return all_runs
 
 
 def _of_the_data(runs: list[RecordedRun], halves: int) -> list[list[list[bool]]]:
