@@ -1426,17 +1426,18 @@ def test_what_is_made_beside_the_data_is_not_counted(
 
 
 @pytest.mark.parametrize(
-    ("rows", "verdict"),
+    ("rows", "names", "verdict"),
     [
-        ([], "wrong"),
-        (["aZbY"], "can't tell"),  # some are altered by chance
-        (["abcd"], "can't tell"),  # not in turn
+        ([], (0, 1, 2), "wrong"),
+        (["aZbY"], (0, 1, 2), "can't tell"),  # some are altered by chance
+        (["abcd"], (0, 1, 2), "can't tell"),  # not in turn
+        ([], (0, 1, 1), "can't tell"),  # data that come once in each run
     ],
 )
-def test_samples_that_are_altered_by_chance_are_not_taken_for_made_ones(rows, verdict):
+def test_what_only_looks_made_is_counted_as_data(rows, names, verdict):
     ranks = [
         [*map(batch, rows), *shown_in_turn(parts, name, False)]
-        for name, parts in enumerate([PARTS, PARTS[::-1], PARTS])
+        for name, parts in zip(names, [PARTS, PARTS[::-1], PARTS], strict=True)
     ]
     assert judge.one_pass(of_reports(*ranks[:2]), of_reports(ranks[2]))[0] == verdict
 

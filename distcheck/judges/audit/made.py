@@ -4,6 +4,7 @@ A network that judges what another one makes is shown both in turn, or in the ha
 a batch. What is made never comes again, and says nothing about the data.
 """
 
+import itertools
 from collections import Counter
 from dataclasses import replace
 
@@ -30,27 +31,29 @@ def without_what_is_made(*runs: RecordedRun) -> list[RecordedRun]:
 def _of_the_data(runs: list[RecordedRun], halves: int) -> list[list[list[bool]]]:
     """For each run, worker and part of a batch: is it of the data? Empty where that
     isn't clear, or nothing is made."""
-    parts = [[_parts(worker, halves) for worker in run.each] for run in runs]
-    everywhere = Counter(
-        sample for run in parts for its in run for part in its for sample in part
-    )
     found: list[list[list[bool]]] = []
-    for run in parts:
+    everywhere: Counter[str] = Counter()
+    once: list[str] = []
+    for run in runs:
         found.append([])
-        for its in run:
-            own = Counter(sample for part in its for sample in part)
+        for worker in run.each:
+            parts = _parts(worker, halves)
+            if halves > 1 and min(map(len, parts), default=0) < LEAST_IN_HALF:
+                return []
+            own = Counter(itertools.chain.from_iterable(parts))
             flags = []
-            for part in its:
-                again = [own[sample] > 1 for sample in part]
-                once = [everywhere[sample] == 1 for sample in part]
-                short = halves > 1 and len(part) < LEAST_IN_HALF
-                if not part or short or not (all(again) or all(once)):
+            for part in parts:
+                again = {own[sample] > 1 for sample in part}
+                if len(again) != 1:
                     return []
-                flags.append(all(again))
+                flags += again
             if len(set(flags)) < 2 or not _in_turn(flags):
                 return []
+            everywhere += own
+            made = (part for part, real in zip(parts, flags, strict=True) if not real)
+            once += itertools.chain.from_iterable(made)
             found[-1].append(flags)
-    return found
+    return found if all(everywhere[sample] == 1 for sample in once) else []
 
 
 def _in_turn(flags: list[bool]) -> bool:
