@@ -68,7 +68,7 @@ SEEN = {
     "kept_best": "start gradients end different everything pass validation metrics "
     "rate files waiting",
     "two_optimizers": "start gradients end different everything order pass files",
-    "two_networks": "start gradients end different pass files waiting",
+    "two_networks": "start gradients end different everything pass files waiting",
 }
 
 
@@ -1542,6 +1542,57 @@ def test_real_samples_beside_made_ones_are_compared(shown, made, verdict):
         rows = [b for pair in zip(real, fakes, strict=True) for b in pair]
         ranks.append(epochs(rows))
     assert answer("different", *ranks)[0] == verdict
+
+
+def shown_in_turn(parts: list[str], name: int, halves: bool) -> list[dict]:
+    """Two passes over parts of the data, each shown with as much that is made."""
+    reports = updates([[1.0]], [[1.0]])
+    for number, part in enumerate(parts * 2):
+        real = "".join(letter * recorded.DIGEST for letter in part)
+        made = "".join(f"{name}{number:05}{i:06}" for i in range(len(part)))
+        for digests in [real + made] if halves else [real, made]:
+            count = len(digests) // recorded.DIGEST
+            reports.append({**batch("", "train"), "digests": digests, "count": count})
+    return [*reports, the_end()]
+
+
+PARTS = ["abcd", "efgh", "ijkl", "mnop"]
+
+
+@pytest.mark.parametrize(
+    ("each", "everything", "one_pass"),
+    [
+        ((PARTS, PARTS[::-1]), "right", "wrong"),
+        ((PARTS[:2], PARTS[2:]), "right", "right"),
+        ((PARTS[:2], PARTS[1:3]), "wrong", "right"),
+        ((PARTS, ["qrst", "uvwx", "yzAB", "CDEF"]), "can't tell", "can't tell"),
+    ],
+)
+@pytest.mark.parametrize("halves", [False, True])
+def test_what_is_made_beside_the_data_is_not_counted(
+    each, everything, one_pass, halves
+):
+    parallel = of_reports(*[shown_in_turn(p, i, halves) for i, p in enumerate(each)])
+    single = of_reports(shown_in_turn(PARTS, 9, halves))
+    assert judge.everything(parallel, single)[0] == everything
+    assert judge.one_pass(parallel, single)[0] == one_pass
+
+
+@pytest.mark.parametrize(
+    ("rows", "names", "verdict"),
+    [
+        ([], (0, 1, 2), "wrong"),
+        (["aZbY"], (0, 1, 2), "can't tell"),  # some are altered by chance
+        (["abcd"], (0, 1, 2), "can't tell"),  # not in turn
+        ([], (0, 1, 1), "can't tell"),  # data that come once in each run
+    ],
+)
+def test_what_only_looks_made_is_counted_as_data(rows, names, verdict):
+    ranks = [
+        [*map(batch, rows), *shown_in_turn(parts, name, False)]
+        for name, parts in zip(names, [PARTS, PARTS[::-1], PARTS], strict=True)
+    ]
+    assert judge.one_pass(of_reports(*ranks[:2]), of_reports(ranks[2]))[0] == verdict
 
 
 def labeled(batches: list[str]) -> list[dict]:

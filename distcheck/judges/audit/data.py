@@ -6,6 +6,7 @@ from collections import Counter
 
 import numpy as np
 
+from distcheck.judges.audit.made import without_what_is_made
 from distcheck.judges.audit.recorded import (
     MIN_COVERAGE,
     NEEDS_ONE_WORKER,
@@ -186,6 +187,7 @@ def everything(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
         return UNKNOWN, NEEDS_ONE_WORKER
     if not (parallel.whole and single.whole):
         return UNKNOWN, "The program did not finish."
+    parallel, single = without_what_is_made(parallel, single)
     union = set().union(*(w.distinct for w in parallel.each))
     alone = set().union(*(w.distinct for w in single.each))
     if not union or not alone:
@@ -256,6 +258,9 @@ def _never_twice(run: RecordedRun) -> bool:
 
 def order(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     """Is the order of the samples another in each epoch?"""
+    runs = [parallel] if single is None else [parallel, single]
+    parallel, *alone_runs = without_what_is_made(*runs)
+    single = alone_runs[0] if alone_runs else None
     for worker in parallel.readers:
         if len(worker.passes) < 2 or len(worker.passes[0]) < 2:
             return UNKNOWN, "No two epochs were seen."
@@ -284,6 +289,7 @@ def one_pass(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
         return UNKNOWN, NEEDS_ONE_WORKER
     if not (parallel.whole and single.whole):
         return UNKNOWN, "The program did not finish."
+    parallel, single = without_what_is_made(parallel, single)
     drawn = sum(w.draws("train") for w in parallel.each)
     alone = sum(w.draws("train") for w in single.each)
     if not drawn or not alone:

@@ -44,23 +44,25 @@ class Worker:
         """Of `fit`, how many began; 0 if there were none."""
         return len(self.all("epoch"))
 
-    def samples(self, mode: str) -> list[list[str] | None]:
-        """The digests of the samples of each batch; None for one without."""
+    def batches(self, mode: str) -> list[dict]:
+        """The reports of the batches that go into the model, or into the main one."""
         model = self._main_model(mode)
         return [
-            split_digests(event["digests"]) if event["digests"] is not None else None
+            event
             for event in self.all("samples")
             if event["mode"] == mode and event["model"] == model
         ]
 
+    def samples(self, mode: str) -> list[list[str] | None]:
+        """The digests of the samples of each batch; None for one without."""
+        return [
+            split_digests(event["digests"]) if event["digests"] is not None else None
+            for event in self.batches(mode)
+        ]
+
     def draws(self, mode: str) -> int:
         """How many samples it took."""
-        model = self._main_model(mode)
-        return sum(
-            event["count"]
-            for event in self.all("samples")
-            if event["mode"] == mode and event["model"] == model
-        )
+        return sum(event["count"] for event in self.batches(mode))
 
     def _main_model(self, mode: str) -> int:
         """The one that is called most, of those that are not always given the same; and
