@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 
 from check_tables import TABLES
-from test_examine import ALL_ATTACKS
+from test_examine import ATTACKS
 
 from utils.checking import exercises
 from utils.lessons import markup
@@ -38,7 +38,7 @@ def main() -> None:
     programs += [program.text for program in TABLES["fashion_mnist"].wrong[::7]]
     for name, text in zip(NAMES, programs, strict=False):
         (folder / f"{name}.py").write_text(text)
-    for attack in ALL_ATTACKS:
+    for attack in ATTACKS:
         if attack.name in HOSTILE:
             text = f"{attack.code}\n{finished}"
             (folder / f"Mallory, who {attack.name}.py").write_text(text)

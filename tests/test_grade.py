@@ -244,7 +244,7 @@ def test_the_version_is_that_of_all_that_decides(tmp_path, monkeypatch):
         tmp_path / "distcheck" / "lab" / "messenger.py",
         package / "training" / "survival.py",  # which a program may import
     ):
-        path.open("a").write("# another line\n")
+        path.open("a").write("another = 1\n")
         versions.append(module._checker_version())
     assert len(set(versions)) == len(versions)
     for path in (
@@ -252,7 +252,7 @@ def test_the_version_is_that_of_all_that_decides(tmp_path, monkeypatch):
         package / "lessons" / "notebook_rules.py",
         package / "grading" / "report.py",
     ):
-        path.open("a").write("# another line\n")
+        path.open("a").write("another = 1\n")
         assert module._checker_version() == versions[-1]
 
 
