@@ -10,7 +10,7 @@ recorder of their own, `audit`.
 Where a check of a Horovod program has hooks, what they report (events and arrays are
 declared in `distcheck.events`), and which steps' judges read some of it:
 
-    the first TensorFlow      keras 3 (put by `lab.forked`)             1-6
+    the first TensorFlow      keras 3 (`first_import`, by `lab.forked`) 1-6
     init, collectives, rank   collective_start, collective_end, asked   1-4, 6
     visible devices           devices, pinned                           1, 2
     fit, evaluate, callbacks  fit, fitted, callback, evaluated, output  1, 2, 5, 6

@@ -2,6 +2,7 @@
 
 import enum
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -242,12 +243,9 @@ def _factor(run: RecordedRun, group: int) -> float | None:
     events = [e for w in run.each for e in w.all("local") if e["group"] == group]
     if not all(np.isfinite(event["sketch"]).all() for event in events):
         return None
-    locals_ = [worker.updates("local", group) for worker in run.each]
-    applied = next(filter(None, (w.updates("applied", group) for w in run.each)), {})
     factors, lengths, others = [], [], 0
-    for update in set.intersection(set(applied), *map(set, locals_)):
-        own = np.sum([e["sketch"] for f in locals_ for e in f[update]], axis=0)
-        used, length = np.asarray(applied[update][-1]["sketch"]), np.linalg.norm(own)
+    for own, used in _sums(run, group):
+        length = np.linalg.norm(own)
         if length and distance(unit(used), unit(own)) < RTOL_FP16:
             factors.append(float(np.linalg.norm(used) / length * len(run.each)))
             lengths.append(float(length))
@@ -258,6 +256,16 @@ def _factor(run: RecordedRun, group: int) -> float | None:
     same = max(factors) < (1 + RTOL_FACTOR) * min(factors)
     varies = max(lengths) > (1 + RTOL_FP16) * min(lengths)  # clipped ones do not
     return float(np.median(factors)) if same and varies else None
+
+
+def _sums(run: RecordedRun, group: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Of each update that all workers computed gradients for: the sketch of the sum of
+    all of these, and that of what was applied."""
+    locals_ = [worker.updates("local", group) for worker in run.each]
+    applied = next(filter(None, (w.updates("applied", group) for w in run.each)), {})
+    for update in sorted(set.intersection(set(applied), *map(set, locals_))):
+        own = np.sum([e["sketch"] for f in locals_ for e in f[update]], axis=0)
+        yield own, np.asarray(applied[update][-1]["sketch"])
 
 
 def _are_equal_in_the_end(parallel: RecordedRun) -> bool:
@@ -355,15 +363,9 @@ def _sum_of_clipped(
 def _clipped(run: RecordedRun, group: int) -> tuple[list[float], list[float]]:
     """Of the updates whose gradients are shorter than all that were computed together,
     as clipped ones are: how long these are, absolute and relative."""
-    locals_ = [worker.updates("local", group) for worker in run.each]
-    applied = next(filter(None, (w.updates("applied", group) for w in run.each)), {})
     lengths, factors = [], []
-    for update in sorted(set.intersection(set(applied), *map(set, locals_))):
-        own = np.sum([e["sketch"] for f in locals_ for e in f[update]], axis=0)
-        length, whole = (
-            float(np.linalg.norm(sketch))
-            for sketch in (applied[update][-1]["sketch"], own)
-        )
+    for own, used in _sums(run, group):
+        length, whole = (float(np.linalg.norm(sketch)) for sketch in (used, own))
         if 0 < length < (1 - RTOL_FP16) * whole:  # and no NaN
             lengths.append(length)
             factors.append(length / whole)
@@ -385,13 +387,15 @@ def _summed(
         alike = _weight_of_losses(parallel, single, group, share=share)
         if _is_near(alike, size**-2) and ratio < size**-1.5:
             how = (
-                "The loss is divided by {0} twice, as it is when both the program and "
-                "Keras divide it,"
-                if share == 1
-                else "All {0} {1}s together have a batch as large as that of one which "
-                "is alone, but a sample counts only 1/{0} of what it counts there: the "
-                "loss is divided by {0} twice,"
-            ).format(size, parallel.word)
+                f"The loss is divided by {size} twice, as it is when both the program "
+                "and Keras divide it,"
+            )
+            if share > 1:
+                how = (
+                    f"All {size} {parallel.word}s together have a batch as large as "
+                    f"that of one which is alone, but a sample counts only 1/{size} of "
+                    f"what it counts there: the loss is divided by {size} twice,"
+                )
             return WRONG, f"{how} so the gradients are {size} times too small.", where
     fits = parallel.all("fit") if parallel.kind != "Horovod" else []
     by_keras = bool(fits) and not any(event["own_step"] for event in fits)

@@ -258,9 +258,8 @@ def _never_twice(run: RecordedRun) -> bool:
 
 def order(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     """Is the order of the samples another in each epoch?"""
-    runs = [parallel] if single is None else [parallel, single]
-    parallel, *alone_runs = without_what_is_made(*runs)
-    single = alone_runs[0] if alone_runs else None
+    parallel, *rest = without_what_is_made(*filter(None, (parallel, single)))
+    single = rest[0] if rest else None
     for worker in parallel.readers:
         if len(worker.passes) < 2 or len(worker.passes[0]) < 2:
             return UNKNOWN, "No two epochs were seen."
