@@ -23,7 +23,7 @@ from socket import gethostname
 
 import tomli
 
-from distcheck import supervise
+from distcheck import keras_2, supervise
 from utils.running import explain
 
 FOLDER = Path(__file__).with_suffix("")
@@ -68,13 +68,16 @@ def cause(failure: Failure) -> str:
     with tempfile.TemporaryDirectory() as here:
         Path(here, "program.py").write_text(failure.program.lstrip("\n"))
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        environment = {**os.environ, "PATH": path}
+        # pytest asks for Keras 2, for what trains in its own process.
+        environment.pop(keras_2.VARIABLE, None)
         with (
             tempfile.TemporaryFile() as output,
             supervise.owned(
                 ["bash", "-c", failure.command],
                 failure.seconds,
                 cwd=here,
-                env={**os.environ, "PATH": path},
+                env=environment,
                 stdout=output,
                 stderr=subprocess.STDOUT,
             ) as process,

@@ -273,6 +273,22 @@ def wait_until(holds) -> None:
         time.sleep(0.01)
 
 
+def test_a_folder_that_goes_while_it_is_looked_at_is_no_failure(tmp_path, monkeypatch):
+    """As that of a checkpoint's parts, which another worker removes at the end."""
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "log.csv").write_text("loss")
+    really = os.scandir
+
+    def scandir(path):
+        if Path(path).name == "parts":
+            os.rmdir(path)
+        return really(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert files_in(tmp_path).keys() == {"log.csv"}
+    assert not (tmp_path / "parts").exists()
+
+
 def test_whatever_a_program_leaves_the_next_scenario_has_its_files(
     tmp_path, monkeypatch
 ):

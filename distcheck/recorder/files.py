@@ -8,10 +8,13 @@ from pathlib import Path
 def files_in(folder: Path) -> dict[str, os.stat_result]:
     """What the disk says of each file in a folder, by the path from there."""
     found = {}
-    for path in folder.rglob("*"):
-        with contextlib.suppress(FileNotFoundError):  # another worker has deleted it
-            if path.is_file():
-                found[str(path.relative_to(folder))] = path.stat()
+    # Unlike rglob, os.walk goes on where another worker deletes a folder meanwhile.
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = Path(parent, name)
+            with contextlib.suppress(FileNotFoundError):
+                if path.is_file():
+                    found[str(path.relative_to(folder))] = path.stat()
     return found
 
 

@@ -345,9 +345,9 @@ def reductions() -> list[Method]:
 
 
 def file_makers() -> tuple:
-    """The class of the files that TensorFlow opens itself; and two modules: one whose
-    `create_summary_file_writer` opens files for TensorBoard, one that profiles from its
-    `start` on."""
+    """The class of the files that TensorFlow opens itself; and two modules: one with
+    the operations that write files for TensorBoard, one that profiles from its `start`
+    on."""
     from tensorflow.python.lib.io import file_io
     from tensorflow.python.ops import gen_summary_ops
     from tensorflow.python.profiler import profiler_v2

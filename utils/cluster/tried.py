@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distcheck import errors, mpi
+from distcheck.recorder.files import files_in
 from utils.base import course, logs
 from utils.cluster import handed_in, namespaces, recorded, slurm
 
@@ -157,7 +158,7 @@ def _of_job(text: str, folder: Path, interrupted: bool) -> dict[str, str]:
 def _interrupt_after_a_checkpoint(here: slurm.Cluster, job: int, folder: Path) -> None:
     """What --signal=B:USR1@... does near the end of a job's time, now."""
     deadline = time.monotonic() + WAIT_SECONDS
-    while not list(folder.rglob("*.index")):
+    while not any(name.endswith(".index") for name in files_in(folder)):
         if here.facts(job)["JobState"] in slurm.ENDED:
             return
         if time.monotonic() > deadline:

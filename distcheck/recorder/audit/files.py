@@ -22,6 +22,7 @@ class Files:
     def __init__(self, recorder: Recorder):
         self._recorder = recorder
         self._reported: set[tuple] = set()
+        self._boards: list[tuple] = []  # each writer of TensorBoard's, with its folder
         self._skipped = ("__pycache__", "site-packages", str(recorder.folder))
 
     def written(self, path, how: str) -> None:
@@ -71,9 +72,12 @@ class Files:
         opener, summaries, profiler = patches.file_makers()
         before(opener, "__init__", self._opens)
         before(summaries, "create_summary_file_writer", self._opens_board)
+        for name in vars(summaries):
+            if name.startswith("write_"):
+                before(summaries, name, self._writes_board)
         for module in (profiler, tf.profiler.experimental):
             before(module, "start", self._profiles)
-        for name in ("save", "write"):
+        for name in ("save", "write", "_write"):  # the last is a CheckpointManager's
             before(tf.train.Checkpoint, name, self._saves)
         before(patches.saved_models(), "save_and_return_nodes", self._saves)
 
@@ -98,7 +102,15 @@ class Files:
         folder: Any = patches.argument("logdir", 1, args, kwargs)
         folder = folder.numpy() if hasattr(folder, "numpy") else folder
         if isinstance(folder, str | bytes) and folder:
-            self.written(folder, "board")
+            self._boards.append((patches.argument("writer", 0, args, kwargs), folder))
+
+    def _writes_board(self, *args, **kwargs) -> None:
+        """A writer that is made and not used leaves a file without content, which
+        TensorBoard doesn't show."""
+        writer = patches.argument("writer", 0, args, kwargs)
+        for made, folder in self._boards:
+            if made is writer:
+                self.written(folder, "board")
 
     def _profiles(self, logdir, *args, **kwargs) -> None:
         if logdir:
