@@ -12,7 +12,7 @@ import pytest
 from processes import course_command, ship_the_exercise
 
 from distcheck.judges.runs import Problem
-from distcheck.verdict import NOT_CHECKED, WRONG, Verdict
+from distcheck.verdict import NOT_CHECKED, UNDECIDED, WRONG, Verdict
 from utils.base import course
 from utils.checking import checks, exercises
 from utils.lessons import hints, markup, progress, work
@@ -183,6 +183,18 @@ def test_the_hint_is_about_what_was_found(copy):
     # It is none of the three, which come next.
     assert progress.hints_shown("fashion_mnist", 3) == 0
     assert hints.of()[3][0] in progress.hint(3).data
+
+
+def test_what_could_not_be_decided_uses_up_no_hint(copy, monkeypatch):
+    """No hint of the step helps with a check that was ended from outside."""
+    seen = "The workers were killed from outside."
+    verdict = Verdict(3, "step-3.killed", UNDECIDED, "The mean.", seen)
+    monkeypatch.setattr(exercises.Exercise, "judge", lambda *_: {3: verdict})
+    report = checks.report_on(3)
+    assert report.undecided
+    assert report.hint == ""
+    assert "course hint" not in repr(report)
+    assert progress.hints_shown("fashion_mnist", 3) == 0
 
 
 def test_a_wrong_step_stops_a_notebook_after_its_table(copy, capsys):

@@ -138,8 +138,9 @@ class KerasRecorder(DeviceRecorder):
         return labels[images]
 
     def _observe_update(self, make_update, optimizer, pairs: list):
-        """Make an update. pairs: of gradients and variables."""
-        if "update" in self.activities:
+        """Make an update. pairs: of gradients and variables. One before any batch is
+        not of a training: it makes the optimizer's variables."""
+        if "update" in self.activities or not self._forwards:
             return make_update()
         with self.inside("update"):
             self._before_update(optimizer, pairs)

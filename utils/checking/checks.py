@@ -103,6 +103,8 @@ class Report(Page):
     def _closing(self) -> str:
         last = self.verdicts[-1].part
         took = f"Checked in {self.seconds:.1f} s. "
+        if self.undecided and not self.hint:
+            return took
         if self.wrong is not None:
             part = self.wrong.part
             return (
@@ -187,17 +189,17 @@ def report_on(
     ordered = stop_at_the_first([verdicts[n] for n in wanted])
     hint, diff = "", None
     wrong = next((verdict for verdict in ordered if not verdict.ok), None)
-    if program.resolve() == own_program.resolve():
+    is_own = program.resolve() == own_program.resolve()
+    if is_own:
         progress.note(chosen.name, ordered)
-        if wrong is not None:
-            hint = hints.about(wrong.id, chosen.name)
-            if hint is None:  # nobody knows better: as far as they were shown
-                level = max(1, progress.hints_shown(chosen.name, wrong.part))
+    if wrong is not None:
+        hint = hints.about(wrong.id, chosen.name) or ""
+        if not hint and wrong.state == WRONG:  # nobody knows better
+            before = progress.hints_shown(chosen.name, wrong.part) if is_own else 0
+            level = max(1, before)
+            if is_own:
                 progress.show_hint(chosen.name, wrong.part, level)
-                hint = hints.of(chosen.name)[wrong.part][level - 1]
-    elif wrong is not None:
-        about_it = hints.about(wrong.id, chosen.name)
-        hint = about_it or hints.of(chosen.name)[wrong.part][0]
+            hint = hints.of(chosen.name)[wrong.part][level - 1]
     hint = " ".join(hint.split())  # tables break lines themselves
     if wrong is None:
         last = ordered[-1].part

@@ -117,7 +117,7 @@ class ScaledRecorder(HorovodRecorder):
         return observed
 
     def _observe_update(self, make_update, optimizer, pairs: list):
-        if "update" in self.activities:
+        if "update" in self.activities or self.model is None:
             return make_update()
         with self.inside("update"):
             result = make_update()

@@ -150,7 +150,7 @@ class SurviveRecorder(ScaledRecorder):
         return observed
 
     def _observe_update(self, make_update, optimizer, pairs: list):
-        if "update" in self.activities:
+        if "update" in self.activities or self.model is None:
             return make_update()
         self._optimizer = optimizer
         self.event("before", epoch=self._epoch, **self._digests())
