@@ -379,7 +379,9 @@ _NOTHING = """\
 No line of the log looks like an error.
   -> If the run stands still, see where each rank is: course stacks
   -> If there is one worker where you expected several, start the program with a \
-launcher: horovodrun -np 2 python train.py"""
+launcher: horovodrun -np 2 python train.py
+  -> If it stands still on several hosts, and not on one, name a network that they \
+share: mpirun --mca btl_tcp_if_include 10.0.0.0/24 -x NCCL_SOCKET_IFNAME=eth0 ..."""
 
 
 def _says(message: Message | None) -> int:
