@@ -16,7 +16,8 @@ workers of "two" see four GPUs that are pretended, and rank 0 builds graphs in t
 Those of "other options" have no GPU and other options, and begin with the files that
 rank 0 of "two" has left; so they start when the programs of "two" have ended. (Both are
 at the end of `scenarios`; arrays are declared in `events`.) The options of all
-scenarios, in `judges.steps.common`, leave three steps to each worker.
+scenarios, in `judges.steps.common`, leave three steps to each worker, of an epoch of 60
+small images: real ones, of `utils.checking.images`.
 
     utils.cli                 check
     utils.checking.checks     report_on
@@ -57,7 +58,7 @@ A worker runs the program, and writes down what happens between the hooks:
                               KerasRecorder._before_update
     events                    Event, CollectiveStart, Wrapped, Forward, Loss, Update,
                               Graph
-    recorder.graphs           Graphs.watch, Graphs.build
+    recorder.graphs           Graphs.watch, Graphs._call, Graphs.build
 
 When both scenarios have ended, the step's judge raises what it finds as a Problem:
 

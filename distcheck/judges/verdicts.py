@@ -10,13 +10,14 @@ and, where evidence is missing, the reason for that.
     tampered*, keras-3, options*, killed*, time-up*, no-mpirun*
                                                      in any run, one run after the other
     what the judge raises as a Problem               in the runs of this part
-    deadlock, crashed, flood, hung                   the same, if the judge raised
-                                                     Missing
+    deadlock, crashed, flood, hung                   if the judge raised Missing: in any
+                                                     run but those with `devices_only`
     never-trained                                    if it did, without those
     tampered*                                        if it raised Unreadable
     right
 
-    * leaves the part undecided: the command's exit status is 2, and nothing is kept.
+    * leaves the part undecided: the command's exit status is 2, and what is known
+      of the part from an earlier check stays as it was.
 
 Of what any part may be found to be, `distcheck.verdict` lists what is wrong, and what
 leaves a part undecided.

@@ -96,7 +96,7 @@ class Watch:
 
         Who has come to the end of the program waits, too: for the end. So workers are
         in a deadlock where one has ended and another waits in a collective. Where all
-        wait for the same, it is none.
+        wait for the same, it is none; they hang, if they do so beyond the limits above.
         """
         self.looked = now
         if reported != self.reported_then:

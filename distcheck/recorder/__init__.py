@@ -27,8 +27,8 @@ declared in `distcheck.events`), and which steps' judges read some of it:
 (*) that of `patches.optimizer`; of legacy optimizers `_distributed_apply`
 
 A hook that a program has replaced is told in the end, as `tampered`, and so are
-`json.dumps` and `os.write`, by which reports are written; only the two that note where
-callbacks and variables are made aren't looked at.
+`json.dumps` and `os.write`, by which reports are written. Two aren't looked at:
+`Callback.__new__`, which notes where a callback is made, and the creator of variables.
 
 Most of it observes. What is changed on purpose, in what a program computes and in what
 it sees, is listed in the docstring of `interventions`. Only

@@ -3,9 +3,10 @@
 The checks let functions run eagerly, so what no graph can do passes there, and fails
 as soon as the learner trains. So, unless the program itself runs functions eagerly,
 one worker notes the training and validation steps that Keras would have compiled, and
-each tf.function of the program's own script: of each the first call that returned. When
-the program has ended, it builds their graphs for the arguments of these calls, and
-reports what fails.
+each tf.function of the program's own script: of each the first call that returned. Such
+a function is a training step if in this call a model was trained on a batch, or an
+optimizer made an update. When the program has ended, it builds their graphs for the
+arguments of these calls, and reports what fails.
 
 While it builds, only Horovod's own hooks are left; all others are taken off. Nothing
 that is built is executed, and no other worker is waited for.

@@ -89,8 +89,9 @@ class KerasRecorder(DeviceRecorder):
             result = original(tape, target, sources, *args, **kwargs)
             flat = tf.nest.flatten(result)
             # Only the first gradient before each update is kept: so the arrays "local"
-            # and "applied" of one number belong to the same update. What is taken
-            # before any batch, or of one variable alone, is not that of a training.
+            # and "applied" of one number belong to the same update; after an update
+            # without one, none is kept. What is taken before any batch, or of one
+            # variable alone, is not that of a training.
             update = self._updates_begun
             is_first = self._gradients_kept == update
             if self._forwards and is_first and update < UPDATES and len(flat) > 1:

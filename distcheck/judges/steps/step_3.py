@@ -3,10 +3,11 @@
 Of each of its first three updates, a rank has kept two arrays: "local.0" is what
 `tf.GradientTape.gradient` returned before the first update, and "applied.0" is what the
 optimizer was to apply in it. Only those of the first update have to be there, in both
-runs: so a program that fails, hangs or waits forever later may be right, with a
-sentence of its own. Of several gradients that are taken before an update, the
-first of more than one part is kept, once the model was trained on a batch. Two arrays
-are equal if their distance is less than 1 % of the first one's length, as vectors.
+runs: so a program that fails, hangs or waits forever later may be right. (If it is, and
+the graphs of "two" were not tried for that reason, the verdict says so.) Of several
+gradients that are taken before an update, the first of more than one part is kept, once
+the model was trained on a batch. Two arrays are equal if their distance is less than
+1 % of the first one's length, as vectors.
 
 Horovod averages between the two: an optimizer that it wrapped does so in
 `_compute_gradients`, and a tape in its own `gradient`, which calls the one that is
@@ -16,7 +17,8 @@ What is decided of each of the two runs, in this order, unless a finding common 
 parts came first: killed and others, listed in `distcheck.judges.verdicts`. Where an
 array is missing, the reason is looked for there, too: crashed, for example.
 
-    wrapped-twice     (1 of 2) wrappers call each other forever
+    wrapped-twice     (1 of 2) an optimizer was wrapped more than once, and a rank
+                      failed with a RecursionError: the wrappers call each other
     too-large         an array has more numbers than are compared (`Rank.array`)
     not-finite        one of its numbers is infinite, or none (the same)
     tampered          undecided: an array can't be read (`Run.arrays`), or has another
