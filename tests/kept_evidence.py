@@ -13,11 +13,13 @@ import contextlib
 import functools
 import hashlib
 import os
+import pickle
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from distcheck import files, lab
 from distcheck.recorder.recorder import recorder_of
@@ -27,6 +29,7 @@ from utils.training import fetch, samples
 
 FOLDER = fetch.cache_folder() / "evidence"
 UNUSED = 14 * 24 * 3600.0  # seconds without use, after which evidence goes
+T = TypeVar("T")
 LOCKS = tuple(course.PACKAGE_ROOT / f"requirements{n}.lock" for n in ("", "-jax"))
 
 
@@ -64,6 +67,29 @@ def place(*facts: object, modules: Iterable[str], others: Iterable[Path] = ()) -
     with contextlib.suppress(FileNotFoundError):
         os.utime(found)  # it is used
     return found
+
+
+def value(
+    make: Callable[[], T],
+    *facts: object,
+    modules: Iterable[str],
+    others: Iterable[Path] = (),
+    worth: Callable[[T], bool] = lambda made: True,
+) -> T:
+    """What `make` gives, or gave before; for the rest see `place`.
+
+    worth: is it to be kept? What isn't as it should be is better made anew.
+    """
+    found = place(*facts, modules=modules, others=others)
+    if found.exists():
+        return pickle.loads((found / "value").read_bytes())
+    made = make()
+    if worth(made):
+        with new_folder() as folder:
+            (folder / "kept").mkdir()
+            (folder / "kept" / "value").write_bytes(pickle.dumps(made))
+            keep(folder / "kept", found)
+    return made
 
 
 @functools.cache

@@ -7,9 +7,12 @@ may use up is bounded far below what this machine has, and by the attack itself 
 could run away. Types of evidence are gone through in tests/test_evidence.py.
 """
 
+import contextlib
 import csv
+import functools
 import json
 import os
+import re
 import socket
 import sys
 import tempfile
@@ -18,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import kept_evidence
 import psutil
 import pytest
 from check_tables import TABLES
@@ -28,7 +32,8 @@ from distcheck import files, lab, parts
 from distcheck.verdict import WRONG, Verdict
 from utils.base import course
 from utils.checking import exercises
-from utils.grading import examine, sandbox
+from utils.grading import examine, grade, sandbox
+from utils.grading.examined import Examined
 from utils.grading.gradebook import CRASHED, GRADER_ERROR, HUNG, OK
 from utils.grading.submissions import REFUSED
 from utils.lessons import markup
@@ -41,6 +46,11 @@ MOST_MEMORY = 500e6  # bytes, of the process that grades
 
 # Two workers in a single scenario; and, in a scenario more, with their gradients.
 LIGHT, FULL = "survive", "fashion_mnist"
+SECRET = "correct horse battery staple"  # in a file that nobody else may read
+PROGRAMS = {
+    name: markup.render(exercise.annotated.read_text(), len(exercise.parts))
+    for name, exercise in exercises.EXERCISES.items()
+}
 FINISHED = {name: TABLES[name].finished for name in (LIGHT, FULL)}
 UNTIL = {LIGHT: "A", FULL: 3}  # what is looked at
 
@@ -395,23 +405,6 @@ print(json.dumps({"pid": os.getpid(), "memory": memory, "grades": told}))
 """
 
 
-@pytest.fixture(scope="module")
-def listener():
-    """Somebody on this machine's loopback whom nobody may reach."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(0.1)
-        yield server
-
-
-@pytest.fixture(scope="module")
-def secret(tmp_path_factory) -> Path:
-    """A file that nobody else may read."""
-    path = tmp_path_factory.mktemp("private") / "secret"
-    path.write_text("correct horse battery staple")
-    path.chmod(0o600)
-    return path
-
-
 def grade_class(folder: Path, out: Path, exercise: str) -> dict:
     done = captured(
         [
@@ -424,32 +417,69 @@ def grade_class(folder: Path, out: Path, exercise: str) -> dict:
     return json.loads(done.stdout.splitlines()[-1]) | {"told": done.stderr}
 
 
-@pytest.fixture(scope="module")
-def graded(bubblewrap, tmp_path_factory, listener, secret):
-    """Exercise -> what grading its class gave, twice, and the folder of the results."""
-    results = {}
-    for exercise in (LIGHT, FULL):
-        folder = tmp_path_factory.mktemp("class")
-        for attack in ATTACKS:
-            if attack.exercise == exercise:
-                program = attack.program.replace("SECRET", repr(str(secret)))
-                program = program.replace("PORT", str(listener.getsockname()[1]))
-                (folder / f"{attack.name}.py").write_text(program, newline="")
-        (folder / "normal.py").write_text(FINISHED[exercise])
-        out = tmp_path_factory.mktemp("results") / "grades"
-        first, again = (grade_class(folder, out, exercise) for _ in range(2))
-        results[exercise] = first, again, out
-    return results
+@dataclass
+class Seen:
+    """What came of two classes and of normal submissions after them.
+
+    grades: exercise -> what grading its class gave, twice. results: exercise -> the
+    content of each file of its results, by name. normal: exercise -> its examination.
+    called: was somebody called on this machine's loopback? left: processes and files
+    that should not be there.
+    """
+
+    grades: dict[str, list[dict]]
+    results: dict[str, dict[str, bytes]]
+    normal: dict[str, Examined]
+    called: bool
+    left: list[str]
 
 
 @pytest.fixture(scope="module")
-def examined(graded, tmp_path_factory):
-    """What examining normal submissions gave, by name, after all attacks."""
-    folder = tmp_path_factory.mktemp("normal")
-    programs = {
-        name: (name, markup.render(exercise.annotated.read_text(), len(exercise.parts)))
-        for name, exercise in exercises.EXERCISES.items()
-    }
+def seen(bubblewrap, tmp_path_factory) -> Seen:
+    """Now, or before (see kept_evidence.py)."""
+    return kept_evidence.value(
+        functools.partial(grade_and_examine, tmp_path_factory),
+        *(FINISHED, PROGRAMS),
+        modules=(*grade.CHECKER, "utils.grading"),
+        others=(Path(__file__), *Path(grade.__file__).parent.rglob("*.html")),
+        worth=lambda made: all(is_as_expected(made, attack) for attack in ATTACKS),
+    )
+
+
+def grade_and_examine(tmp_path_factory) -> Seen:
+    secret = tmp_path_factory.mktemp("private") / "secret"
+    secret.write_text(SECRET)
+    secret.chmod(0o600)
+    seen = Seen({}, {}, {}, False, [])
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0.1)
+        port = listener.getsockname()[1]
+        for exercise in (LIGHT, FULL):
+            folder = tmp_path_factory.mktemp("class")
+            for attack in ATTACKS:
+                if attack.exercise == exercise:
+                    program = attack.program.replace("SECRET", repr(str(secret)))
+                    program = program.replace("PORT", str(port))
+                    (folder / f"{attack.name}.py").write_text(program, newline="")
+            (folder / "normal.py").write_text(FINISHED[exercise])
+            out = tmp_path_factory.mktemp("results") / "grades"
+            both = [grade_class(folder, out, exercise) for _ in range(2)]
+            seen.grades[exercise] = both
+            seen.results[exercise] = {
+                str(path.relative_to(out)): path.read_bytes()
+                for path in out.rglob("*")
+                if path.is_file()
+            }
+        seen.normal = examine_normal(tmp_path_factory.mktemp("normal"))
+        with contextlib.suppress(TimeoutError):
+            listener.accept()
+            seen.called = True
+    seen.left = left_by([one["pid"] for both in seen.grades.values() for one in both])
+    return seen
+
+
+def examine_normal(folder: Path) -> dict[str, Examined]:
+    """What examining normal submissions gives, by name."""
 
     def examine_one(numbered: tuple[int, tuple]):
         number, (exercise, text) = numbered
@@ -458,85 +488,96 @@ def examined(graded, tmp_path_factory):
         return examine.examine(path)
 
     with ThreadPoolExecutor(2) as pool:
-        results = pool.map(examine_one, enumerate(programs.values()))
-        return dict(zip(programs, results, strict=True))
+        results = pool.map(examine_one, enumerate(PROGRAMS.items()))
+        return dict(zip(PROGRAMS, results, strict=True))
+
+
+def left_by(graders: list[int]) -> list[str]:
+    """Processes, folders of the graders, and what lies where nobody may write."""
+    deadline = time.monotonic() + 5
+    while children := psutil.Process().children(recursive=True):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    place = Path(tempfile.gettempdir())
+    left = [str(child) for child in children]
+    for grader in (os.getpid(), *graders):
+        left += map(str, place.glob(f"{files.SCRATCH}{grader}-*"))
+    written = Path(course.PACKAGE_ROOT, "utils", "course-was-here")
+    return left + [str(written)] * written.exists()
+
+
+def is_as_expected(seen: Seen, attack: Attack) -> bool:
+    told = seen.grades[attack.exercise][0]["grades"][attack.name]
+    return (
+        told["status"] == attack.status
+        and any(attack.seen in text for text in told["seen"])
+        and all(told["right"]) == (attack.status == OK)
+    )
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
-def test_an_attack_is_contained_and_called_what_it_is(attack, graded):
-    grade = graded[attack.exercise][0]["grades"][attack.name]
-    assert grade["status"] == attack.status, grade
-    assert any(attack.seen in text for text in grade["seen"]), grade
-    assert all(grade["right"]) == (attack.status == OK), grade
+def test_an_attack_is_contained_and_called_what_it_is(attack, seen):
+    assert is_as_expected(seen, attack), seen.grades[attack.exercise][0]["grades"][
+        attack.name
+    ]
 
 
 @pytest.mark.parametrize("exercise", [LIGHT, FULL])
-def test_the_class_is_graded_to_its_end_with_every_learner_s_row(graded, exercise):
-    first, again, out = graded[exercise]
+def test_the_class_is_graded_to_its_end_with_every_learner_s_row(exercise, seen):
+    first, again = seen.grades[exercise]
     names = {attack.name for attack in ATTACKS if attack.exercise == exercise}
     names.add("normal")
     assert set(first["grades"]) == names
     assert GRADER_ERROR not in {grade["status"] for grade in first["grades"].values()}
     looked_at = parts.number(UNTIL[exercise])
     assert first["grades"]["normal"]["right"] == [True] * looked_at
-    with (out / "gradebook.csv").open(newline="") as file:
-        rows = {row["learner"]: row for row in csv.DictReader(file)}
+    results = seen.results[exercise]
+    text = results["gradebook.csv"].decode()
+    rows = {row["learner"]: row for row in csv.DictReader(text.splitlines())}
     assert set(rows) == names
     assert all(row["total"] for row in rows.values())
-    assert len(list((out / "reports").glob("*.html"))) == len(names)
+    pages = [name for name in results if re.fullmatch(r"reports/[^/]+\.html", name)]
+    assert len(pages) == len(names)
     # What was examined is known, and comes to the same.
     assert again["grades"] == first["grades"]
     assert f"{len(names)} of {len(names)} programs are known" in again["told"]
 
 
 @pytest.mark.parametrize("exercise", [LIGHT, FULL])
-def test_a_class_takes_little_memory_and_makes_small_pages(graded, exercise):
-    first, again, out = graded[exercise]
-    assert first["memory"] < MOST_MEMORY
-    assert again["memory"] < MOST_MEMORY
-    files = [path for path in out.rglob("*") if path.is_file()]
-    assert max(path.stat().st_size for path in files) < 2e6
+def test_a_class_takes_little_memory_and_makes_small_pages(exercise, seen):
+    assert all(told["memory"] < MOST_MEMORY for told in seen.grades[exercise])
+    assert max(map(len, seen.results[exercise].values())) < 2e6
 
 
-def test_no_secret_is_in_the_results(graded, secret):
-    words = secret.read_bytes()
-    folders = [out for _, _, out in graded.values()]
-    files = [path for out in folders for path in out.rglob("*") if path.is_file()]
-    assert len(files) > 2 * len(ATTACKS)
-    assert not [path for path in files if words in path.read_bytes()]
+def test_no_secret_is_in_the_results(seen):
+    contents = [text for one in seen.results.values() for text in one.values()]
+    assert len(contents) > 2 * len(ATTACKS)
+    assert not [text for text in contents if SECRET.encode() in text]
 
 
 @pytest.mark.parametrize(
     "exercise", exercises.EXERCISES.values(), ids=lambda exercise: exercise.name
 )
-def test_a_normal_submission_is_graded_right_after_all_that(exercise, examined):
-    examination = examined[exercise.name]
-    assert examination.status == OK, examination.reason
-    assert examination.isolation == sandbox.PROTECTED
-    assert [v.id for v in examination.verdicts] == [
+def test_a_normal_submission_is_graded_right_after_all_that(exercise, seen):
+    examined = seen.normal[exercise.name]
+    assert examined.status == OK, examined.reason
+    assert examined.isolation == sandbox.PROTECTED
+    assert [v.id for v in examined.verdicts] == [
         parts.finding(part, "right") for part in exercise.parts
     ]
 
 
-def test_what_a_submission_printed_is_kept(examined):
-    assert "Test loss" in examined[exercises.find("fashion_mnist").name].log
+def test_what_a_submission_printed_is_kept(seen):
+    assert "Test loss" in seen.normal[exercises.find("fashion_mnist").name].log
 
 
-def test_nobody_was_called(graded, listener):
-    with pytest.raises(TimeoutError):
-        listener.accept()
+def test_nobody_was_called(seen):
+    assert not seen.called
 
 
-def test_nothing_is_left(graded, examined):
-    """No process, no folder of the graders, nothing where nobody may write."""
-    deadline = time.monotonic() + 5
-    while children := psutil.Process().children(recursive=True):
-        assert time.monotonic() < deadline, children
-        time.sleep(0.05)
-    graders = [report["pid"] for *both, _ in graded.values() for report in both]
-    for grader in (os.getpid(), *graders):
-        assert not list(Path(tempfile.gettempdir()).glob(f"{files.SCRATCH}{grader}-*"))
-    assert not Path(course.PACKAGE_ROOT, "utils", "course-was-here").exists()
+def test_nothing_is_left(seen):
+    assert seen.left == []
 
 
 def test_the_first_end_of_several_is_the_reason(tmp_path):

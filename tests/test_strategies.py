@@ -2,13 +2,14 @@
 
 from unittest import mock
 
+import kept_evidence
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 from rich.console import Console
 
 from distcheck import errors
-from utils.base import course
+from utils.base import course, sources
 from utils.figures import diagrams
 from utils.lessons import markup, notebook_rules
 from utils.measure import strategies
@@ -30,7 +31,17 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def outcomes():
-    return strategies.try_out()
+    """What happened, now or before (see kept_evidence.py)."""
+    program = course.PACKAGE_ROOT / "solutions" / "any_strategy.py"
+    return kept_evidence.value(
+        strategies.try_out,
+        modules=(
+            *("utils.measure.strategies", "utils.running.worker", "distcheck.tasks"),
+            *sources.imported_by(program.read_text()),
+        ),
+        others=(program,),
+        worth=lambda outcomes: not strategies.surprises(outcomes),
+    )
 
 
 @pytest.mark.slow
