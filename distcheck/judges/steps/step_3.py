@@ -24,6 +24,8 @@ array is missing, the reason is looked for there, too: crashed, for example.
     tampered          undecided: an array can't be read (`Run.arrays`), or has another
                       shape on the other rank, or than the array it is compared with
     no-difference     undecided: local is the same on both ranks
+    If applied is the mean in each update, clipped to one norm, that is right, too:
+    wrapped-twice     (2 of 2) as below; nothing else
     If applied is the mean in the first update:
     wrapped-twice     (2 of 2) since the last forward pass before it, rank 0 had
                       all-reduced more than 1.5 times its numbers
@@ -86,7 +88,9 @@ def averages_gradients(run: Run) -> None:
     firsts = [rank.first("update") for rank in run.ranks]
     mean = np.broadcast_to(local.mean(axis=0), local.shape)
     used = classify(applied, {"mean": mean, "own": local}, _all_same)
-    if used == "mean":
+    if used != "own" and _is_clipped(run):
+        _raise_if_averaged_again(run, firsts, local[0].size)
+    elif used == "mean":
         _raise_if_averaged_again(run, firsts, local[0].size)
         _raise_if_not_always(run, firsts)
         _raise_if_divided_too(run)
@@ -170,6 +174,32 @@ def _raise_if_wrong_otherwise(
         seen = "All ranks used the sum of the gradients, not the mean."
         raise Problem("sum", seen, line)
     _raise_if_not_always(run, firsts, run.size)
+
+
+def _is_clipped(run: Run) -> bool:
+    """Do all ranks use the mean, clipped to one norm, as far as it is longer than that?
+
+    It has to be longer in several updates, by different factors: a single factor would
+    not tell it from a mean that is scaled.
+    """
+    means, used = [], []
+    for update in range(UPDATES):
+        try:
+            means.append(run.arrays(f"local.{update}").mean(axis=0))
+            used.append(run.arrays(f"applied.{update}"))
+        except Missing:
+            break
+    means = means[: len(used)]
+    limit = max(float(np.linalg.norm(gradients[0])) for gradients in used)
+    lengths = [float(np.linalg.norm(mean)) for mean in means]
+    factors = [min(1.0, limit / length) if length else 1.0 for length in lengths]
+    clipped = [factor for factor in factors if factor < 1 - RTOL_GRADIENTS]
+    if len(clipped) < 2 or max(clipped) < min(clipped) * (1 + RTOL_GRADIENTS):
+        return False
+    return all(
+        _all_same(gradients, np.broadcast_to(factor * mean, gradients.shape))
+        for gradients, factor, mean in zip(used, factors, means, strict=True)
+    )
 
 
 def _raise_if_divided_too(run: Run) -> None:
