@@ -421,6 +421,40 @@ def test_a_strategy_s_sum_is_of_a_loss_that_somebody_divides(
 
 
 @pytest.mark.parametrize(
+    ("totals", "scale", "verdict"),
+    [
+        ([[32.0, 32.0]], 1, "can't tell"),
+        ([[256.0, 256.0]], 1, "can't tell"),  # eight numbers for each sample
+        ([[32.0, 500.0]], 1, "can't tell"),  # a mean, added to each sample's loss
+        ([[8.0, 500.0], [32.0, 500.0]], 1, "can't tell"),  # with weights
+        ([[1.0, 32.0]], 1, "wrong"),
+        ([[1.0, 32.0], [32.0, 32.0]], 1, "wrong"),  # a penalty on activities
+        ([[5.0, 500.0]], 1, "wrong"),  # a mean, multiplied
+        ([[256.0, 256.0]], 256, "wrong"),  # a mean, scaled for float16
+    ],
+)
+def test_a_sum_over_all_samples_may_be_meant(totals, scale, verdict):
+    """As where a network's loss is the sum over a batch of 32, and nobody divides it
+    on one worker either."""
+    own = [[1.0, 0.3], [1.2, 0.3], [0.9, 0.3], [1.1, 0.3]]
+    batch = {"what": "samples", "mode": "train", "model": 0, "count": 32}
+
+    def trains(*parts: list) -> RecordedRun:
+        used = [*np.sum(parts, axis=0) / scale]
+        events = []
+        for n, part in enumerate(parts):
+            reports = [{**batch, "digests": None}, *updates(part, used, counts=1.0)]
+            events += [{**event, "replica": n} for event in reports]
+        run = of_reports(events, kind=audit.REPLICAS)
+        for event in run.all("local"):
+            event["totals"] = [[count, size, count] for count, size in totals]
+        return run
+
+    parallel = trains(own, [gradient[::-1] for gradient in own])
+    assert judge.gradients(parallel, trains(own))[0] == verdict
+
+
+@pytest.mark.parametrize(
     ("count", "scale", "verdict"),
     [
         (SUMMED, 1.0, "wrong"),
