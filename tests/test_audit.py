@@ -917,6 +917,22 @@ def test_an_order_is_the_same_wherever_an_epoch_begins(worker, alone, verdict):
     assert judge.order(parallel, of_reports(draws(alone)))[0] == verdict
 
 
+@pytest.mark.parametrize("kind", [audit.HOROVOD, audit.TASKS, audit.REPLICAS])
+def test_of_what_was_not_seen_nothing_is_told(kind):
+    """As where a network is made of layers and is no Keras model."""
+    own = updates([[1.0, 0.0]], [[0.5, 0.5]])
+    if kind == audit.REPLICAS:
+        processes = [[{**e, "replica": n} for n in (0, 1) for e in own]]
+    else:
+        processes = [own, own]
+    ends = the_end(statistics=None)
+    parallel = of_reports(*[[*events, ends] for events in processes], kind=kind)
+    single = of_reports([*own, ends], kind=kind)
+    asked = "different", "everything", "order", "pass", "validation", "statistics"
+    found = {name: judge.QUESTIONS[name][1](parallel, single)[0] for name in asked}
+    assert found == dict.fromkeys(asked, "can't tell")
+
+
 # ------------------------------------------------------------ and of the rest
 
 
