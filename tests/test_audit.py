@@ -421,6 +421,40 @@ def test_a_strategy_s_sum_is_of_a_loss_that_somebody_divides(
 
 
 @pytest.mark.parametrize(
+    ("totals", "scale", "verdict"),
+    [
+        ([[32.0, 32.0]], 1, "can't tell"),
+        ([[256.0, 256.0]], 1, "can't tell"),  # eight numbers for each sample
+        ([[32.0, 500.0]], 1, "can't tell"),  # a mean, added to each sample's loss
+        ([[8.0, 500.0], [32.0, 500.0]], 1, "can't tell"),  # with weights
+        ([[1.0, 32.0]], 1, "wrong"),
+        ([[1.0, 32.0], [32.0, 32.0]], 1, "wrong"),  # a penalty on activities
+        ([[5.0, 500.0]], 1, "wrong"),  # a mean, multiplied
+        ([[256.0, 256.0]], 256, "wrong"),  # a mean, scaled for float16
+    ],
+)
+def test_a_sum_over_all_samples_may_be_meant(totals, scale, verdict):
+    """As where a network's loss is the sum over a batch of 32, and nobody divides it
+    on one worker either."""
+    own = [[1.0, 0.3], [1.2, 0.3], [0.9, 0.3], [1.1, 0.3]]
+    batch = {"what": "samples", "mode": "train", "model": 0, "count": 32}
+
+    def trains(*parts: list) -> RecordedRun:
+        used = [*np.sum(parts, axis=0) / scale]
+        events = []
+        for n, part in enumerate(parts):
+            reports = [{**batch, "digests": None}, *updates(part, used, counts=1.0)]
+            events += [{**event, "replica": n} for event in reports]
+        run = of_reports(events, kind=audit.REPLICAS)
+        for event in run.all("local"):
+            event["totals"] = [[count, size, count] for count, size in totals]
+        return run
+
+    parallel = trains(own, [gradient[::-1] for gradient in own])
+    assert judge.gradients(parallel, trains(own))[0] == verdict
+
+
+@pytest.mark.parametrize(
     ("count", "scale", "verdict"),
     [
         (SUMMED, 1.0, "wrong"),
@@ -881,6 +915,22 @@ def test_an_epoch_may_be_one_batch(own, alone, verdict):
 def test_an_order_is_the_same_wherever_an_epoch_begins(worker, alone, verdict):
     parallel = of_reports(draws(worker), draws(worker))
     assert judge.order(parallel, of_reports(draws(alone)))[0] == verdict
+
+
+@pytest.mark.parametrize("kind", [audit.HOROVOD, audit.TASKS, audit.REPLICAS])
+def test_of_what_was_not_seen_nothing_is_told(kind):
+    """As where a network is made of layers and is no Keras model."""
+    own = updates([[1.0, 0.0]], [[0.5, 0.5]])
+    if kind == audit.REPLICAS:
+        processes = [[{**e, "replica": n} for n in (0, 1) for e in own]]
+    else:
+        processes = [own, own]
+    ends = the_end(statistics=None)
+    parallel = of_reports(*[[*events, ends] for events in processes], kind=kind)
+    single = of_reports([*own, ends], kind=kind)
+    asked = "different", "everything", "order", "pass", "validation", "statistics"
+    found = {name: judge.QUESTIONS[name][1](parallel, single)[0] for name in asked}
+    assert found == dict.fromkeys(asked, "can't tell")
 
 
 # ------------------------------------------------------------ and of the rest

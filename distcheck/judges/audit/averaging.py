@@ -6,7 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from distcheck.judges.audit.recorded import UNKNOWN, Answer, RecordedRun
+from distcheck.judges.audit.recorded import (
+    UNKNOWN,
+    Answer,
+    RecordedRun,
+    batch_size,
+)
 from distcheck.judges.audit.sketches import (
     RTOL_DIFFERENT,
     RTOL_EQUAL,
@@ -405,6 +410,12 @@ def _summed(
             f"The sum over all {size} {parallel.word}s is applied, and Keras divides "
             "the loss."
         )
+    if undivided and _is_sum_over_samples(single, group):
+        return UNKNOWN, (
+            "The gradients are summed, and so are the losses of a batch on one "
+            f"{parallel.word}. Whether the step shall grow with the global batch can't "
+            "be told."
+        )
     if undivided:
         why = (
             f"Keras 3 divides by {size} only a loss that has a number for each sample, "
@@ -432,6 +443,24 @@ def _is_mean(run: RecordedRun | None, group: int) -> bool:
     """Do a batch's losses count 1 together in the loss of a worker, as in a mean?"""
     totals = _totals(run, group)
     return totals is not None and bool((abs(totals[:, 0] - 1) < RTOL_FP16).all())
+
+
+def _is_sum_over_samples(single: RecordedRun | None, group: int) -> bool:
+    """Does each sample, or each number that is summed up, count 1 in the loss of a
+    worker that is alone, and not the batch as a whole? Then a sum over all workers is
+    what one worker computes of the global batch."""
+    totals = _totals(single, group)
+    if single is None or totals is None or any(_scaled(single, group)):
+        return False
+    if any(_is_near(count, 1) for count in totals[:, 0]):
+        return False
+    batch = batch_size(single) or 0
+    return any(
+        _is_near(count, whole)
+        for count, size, _ in totals
+        for whole in (size, batch)
+        if whole > 1
+    )
 
 
 def _totals(run: RecordedRun | None, group: int) -> np.ndarray | None:

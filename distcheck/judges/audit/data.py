@@ -260,6 +260,8 @@ def order(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     """Is the order of the samples another in each epoch?"""
     parallel, *rest = without_what_is_made(*filter(None, (parallel, single)))
     single = rest[0] if rest else None
+    if not parallel.readers:
+        return UNKNOWN, "The samples that go into the model were not seen."
     for worker in parallel.readers:
         if len(worker.passes) < 2 or len(worker.passes[0]) < 2:
             return UNKNOWN, "No two epochs were seen."

@@ -215,6 +215,8 @@ def statistics(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     found = [e.get("statistics") for e in parallel.ends()]
     if not found:
         return UNKNOWN, "No worker finished."
+    if not any(found) and not parallel.all("samples"):
+        return UNKNOWN, "No Keras model was seen, so its layers are not known."
     if not any(found):
         return RIGHT, "The model has no batch normalization."
     if parallel.kind == "tf.distribute":
