@@ -135,7 +135,7 @@ class Training:
 
 def _epochs(rank: Rank) -> list[Epoch]:
     """The epochs of a rank, at least one. They end where callbacks are told so, and
-    where training follows validation."""
+    where training follows validation; what is validated before the first is in none."""
     events = [e for e in rank.events if e["what"] in ("forward", "callback")]
     forwards = rank.all("forward")
     if any(event["fit"] and not event["training"] for event in forwards):
@@ -158,6 +158,8 @@ def _epochs(rank: Rank) -> list[Epoch]:
         ended = False
         steps = epochs[-1].trained if event["training"] else epochs[-1].validated
         steps.append(event["images"])
+    if len(epochs) > 1 and not epochs[0].trained:
+        epochs = epochs[1:]
     return epochs
 
 
