@@ -58,7 +58,7 @@ A worker runs the program, and writes down what happens between the hooks:
                               KerasRecorder._before_update
     events                    Event, CollectiveStart, Wrapped, Forward, Loss, Update,
                               Graph
-    recorder.graphs           Graphs.watch, Graphs._call, Graphs.build
+    recorder.graphs           Graphs.watch, Graphs.build
 
 When both scenarios have ended, the step's judge raises what it finds as a Problem:
 

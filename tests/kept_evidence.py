@@ -2,11 +2,12 @@
 
     ~/.cache/distributed-training-course/evidence/KEY/
 
-holds what one program reported, for all checkouts of this user; FOLDER says where the
-cache is on other systems. KEY is a hash of the program, of how it is run, and of all
-that makes the report, from the recorders to the lock file. So a program is run again if
-one of these has changed, and isn't if a judge, a hint or a comment has. To have all of
-them run again, remove the folder.
+holds what one program reported, or a value that a test would take minutes to compute,
+for all checkouts of this user; FOLDER says where the cache is on other systems. KEY is
+a hash of the program, of how it is run, and of all that makes the report, from the
+recorders to the lock file. So a program is run again if one of these has changed, and
+isn't if a judge, a hint or a comment has. To have all of them run again, remove the
+folder.
 """
 
 import contextlib

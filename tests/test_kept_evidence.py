@@ -118,3 +118,23 @@ def test_what_is_not_used_goes(performed, job):
     assert len(performed) == 3
     left = [(p / "report").read_text() for p in kept_evidence.FOLDER.iterdir()]
     assert sorted(left) == ["b", "c"]
+
+
+@pytest.mark.usefixtures("performed")
+def test_a_value_is_made_once_for_the_same_facts_if_it_is_worth_it():
+    made = []
+
+    def value(*facts, worth):
+        def make():
+            made.append(facts)
+            return {"losses": [0.5, *facts]}
+
+        return kept_evidence.value(make, *facts, modules=(), worth=lambda _: worth)
+
+    for _ in range(2):
+        assert value("a", worth=False) == {"losses": [0.5, "a"]}
+    assert made == [("a",)] * 2
+    for _ in range(2):
+        assert value("a", worth=True) == {"losses": [0.5, "a"]}
+        assert value("b", worth=True) == {"losses": [0.5, "b"]}
+    assert made == [("a",)] * 3 + [("b",)]
