@@ -442,7 +442,11 @@ def seen(bubblewrap, tmp_path_factory) -> Seen:
         *(FINISHED, PROGRAMS),
         modules=(*grade.CHECKER, "utils.grading"),
         others=(Path(__file__), *Path(grade.__file__).parent.rglob("*.html")),
-        worth=lambda made: all(is_as_expected(made, attack) for attack in ATTACKS),
+        worth=lambda made: (
+            all(is_as_expected(made, attack) for attack in ATTACKS)
+            and all(one.status == OK for one in made.normal.values())
+            and not (made.called or made.left)
+        ),
     )
 
 

@@ -51,6 +51,7 @@ array is missing, the reason is looked for there, too: crashed, for example.
     right             with a sentence of its own, if that could not be tried
 """
 
+from collections.abc import Iterator
 from typing import NoReturn
 
 import numpy as np
@@ -182,14 +183,7 @@ def _is_clipped(run: Run) -> bool:
     It has to be longer in several updates, by different factors: a single factor would
     not tell it from a mean that is scaled.
     """
-    means, used = [], []
-    for update in range(UPDATES):
-        try:
-            means.append(run.arrays(f"local.{update}").mean(axis=0))
-            used.append(run.arrays(f"applied.{update}"))
-        except Missing:
-            break
-    means = means[: len(used)]
+    means, used = zip(*_updates(run), strict=True)
     limit = max(float(np.linalg.norm(gradients[0])) for gradients in used)
     lengths = [float(np.linalg.norm(mean)) for mean in means]
     factors = [min(1.0, limit / length) if length else 1.0 for length in lengths]
@@ -234,20 +228,26 @@ def _raise_if_not_always(run: Run, firsts: list[dict], factor: int = 1) -> None:
 
     factor: so many times the mean is what the ranks should use."""
     word = "mean" if factor == 1 else "sum"
-    for update in range(1, UPDATES):
-        try:
-            local = run.arrays(f"local.{update}")
-            applied = run.arrays(f"applied.{update}")
-        except Missing:
-            return
-        mean = np.broadcast_to(factor * local.mean(axis=0), local.shape)
-        if not _all_same(applied, mean):
+    for update, (mean, applied) in enumerate(_updates(run)):
+        expected = np.broadcast_to(factor * mean, applied.shape)
+        if update and not _all_same(applied, expected):
             raise Problem(
                 "not-always",
                 f"In the first batch all ranks used the {word} of their gradients, but "
                 f"in batch {update + 1} they did not.",
                 firsts[0]["line"],
             )
+
+
+def _updates(run: Run) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Of each update that was kept, the mean of all ranks' gradients, and what each
+    rank applied."""
+    for update in range(UPDATES):
+        try:
+            local = run.arrays(f"local.{update}")
+            yield local.mean(axis=0), run.arrays(f"applied.{update}")
+        except Missing:
+            return
 
 
 def _reduced_numbers(rank: Rank) -> int:
