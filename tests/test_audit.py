@@ -1780,6 +1780,36 @@ def test_all_share_out_a_half_of_what_one_worker_has(parts, verdict):
 
 
 @pytest.mark.parametrize(
+    ("parts", "verdict"),
+    [
+        (["abcd abcd", "efgh efgh"], "wrong"),  # all shuffle with one seed
+        (["abcd efgh", "efgh abcd"], "right"),
+        (["abcdef abcdef", "cdefgh cdefgh"], "right"),  # more than a half
+        (["abcdefgh abcdefgh", "abcdefgh abcdefgh"], "right"),
+        (["ab ab", "ef ef", "cd cd", "gh gh"], "right"),  # so few by chance
+        (["abcd abcd", "efgh eagh"], "right"),
+        (["wxyz wxyz", "wxyz wxyz"], "can't tell"),  # no part of one worker's
+    ],
+)
+@pytest.mark.parametrize("by_keras", [True, False])
+def test_all_look_at_another_part_each_time(parts, verdict, by_keras):
+    """Of eight samples. parts: for each time, what each of two workers looks at."""
+
+    def validates(times: list[str]) -> list[dict]:
+        between = {"what": "epoch metrics"} if by_keras else batch("z")
+        each = [[batch(rows, "validate"), between] for rows in times]
+        test = batch(times[0], "validate")  # in the end, rank 0 alone
+        return [step(1), *(e for events in each for e in events), test, the_end()]
+
+    first, second = (
+        validates([part.split()[rank] for part in parts]) for rank in (0, 1)
+    )
+    parallel = of_reports(first, [e for e in second if e is not second[-2]])
+    alone = of_reports(validates(["abcdefgh"] * len(parts)))
+    assert judge.validation(parallel, alone)[0] == verdict
+
+
+@pytest.mark.parametrize(
     ("sentences", "words", "verdict"),
     [
         (("abcd", "efgh"), ("sssssstt", "ssssstst"), "right"),

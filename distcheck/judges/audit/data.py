@@ -433,6 +433,14 @@ def validation(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
     if not alone:
         why = NEEDS_ONE_WORKER if single is None else "A single worker has none."
         return UNKNOWN, f"{text}. {why}"
+    if single and (looked_at := _same_part_each_time(parallel, single)):
+        return (
+            WRONG,
+            f"All {parallel.word}s validate on the same samples each time, "
+            f"{looked_at[0]} of the {looked_at[1]} that one worker validates on, and "
+            f"no {parallel.word} looks at the others.",
+            _validation_line(parallel),
+        )
     part = len(union & alone) / len(alone)
     if part >= MIN_COVERAGE:
         return RIGHT, f"{text}, which are all that one worker has."
@@ -464,6 +472,29 @@ def validation(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
             _validation_line(parallel),
         )
     return UNKNOWN, f"{text}."
+
+
+def _same_part_each_time(
+    parallel: RecordedRun, single: RecordedRun
+) -> tuple[int, int] | None:
+    """How many samples each worker validates on, and how many one that is alone does,
+    if all of them take the same share of these each time; the next time it may be
+    another one, as where all shuffle with one seed."""
+    if len(parallel.each) < 2 or not (parallel.whole and single.whole):
+        return None
+    rows = list(
+        zip(
+            *(worker.validations for worker in single.each),
+            *(worker.validations for worker in parallel.each),
+            strict=False,
+        )
+    )
+    for alone, first, *others in rows:
+        same = len(first) >= LEAST_IN_COMMON and all(o == first for o in others)
+        share = 1.25 * len(alone) / len(parallel.each)
+        if not (same and first < alone == rows[0][0] and len(first) <= share):
+            return None
+    return (len(rows[0][1]), len(rows[0][0])) if len(rows) > 1 else None
 
 
 def _come_each_time(run: RecordedRun) -> bool:

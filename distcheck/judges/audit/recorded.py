@@ -111,6 +111,18 @@ class Worker:
         return parts
 
     @cached_property
+    def validations(self) -> list[set[str]]:
+        """The samples of each validation: between two trainings, or of one epoch."""
+        model, parts = self._main_model("validate"), [set()]
+        for event in self.events:
+            if event["what"] == "samples" and event["mode"] == "validate":
+                if event["model"] == model:
+                    parts[-1].update(split_digests(event["digests"] or ""))
+            elif parts[-1] and event["what"] in ("samples", "epoch metrics"):
+                parts.append(set())
+        return list(filter(None, parts))
+
+    @cached_property
     def repeats(self) -> bool:
         """Do its training samples come in one order, over and over? An epoch may begin
         anywhere in it."""
