@@ -1568,6 +1568,25 @@ def test_samples_that_no_epoch_shows_are_on_no_worker(each, verdict):
     assert judge.everything(of_reports(*ranks), alone)[0] == verdict
 
 
+@pytest.mark.parametrize(
+    ("kind", "told"), [(audit.HOROVOD, True), (audit.REPLICAS, False)]
+)
+def test_replicas_have_no_order_of_their_own(kind, told):
+    """One process deals the same half of the data out to them, shuffled each time."""
+    ranks = [epochs([rows], [rows[::-1]]) for rows in ("abc", "bcd")]
+    if kind == audit.REPLICAS:
+        pairs = zip(ranks[0], [e | {"replica": 1} for e in ranks[1]], strict=True)
+        ranks = [
+            [e for pair in pairs for e in (pair if "mode" in pair[0] else pair[:1])]
+        ]
+        ranks[0].append(step(1, replica=1))
+    alone = of_reports([*epochs(["abcdefgh"], ["abcdefgh"]), the_end()])
+    parallel = of_reports(*[[*events, the_end()] for events in ranks], kind=kind)
+    verdict, said, _ = judge.everything(parallel, alone)
+    assert verdict == "wrong"
+    assert ("in an order of its own" in said) is told
+
+
 REAL = ["ab", "cd", "ef", "gh"]
 
 

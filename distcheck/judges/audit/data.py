@@ -234,7 +234,7 @@ def everything(parallel: RecordedRun, single: RecordedRun | None) -> Answer:
             text = (
                 f"{text}, the same ones in every epoch, and no worker sees the others"
             )
-            if set.intersection(*sets):
+            if set.intersection(*sets) and parallel.kind != "tf.distribute":
                 text += (
                     ": each shuffles in an order of its own before it takes its part"
                 )
