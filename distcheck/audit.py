@@ -487,20 +487,25 @@ def report(script: str, runs: list[RecordedRun], seconds: float) -> Report:
             "The program names GPUs, of which there are none here. Its strategy got "
             f"{parallel.workers} parts of the processor in their place."
         )
+    if len(runs) > 1 and not single:
+        notes.append(
+            "Nothing is compared with a single worker, on which there was no training: "
+            f"{_why_nothing(script, runs[1])}"
+        )
     found = findings(parallel, single, quick=len(runs) == 1)
     return Report(script, parallel.workers, found, seconds, notes)
 
 
-def _why_nothing(script: str, parallel: RecordedRun) -> str:
-    failure = parallel.failure
-    last = "\n".join(parallel.output.strip().splitlines()[-15:])[-2000:]
+def _why_nothing(script: str, run: RecordedRun) -> str:
+    failure = run.failure
+    last = "\n".join(run.output.strip().splitlines()[-15:])[-2000:]
     if failure:
         where = f" ({failure['where']})" if failure.get("where") else ""
-        why = running.why(parallel, failure)
+        why = running.why(run, failure)
         return f"{script} failed before it trained: {why}{where}"
-    if parallel.outcome == recorded.TIME_UP:
+    if run.outcome == recorded.TIME_UP:
         return f"{script} had not begun to train when its time was over."
-    if parallel.outcome == recorded.FAILED:
+    if run.outcome == recorded.FAILED:
         return f"{script} could not be run. The last lines that it printed:\n{last}"
     return (
         f"{script} ended without training: no gradient of a Keras or TensorFlow "

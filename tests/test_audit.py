@@ -1254,6 +1254,13 @@ def test_a_crash_in_a_cluster_is_not_hidden_by_another_run(
             audit.report(PROGRAM, [run], 0.0)
 
 
+def test_it_is_noted_why_one_worker_did_not_train():
+    error = "ValueError: no other worker"
+    alone = of_reports([{"what": "failed", "error": error, "where": PLACE}])
+    found = audit.report(PROGRAM, [of_reports(epochs(["abcd"])), alone], 0.0)
+    assert "failed before it trained: ValueError: no other worker" in found.notes[0]
+
+
 def test_gpus_that_are_not_here_are_noted():
     events = [{"what": "in place of GPUs", "named": 4}, *epochs(["abcd"])]
     found = audit.report(PROGRAM, [of_reports(events, kind=audit.REPLICAS)], 0.0)
