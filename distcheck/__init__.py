@@ -5,9 +5,9 @@ What `course check 3` does, in this order, which is also one to read it in: modu
 
 Read the docstring of each module and the functions that are named, and no more; where
 none is named, all of the module. These are fewer than 2,500 lines, for an hour: 450 of
-the command, 300 of the lab's server, 700 of the worker, and 900 of the judge. The files
+the command, 300 of the lab's server, 800 of the worker, and 900 of the judge. The files
 as a whole are more than twice as long, so look up each `def NAME` alone: from the first
-name of a file to its last are nearly twice as many lines. Two of the docstrings are
+name of a file to its last are half as many lines again. Two of the docstrings are
 tables: that of `recorder` says what is hooked and what each hook reports, and that of
 `interventions` what is changed on purpose in what a program computes and sees.
 
@@ -15,9 +15,10 @@ The command has the lab run the program in two scenarios, with two workers each.
 workers of "two" see four GPUs that are pretended, and rank 0 builds graphs in the end.
 Those of "other options" have no GPU and other options, and begin with the files that
 rank 0 of "two" has left; so they start when the programs of "two" have ended. (Both are
-at the end of `scenarios`; arrays are declared in `events`.) The options of all
-scenarios, in `judges.steps.common`, leave three steps to each worker, of an epoch of 60
-small images: real ones, of `utils.checking.images`.
+at the end of `scenarios`; arrays are declared in `events`.) With the options of all
+scenarios, in `judges.steps.common`, a worker has seven steps in an epoch of 60 small
+images, real ones of `utils.checking.images`, or three once step 5 is done. The first
+three are computed; later ones are only counted.
 
     utils.cli                 check
     utils.checking.checks     report_on
@@ -52,10 +53,11 @@ A worker runs the program, and writes down what happens between the hooks:
     recorder.horovod          HorovodRecorder.wraps, HorovodRecorder.collective
     recorder.keras            KerasRecorder.hook_training, KerasRecorder.intervene,
                               KerasRecorder.create_variable,
-                              KerasRecorder._forward, KerasRecorder.report_batch,
-                              KerasRecorder._gradient, KerasRecorder._report_loss,
-                              KerasRecorder._observe_update,
-                              KerasRecorder._before_update
+                              KerasRecorder._forward, KerasRecorder.answer,
+                              KerasRecorder._note_trained, KerasRecorder._gradient,
+                              KerasRecorder._report_loss,
+                              KerasRecorder._observe_update
+    recorder.gradients        Gradients.take, Gradients.apply, Gradients._begin_update
     events                    Event, CollectiveStart, Wrapped, Forward, Loss, Update,
                               Graph
     recorder.graphs           Graphs.watch, Graphs.build
@@ -71,16 +73,19 @@ When both scenarios have ended, the step's judge raises what it finds as a Probl
     judges.steps.common       whatever_the_options
     judges.compiled           must_compile, _raise_if_eager_only
     judges.compare
-    judges.steps.step_3
+    judges.steps.step_3       averages_gradients, _kind_used, _used, _computed,
+                              _raise_own, _raise_if_wrong_otherwise, _got_the_mean,
+                              _updates
     utils.checking.checks     stop_at_the_first, Report
 
 Whoever adds a verdict adds a hint for its id to exercises/hints.md, a row to the page
 of the step in `handbook`, and a program to tests/wrong_programs.toml.
 
-Beside this path are, of `recorder`: devices (for step 1), files (2), metrics and
-callbacks (2, 5 and 6), and images, by which a batch is known again (3 and 5).
+Of little weight in step 3 are, of `recorder`: devices (for steps 1 and 2), files (2),
+metrics and callbacks (2, 5 and 6), and images, by which a batch is known again (5).
 recorder.audit, judges.audit and audit are for `course audit`. Whoever changes how
 processes are started needs mpi, too; and whoever changes what is reported, evidence:
-an event or array that isn't as declared, or is too large, leaves all parts undecided,
-as "tampered". What is as declared is taken on trust.
+an event that isn't as declared, or is too large, leaves all parts undecided, as
+"tampered", and an array that can't be read those that read it. What is as declared is
+taken on trust.
 """

@@ -192,6 +192,10 @@ class Forward(Event):
     training: bool
     fit: bool
     """Was it inside `Model.fit`?"""
+    aside: bool
+    """Was it inside `Model.predict`, or asked for by a callback when an epoch ended?"""
+    step: int
+    """Those of the same number belong to one training step."""
     images: list[int]
     """Which images: their numbers in the source; -1 for one that is none of these."""
     rate: float | None
@@ -294,13 +298,18 @@ HOROVOD: Schema = OF_EVERY_PROGRAM | {
 # The names of arrays that a worker keeps beside its report, each in a file of its own.
 Arrays = Mapping[str, str]
 
-# "local" and "applied" are kept for several updates, as NAME.0, NAME.1, ...
+# "local" to "total" and "applied" are kept for several updates, as NAME.0, NAME.1, ...
 HOROVOD_ARRAYS: Arrays = {
     "initial": "The weights that are trained, before any collective has carried some.",
     "start": "The same at the last training batch before the first update.",
     "local": "The gradient that `tf.GradientTape.gradient` has returned, before it.",
+    "last": "The last one of those, where there were several.",
+    "mean": "The mean of these.",
+    "total": "The sum of these.",
+    "given": "What was all-reduced between the batch and the first update.",
+    "reduced": "What that gave.",
     "applied": "The gradient that the optimizer is to apply in it.",
-    "updated": "The weights right after the first update.",
+    "updated": "The weights right after it, or the last one before the next batch.",
     "resumed": "The weights at the first batch after that.",
     "state": "The optimizer's variables at the same time.",
     "end": "The weights at the end of the program.",

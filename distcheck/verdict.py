@@ -25,6 +25,7 @@ OF_ANY_PART = {
     "deadlock": WRONG,  # the same: workers wait for each other, or one for those gone
     "hung": WRONG,  # the same: the program doesn't end, for another reason
     "flood": WRONG,  # the same: it prints too much
+    "compiled-only": UNDECIDED,  # Check.verdict: it fails because functions run eagerly
     "killed": UNDECIDED,  # Run.raise_if_interrupted: somebody else killed a worker
     "time-up": UNDECIDED,  # the same: the time is up, but nothing was seen to hang
     "no-mpirun": UNDECIDED,  # the same: mpirun failed

@@ -43,7 +43,14 @@ HOROVOD = {
     },
     "fitted": {},
     "output": {"sizes": [120, 0]},
-    "forward": {"training": True, "fit": True, "images": [3, 17], "rate": 0.1},
+    "forward": {
+        "training": True,
+        "fit": True,
+        "aside": False,
+        "step": 2,
+        "images": [3, 17],
+        "rate": 0.1,
+    },
     "loss": {"value": 2.5, "cross_entropy": 2.0, "penalty": 0.5},
     "update": {"wrapped": True, "optimizer": "SGD"},
     "callback": {

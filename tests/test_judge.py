@@ -63,6 +63,24 @@ def test_who_refuses_the_options_of_a_check_is_not_judged(job):
     assert "unrecognized arguments: --width 1" in judged.seen
 
 
+@pytest.mark.parametrize(
+    ("error", "caught"),
+    [
+        (
+            "tf.gradients is not supported when eager execution is enabled",
+            "compiled-only",
+        ),
+        ("compute the jacobian with eager execution enabled and", "compiled-only"),
+        ("persistent=True is missing", "crashed"),
+    ],
+)
+def test_what_can_only_be_compiled_is_not_blamed(job, error, caught):
+    """The check runs functions eagerly."""
+    event = {"what": "failed", "line": 3, "time": 1.0, "status": 1, "error": error}
+    (job / "two" / "rank.0.jsonl").write_text(json.dumps(event) + "\n")
+    assert failed(job, {"0": 1, "1": None}).id == f"step-3.{caught}"
+
+
 def test_a_silent_program_has_not_trained(job):
     for step in (3, 4, 6):
         assert verdict(job, step).id == f"step-{step}.never-trained"

@@ -2,6 +2,7 @@
 what real programs show only now and then, and cases that lie close together.
 """
 
+import itertools
 import json
 
 import numpy as np
@@ -28,7 +29,7 @@ def report(tmp_path):
             # What a case doesn't say is as a worker reports it.
             lines = [
                 json.dumps({"time": 1.0, "line": None} | HOROVOD[event["what"]] | event)
-                for event in events
+                for event in map(in_a_step, itertools.count(100), events)
             ]
             (folder / f"rank.{rank}.jsonl").write_text("\n".join(lines) + "\n")
         for name, values in arrays.items():
@@ -40,14 +41,20 @@ def report(tmp_path):
     return write
 
 
+def in_a_step(number: int, event: dict) -> dict:
+    unknown = event["what"] == "forward" and event["step"] is None
+    return event | {"step": number} if unknown else event
+
+
 def verdict(report, step):
     check = exercises.find("fashion_mnist").checks[step]
     return check.verdict(read(report.folder))
 
 
-def forward(training, fit=False, images=(), rate=None):
+def forward(training, fit=False, images=(), rate=None, aside=False, step=None):
+    """Of a step of its own, unless that is given: `report` numbers them."""
     facts = {"training": training, "fit": fit, "images": [*images], "rate": rate}
-    return {"what": "forward", **facts}
+    return {"what": "forward", "aside": aside, "step": step, **facts}
 
 
 def update(wrapped=True):
@@ -262,7 +269,7 @@ GRADIENTS = np.array([[1.0, 2.0, 3.0], [3.0, 2.0, -1.0]])
 )
 def test_which_optimizer_trained_decides_what_is_said(report, wrapped, reduced, caught):
     events = [{"what": "wrapped", "line": 3}, forward(True), *reduced, update(wrapped)]
-    report([events] * 2, local_0=GRADIENTS, applied_0=GRADIENTS)
+    report([events] * 2, start=GRADIENTS, local_0=GRADIENTS, applied_0=GRADIENTS)
     assert verdict(report, 3).id == f"step-3.{caught}"
 
 
@@ -280,7 +287,64 @@ def test_the_mean_of_divided_losses_is_divided_twice(report, value, times, caugh
     loss = {"what": "loss", "value": value, "cross_entropy": 2.0, "penalty": 0.5}
     events = [forward(True), loss | {"line": 5}, update()]
     mean = GRADIENTS.mean(axis=0)
-    report([events] * 2, local_0=GRADIENTS, applied_0=[times * mean] * 2)
+    report(
+        [events] * 2, start=GRADIENTS, local_0=GRADIENTS, applied_0=[times * mean] * 2
+    )
+    assert verdict(report, 3).id == f"step-3.{caught}"
+
+
+TWICE = np.array([[1.0, 2.0, 3.0], [5.0, 0.0, 1.0]])  # what the ranks add to that
+
+
+@pytest.mark.parametrize(
+    ("applied", "caught"),
+    [
+        (GRADIENTS.mean(axis=0), "right"),
+        (TWICE.mean(axis=0), "right"),
+        ((GRADIENTS + TWICE).mean(axis=0), "right"),
+        ((GRADIENTS + TWICE).mean(axis=0) / 2, "right"),
+        ((GRADIENTS + TWICE).mean(axis=0) / 4, "scaled"),
+        ((GRADIENTS + 3 * TWICE).mean(axis=0), "not-the-mean"),
+        (GRADIENTS + TWICE, "not-averaged"),
+        (TWICE, "not-averaged"),
+    ],
+)
+def test_the_mean_is_of_the_first_gradient_the_last_or_of_all(report, applied, caught):
+    several = {
+        "last_0": TWICE,
+        "mean_0": (GRADIENTS + TWICE) / 2,
+        "total_0": GRADIENTS + TWICE,
+    }
+    applied = np.broadcast_to(applied, GRADIENTS.shape)
+    events = [forward(True), update(wrapped=False)]
+    report(
+        [events] * 2, start=GRADIENTS, local_0=GRADIENTS, applied_0=applied, **several
+    )
+    assert verdict(report, 3).id == f"step-3.{caught}"
+
+
+@pytest.mark.parametrize(
+    ("reduced", "caught"),
+    [
+        (GRADIENTS.mean(axis=0), "right"),
+        (GRADIENTS.mean(axis=0)[::-1], "right"),
+        (GRADIENTS.sum(axis=0), "not-the-mean"),
+        (GRADIENTS.max(axis=0), "not-the-mean"),
+        ([2.0, 2.0], "not-the-mean"),
+        (None, "not-the-mean"),
+    ],
+)
+def test_what_all_ranks_make_of_the_mean_is_right(report, reduced, caught):
+    arrays = {} if reduced is None else {"reduced": [reduced] * 2}
+    changed = np.add(GRADIENTS.mean(axis=0), [0.0, 0.5, 0.0])
+    events = [forward(True), update(wrapped=False)]
+    report(
+        [events] * 2,
+        start=GRADIENTS,
+        local_0=GRADIENTS,
+        applied_0=[changed] * 2,
+        **arrays,
+    )
     assert verdict(report, 3).id == f"step-3.{caught}"
 
 
@@ -446,6 +510,28 @@ def test_the_ranks_that_validate_differently_are_named(report):
     assert judged.evidence == (
         "2 workers: 3 training, 4 (rank 0) and 0 (rank 1) validation steps",
     )
+
+
+def test_a_step_may_have_several_batches(report):
+    """Two halves of one, or the same images twice."""
+    for count, scenario in ((1, "one"), (2, "pair"), (3, "three")):
+        train, val = RIGHT_STEPS[count]
+        halves = [
+            forward(True, True, step=n) for n in range(train) for _ in ("one", "other")
+        ]
+        report([[*halves, *[forward(False, True)] * val]] * count, scenario)
+    assert verdict(report, 5).id == "step-5.right"
+
+
+def test_what_rank_0_predicts_after_an_epoch_is_no_validation(report):
+    shown = [forward(False, True, aside=True)]
+    callback = {"what": "callback", "name": "Show"}
+    for count, scenario in ((1, "one"), (2, "pair"), (3, "three")):
+        train, val = RIGHT_STEPS[count]
+        forwards = [forward(True, True)] * train + [forward(False, True)] * val
+        ranks = [[*forwards, *shown, callback], *[[*forwards, callback]] * (count - 1)]
+        report(ranks, scenario)
+    assert verdict(report, 5).id == "step-5.right"
 
 
 def test_different_numbers_of_training_steps_are_a_deadlock(report):
@@ -751,3 +837,25 @@ def test_the_mean_of_the_training_loss_is_not_that_of_the_validation(report):
 def test_a_loop_that_never_updates_has_not_trained(report):
     report([[forward(True)]] * 2)
     assert verdict(report, 6).id == "step-6.never-trained"
+
+
+@pytest.mark.parametrize(
+    ("opposite", "several", "caught"),
+    [
+        ([1, 1], [3, 3], "right"),
+        ([2, 2], [3, 3], "gathered"),  # nobody stops
+        ([1, 1], [1, 1], "gathered"),  # it trains for one epoch whatever it is told
+        ([1, 1], None, "gathered"),
+    ],
+)
+def test_who_gathers_and_stops_together_uses_the_mean(
+    report, opposite, several, caught
+):
+    """Epochs, of a batch each, that the ranks train in other scenarios."""
+    gathered = exchange("allgather", None, None, elements=900)
+    epoch = [forward(True), update(), forward(False), *gathered]
+    report([epoch] * 2)
+    for name, epochs in (("opposite", opposite), ("other options", several)):
+        if epochs:
+            report([epoch * count for count in epochs], name)
+    assert verdict(report, 6).id == f"step-6.{caught}"

@@ -14,6 +14,7 @@ from distcheck.recorder import patches
 from distcheck.recorder.audit import tracing
 from distcheck.recorder.audit.horovod import HorovodCalls
 from distcheck.recorder.callbacks import TrackedLogs
+from distcheck.recorder.gradients import Gradients
 from distcheck.recorder.horovod import HorovodRecorder
 from distcheck.recorder.recorder import Recorder, recorder_of
 from distcheck.scenarios import SCENARIOS, Scenario
@@ -154,6 +155,69 @@ def test_the_last_model_before_the_first_update_is_what_is_trained(recorder):
     assert kept(recorder, "start") == [2.0]
 
 
+def test_what_other_models_make_of_a_batch_is_the_same_batch(recorder):
+    """What comes from the first one, or all get; but not the next batch."""
+    body, other, head = (Model(Variable(float(n))) for n in range(3))
+    images, features = np.zeros((4, 2)), np.ones((4, 2))
+    for model, inputs in ((body, images), (other, images), (head, features)):
+        recorder.answer(model, True, inputs).tensors += [inputs, features]
+    assert kept(recorder, "start") == [0.0, 1.0, 2.0]
+    recorder.answer(head, True, features)
+    assert [event["what"] for event in written(recorder)] == [
+        "output",
+        *2 * ["forward"],
+    ]
+    assert kept(recorder, "start") == [2.0]
+
+
+# ------------------------------------------------------------ gradients
+
+
+@pytest.fixture
+def gradients(recorder):
+    return Gradients(recorder.keep)
+
+
+BODY, HEAD = Variable(1.0, 1.0), Variable(1.0)
+
+
+def test_two_optimizers_that_share_a_gradient_make_one_update(recorder, gradients):
+    taken = [np.array([1.0, 2.0]), np.array([3.0])]
+    for update in (0, 1):
+        assert gradients.take([BODY, HEAD], taken)
+        assert gradients.apply([(taken[1], HEAD)])
+        assert not gradients.apply([(taken[0], BODY)])
+        assert kept(recorder, f"applied.{update}") == kept(recorder, f"local.{update}")
+    assert gradients.updates == 2
+
+
+def test_two_optimizers_with_a_gradient_each_make_two_updates(recorder, gradients):
+    others = [Variable(1.0), Variable(2.0)]
+    assert gradients.take([BODY, HEAD], [np.ones(2), np.ones(1)])
+    assert not gradients.take(others, [np.ones(1)] * 2)
+    for pairs in ([(np.ones(2), BODY), (np.ones(1), HEAD)], [(np.ones(1), others[0])]):
+        assert gradients.apply(pairs)
+    assert kept(recorder, "applied.0") == [1.0] * 3
+
+
+def test_several_gradients_are_taken_for_one_update(recorder, gradients):
+    for number in (1.0, 3.0, 8.0):
+        gradients.take([BODY, HEAD], [np.full(2, number), np.full(1, number)])
+    gradients.apply([(np.ones(2), BODY)])
+    firsts = {name: kept(recorder, f"{name}.0")[0] for name in ARRAYS}
+    assert firsts == {"local": 1.0, "last": 8.0, "mean": 4.0, "total": 12.0}
+
+
+ARRAYS = ("local", "last", "mean", "total")
+
+
+def test_gradients_of_a_scaled_loss_are_kept_as_they_are_used(recorder, gradients):
+    """The update that one of them is too large for is left out."""
+    assert not gradients.take([BODY, HEAD], [np.ones(2), np.full(1, np.inf)], 4.0)
+    assert gradients.take([BODY, HEAD], [np.full(2, 8.0), np.ones(1)], 4.0)
+    assert kept(recorder, "local.0") == [2.0, 2.0, 0.25]
+
+
 def test_the_choice_of_a_gpu_is_noted_before_it_is_made(recorder, monkeypatch):
     class Context:
         def set_visible_devices(self, devices):
@@ -163,6 +227,9 @@ def test_the_choice_of_a_gpu_is_noted_before_it_is_made(recorder, monkeypatch):
             pass
 
         def ensure_initialized(self):
+            pass
+
+        def get_device_details(self, device):
             pass
 
     module = types.SimpleNamespace(Context=Context)

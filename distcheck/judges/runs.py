@@ -5,6 +5,7 @@ a part of the program is right, and raises a Problem where it isn't, or where mo
 be said; Missing or Unreadable where the evidence does not suffice.
 """
 
+import contextlib
 import itertools
 import re
 from collections.abc import Callable, Iterable
@@ -108,6 +109,13 @@ class Rank:
                 "or not a number, because its training has diverged.",
             )
         return array
+
+    def first_array(self, names: Iterable[str]) -> np.ndarray:
+        """The first of these arrays that there is. Raises as `array` does."""
+        for name in names:
+            with contextlib.suppress(Missing):
+                return self.array(name)
+        raise Missing
 
     def text(self, name: str) -> str:
         """What it printed ("out", "err"), or where it was ("stack"). Raises

@@ -7,11 +7,12 @@ and, where evidence is missing, the reason for that.
 
 `Check.verdict` decides in this order; the first that is found is the verdict:
 
-    tampered*, keras-3, options*, killed*, time-up*, no-mpirun*
+    tampered*, keras-3, options*, compiled-only*, killed*, time-up*, no-mpirun*
                                                      in any run, one run after the other
     what the judge raises as a Problem               in the runs of this part
     deadlock, crashed, flood, hung                   if the judge raised Missing: in any
-                                                     run but those with `devices_only`
+                                                     run but those with `devices_only`;
+                                                     some judges look for them as well
     never-trained                                    if it did, without those
     tampered*                                        if it raised Unreadable
     right
@@ -62,6 +63,7 @@ class Check:
                 _raise_if_tampered(run)
                 _raise_if_keras_3(run)
                 _raise_if_options_refused(run)
+                _raise_if_only_compiled(run)
                 run.raise_if_interrupted()
             try:
                 self.judge(runs)
@@ -136,6 +138,23 @@ def _raise_if_options_refused(run: Run) -> None:
                     f"{short(refused[1])}",
                 )
 
+
+def _raise_if_only_compiled(run: Run) -> None:
+    """Raise the Problem of a program with what TensorFlow can do in compiled functions
+    alone, such as `tf.gradients`: a check runs functions eagerly."""
+    for rank, failure in run.failures():
+        if _NOT_EAGERLY.search(str(failure["error"])):
+            raise Problem(
+                "compiled-only",
+                f"Rank {rank.number} failed{in_line(failure['line'])}, perhaps only "
+                "because a check runs functions eagerly, where this can't be done: "
+                f"{short(failure['error']).rstrip('.')}. If the program fails without "
+                "a check, too, mend that first.",
+                failure["line"],
+            )
+
+
+_NOT_EAGERLY = re.compile(r"(when|with) eager execution (is )?enabled")
 
 # As argparse says it, click and typer, and absl.
 _REFUSED_OPTIONS = re.compile(

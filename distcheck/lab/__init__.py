@@ -32,7 +32,7 @@ In FOLDER/<number of the job>/<scenario>/, where worker N has rank N:
     rank.N.home/       the program: its files          all ranks' recorders; the
                                                        scenario that comes after
     home/              with `shared_disk`, all ranks'  the scenario that comes after
-    rank.N.ran         worker N, if it ended well      the server: then the scenario
+    rank.N.ran         worker N, if all went well      the server: then the scenario
                                                        that comes after may begin
     mpirun.txt         mpirun                          judges, if it failed
     outcome.json       the server, when all is over    judges

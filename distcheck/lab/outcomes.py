@@ -1,10 +1,10 @@
 """How has a scenario ended? Decided by what its workers were seen to do.
 
-A scenario ends when all workers have come to the end of the program, when one of them
-or mpirun has ended before, when one prints too much, when they get nowhere, or when its
+A scenario ends when all workers have reported "ended", when one of them or mpirun has
+ended before, when one prints too much, when they get nowhere, or when its
 time is up. A machine may be slow, and time that passes says little; so what counts is
 what the workers do without a report: they compute, or sleep, or would like to compute
-and get no processor, which is no fault. `distcheck.lab` lists the outcomes.
+and get no processor, which is no fault. The outcomes are named in `distcheck.lab`.
 """
 
 import time

@@ -20,6 +20,7 @@ class DeviceRecorder(Recorder):
         self.before(context, "set_visible_devices", self._pins)
         self.replace(*patches.listing_of_devices(), self._list)
         self.before(context, "ensure_initialized", self._takes_hold)
+        self.replace(context, "get_device_details", self._details)
 
     def _list(self, original):
         def observed(context, *args, **kwargs):
@@ -37,6 +38,14 @@ class DeviceRecorder(Recorder):
                 context, self.scenario.gpus, chosen
             )
             return None
+
+        return observed
+
+    def _details(self, original):
+        def observed(context, device):
+            if device in self._pretended:
+                return interventions.details_of_a_gpu()
+            return original(context, device)
 
         return observed
 

@@ -43,6 +43,7 @@ class HorovodRecorder(KerasRecorder):
         self._reported: set[tuple] = set()
         self._answers: dict[tuple, int] = {}  # of Horovod, to who and how many we are
         self._before = self._there()  # files, by when they were changed
+        self.collectives = 0  # that were called
         self._files: set[str] = set()  # that it had written by the end of an epoch
         self.building = False  # are only graphs built by now?
 
@@ -115,6 +116,7 @@ class HorovodRecorder(KerasRecorder):
                 return function(*args, **kwargs)  # a node of a graph that is built
             if self.building:
                 return tensor  # the others have ended
+            self.collectives += 1
             self.snapshot_before_exchange(tensors)
             root = kwargs.get("root_rank")
             small = small_values(tensors)
@@ -127,6 +129,10 @@ class HorovodRecorder(KerasRecorder):
             result = function(*args, **kwargs)
             results = result if isinstance(result, list | tuple) else [result]
             got = small_values(results) if small is not None else None
+            if "allreduce" in kind and not self.has_updated():
+                # A single number is a loss or a metric.
+                self._given += [t for t in tensors if elements_of(t) > 1]
+                self._reduced += [r for r in results if elements_of(r) > 1]
             if self.scenario.own_folders:
                 interventions.share_files(self._home, self._before)
             self.event("collective_end", op=kind, got=got)
@@ -156,7 +162,7 @@ class HorovodRecorder(KerasRecorder):
     # ------------------------------------------------------------ the end
 
     def report_end(self) -> None:
-        if self.model is not None:
+        if self._models:
             self.keep("end", self._weights())
         self.after_epoch()
         if self._files:
@@ -177,7 +183,7 @@ class HorovodRecorder(KerasRecorder):
 
     def work_done(self) -> int:
         """Grows whenever the program trains."""
-        return self._forwards + self._updates_begun
+        return self._forwards + self._gradients.updates
 
     def only_building(self) -> None:
         """Record no more: let TensorFlow and Keras do what they do without this."""

@@ -5,19 +5,21 @@ together is found out. Pretended GPUs show which one each worker takes. Others l
 check take seconds. In a check of a Horovod program, where each is called from:
 
     pretend_gpus              DeviceRecorder: only pretended GPUs are there
+    details_of_a_gpu          DeviceRecorder: what TensorFlow says of one
     pretend_local_rank        HorovodRecorder.asked: local rank and size; by their
                               variables, `lab.forked` says the same
     share_files               HorovodRecorder.collective: what other ranks have written
     perturb_initial_weights   KerasRecorder.create_variable: on all but rank 0
-    perturb_state             KerasRecorder._after_update: the optimizer's state, on all
-                              but rank 0, after the first update, unless weights were
-                              handed out before
+    perturb_state             KerasRecorder._observe_update: the optimizer's state, on
+                              all but rank 0, after the first update, unless
+                              weights were handed out before
     shift_metrics             metrics.hook_callbacks: of validations
     always_wrong_or_right     KerasRecorder._forward: predictions, if that is asked for
     narrow                    KerasRecorder.intervene: convolutions have two channels
+    few_groups                KerasRecorder.intervene: and are normalized in two groups
     updates_without_xla       KerasRecorder.intervene: pretended GPUs compile nothing
     skip_steps                KerasRecorder.intervene: of the steps that Keras makes
-                              with a model, most are only counted
+                              with a model, all but the first are only counted
 
 In an audit, all of `distcheck.recorder.audit.interventions`:
 
@@ -31,7 +33,7 @@ What changes because of how a program is run or observed, and not here:
     metrics.hook_callbacks             callbacks are called by a loop of the recorder's,
                                        and get `TrackedLogs`
     DeviceRecorder._takes_hold         with `devices_only`, the program stops there
-    HorovodRecorder.collective, .remembered    once graphs are built, no worker is
+    HorovodRecorder.collective, .remembered    while graphs are built, no worker is
                                        asked: a concrete tensor comes back as it is. A
                                        symbolic one goes to Horovod's own function,
                                        which makes a node, and that never runs
@@ -88,14 +90,31 @@ def pretend_gpus(context, count: int, chosen: str | None) -> dict[Any, int]:
     return dict(zip(patches.add_gpus(context, len(known)), known, strict=True))
 
 
+def details_of_a_gpu() -> dict[str, Any]:
+    """What TensorFlow says of a GPU that is pretended: it can compute in 16 bits."""
+    return {"device_name": "a pretended GPU", "compute_capability": (8, 0)}
+
+
 def narrow(original: Callable) -> Callable:
     """Give convolutions few channels, so that the program's own network computes in no
-    time, and its weights can be kept whole. original: `Conv2D.__init__`."""
+    time, and its weights can be kept whole. original: the `__init__` of their class."""
 
-    def narrowed(layer, filters, *args, **kwargs):
-        original(layer, min(filters, CHANNELS), *args, **kwargs)
+    def narrowed(layer, *args, filters, groups=1, **kwargs):
+        if filters is not None:  # each channel by itself
+            filters, groups = min(filters, CHANNELS), 1
+        original(layer, *args, filters=filters, groups=groups, **kwargs)
 
     return narrowed
+
+
+def few_groups(original: Callable) -> Callable:
+    """Normalize as many groups of channels as there can be. original: the `__init__` of
+    the layer."""
+
+    def fewer(layer, groups=32, *args, **kwargs):
+        original(layer, min(groups, CHANNELS), *args, **kwargs)
+
+    return fewer
 
 
 def updates_without_xla(result, optimizer, *args, **kwargs) -> None:
@@ -198,9 +217,10 @@ def share_files(home: Path, before: dict[str, int]) -> None:
 
 
 def skip_steps(recorder, count_only: bool) -> None:
-    """Compute the first UPDATES training steps of each model, and its first validation
-    step. Of each later step that Keras makes, only the batch is reported, and the step
-    returns the metrics of the last one that was computed.
+    """Compute the first UPDATES training steps of each model, more if none of them has
+    made an update, and its first validation step. Of each later step that Keras makes,
+    only the batch is reported, and the step returns the metrics of the last one that
+    was computed.
 
     count_only: none is computed, not even an update; all steps return the metrics of
     the first batch. Loops of a program's own are computed whole.
@@ -214,6 +234,8 @@ def skip_steps(recorder, count_only: bool) -> None:
         x, y, weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
         with recorder.inside("forward"):
             guess = model(x, training=True)
+            if getattr(model.optimizer, "use_ema", False):  # asked for in the end
+                model.optimizer.build(model.trainable_variables)
             model.compute_loss(x, y, guess, weight)
             return model.compute_metrics(x, y, guess, weight)
 
@@ -225,7 +247,8 @@ def skip_steps(recorder, count_only: bool) -> None:
             def counted(model, batch):
                 key = id(model), training
                 done[key] += 1
-                if done[key] <= computed:
+                first = computed and training and not recorder.has_updated()
+                if done[key] <= computed or first:
                     known[key] = original(model, batch)  # which reports itself
                     return known[key]
                 if count_only and id(model) not in known:

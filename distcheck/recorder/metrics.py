@@ -4,8 +4,6 @@ Steps 2, 5 and 6 look at some of it, the others at nothing. Both functions hook 
 HorovodRecorder, which is at work.
 """
 
-import functools
-
 from distcheck.recorder import interventions, patches
 from distcheck.recorder.callbacks import TrackedLogs, numbers_in
 
@@ -19,7 +17,7 @@ def hook_callbacks(recorder, tf) -> None:
     def report(callback, before: dict, after: dict, read) -> None:
         made = recorder.made_in_line.get(id(callback))
         facts = {"before": before, "after": after, "read": sorted(read)}
-        facts["stops"] = bool(getattr(recorder.model, "stop_training", False))
+        facts["stops"] = bool(getattr(callback.model, "stop_training", False))
         name = type(callback).__name__
         recorder.event("callback", name=name, made=made, **facts)
 
@@ -52,6 +50,9 @@ def hook_callbacks(recorder, tf) -> None:
 
         return observed
 
+    recorder.before(
+        patches.callback_list(), "on_train_batch_begin", recorder.begin_execution
+    )
     recorder.replace(patches.callback_list(), "on_epoch_end", epoch_end)
     if recorder.metric_shift:
         recorder.replace(patches.callback_list(), "on_test_end", test_end)
@@ -59,9 +60,20 @@ def hook_callbacks(recorder, tf) -> None:
 
 
 def _shift_evaluations(recorder, tf) -> None:
-    """Report from now on what evaluations compute, a little apart on each rank."""
+    """Report from now on what evaluations compute, a little apart on each rank; but
+    not where the ranks have met meanwhile, perhaps to average each step."""
     computed: dict = {}  # the metrics of the last evaluation that was computed
     evaluations = 0
+    collectives = 0  # before this evaluation
+
+    def evaluate(original):
+        def observed(*args, **kwargs):
+            nonlocal collectives
+            collectives = recorder.collectives
+            with recorder.inside("evaluate"):
+                return original(*args, **kwargs)
+
+        return observed
 
     def shift_metrics(original):
         def observed(model, logs):
@@ -70,13 +82,14 @@ def _shift_evaluations(recorder, tf) -> None:
             if "evaluate" not in recorder.activities:
                 return metrics
             means = [m for m in model.metrics if hasattr(m, "total")]
-            if any(float(m.count) for m in means):
+            if any(m.count.numpy() for m in means):
                 computed = metrics
             elif means:  # its steps were only counted
                 metrics = {k: computed.get(k, v) for k, v in metrics.items()}
             evaluations += 1
-            shift = recorder.rank, evaluations, recorder.metric_shift
-            metrics = interventions.shift_metrics(metrics, means, *shift)
+            if recorder.collectives == collectives:
+                shift = recorder.rank, evaluations, recorder.metric_shift
+                metrics = interventions.shift_metrics(metrics, means, *shift)
             known = numbers_in({f"val_{k}": v for k, v in metrics.items()})
             fit = "fit" in recorder.activities
             own = "epoch end" in recorder.activities
@@ -85,6 +98,5 @@ def _shift_evaluations(recorder, tf) -> None:
 
         return observed
 
-    evaluate = functools.partial(recorder.within, "evaluate")
     recorder.replace(tf.keras.Model, "evaluate", evaluate)
     recorder.replace(*patches.evaluation_metrics(tf), shift_metrics)

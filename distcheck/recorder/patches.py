@@ -1,9 +1,9 @@
 """All that is used of private modules of TensorFlow, Keras and Horovod, and of private
 attributes: most hooks of recorders are put there.
 
-First comes what checks of Horovod programs need: all of them, then step 1 for devices,
-then step 6 for callbacks and metrics. Below that is what audits need, and what other
-exercises do.
+First comes what checks of Horovod programs need: all of them, then those that look at
+devices, then those that look at callbacks and metrics. Below that is what audits need,
+and what other exercises do.
 
 Each function imports what it gives when it is called: that takes seconds, and an
 audited program chooses for itself which Keras it gets. What breaks here with a release
@@ -114,8 +114,8 @@ def hook_updates(replace: Callable, observe: Observe) -> None:
     """Have `observe(make_update, optimizer, pairs)` called in place of each update of
     Keras' optimizers. It has to call `make_update` and to return what that returns;
     pairs: of gradients and variables.
-    An optimizer that Horovod has wrapped has averaged the gradients by then: it does so
-    in `_compute_gradients`, which `minimize` calls before `apply_gradients`.
+    Where `minimize` makes it, an optimizer that Horovod has wrapped has averaged the
+    gradients by then, in `_compute_gradients`.
 
     replace: a recorder's.
     """
@@ -153,6 +153,22 @@ def legacy_optimizer() -> type:
     from tf_keras.src.optimizers.legacy import optimizer_v2
 
     return optimizer_v2.OptimizerV2
+
+
+def convolution() -> type:
+    """The class that all convolutions are derived from. It is told by keywords how many
+    filters and groups there are."""
+    from tf_keras.src.layers.convolutional import base_conv
+
+    return base_conv.Conv
+
+
+def loss_scalers() -> list[Method]:
+    """What multiplies a loss so that gradients of half precision don't vanish."""
+    from tf_keras.src.mixed_precision import loss_scale_optimizer as module
+
+    classes = module.LossScaleOptimizer, module.LossScaleOptimizerV3
+    return [(owner, "get_scaled_loss") for owner in classes]
 
 
 def logits_of(answer):

@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-SMALL = 8  # numbers in a tensor whose values are reported
+SMALL = 8  # numbers in a tensor that can't be a gradient
+SHOWN = 128  # numbers in a tensor whose values are reported: a table of 10 classes
 
 
 def is_batch(inputs) -> bool:
@@ -25,14 +26,17 @@ def elements_of(tensor) -> int:
 
 
 def small_values(tensors) -> list[float] | None:
-    """The numbers in small float tensors, None for anything else."""
+    """The numbers in small tensors of floats or signed integers, None for anything
+    else."""
     numbers: list[float] = []
     for tensor in tensors:
-        dtype = getattr(tensor, "dtype", None)
-        if not hasattr(tensor, "numpy") or not getattr(dtype, "is_floating", False):
+        dtype: Any = getattr(tensor, "dtype", None)
+        if not hasattr(tensor, "numpy") or not hasattr(dtype, "is_floating"):
+            return None
+        if not (dtype.is_floating or dtype.is_integer) or dtype.is_unsigned:
             return None
         numbers += np.ravel(tensor.numpy()).astype(float).tolist()
-    return numbers if 0 < len(numbers) <= SMALL else None
+    return numbers if 0 < len(numbers) <= SHOWN else None
 
 
 def variables_of(optimizer) -> list:

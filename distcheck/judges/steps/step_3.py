@@ -5,9 +5,10 @@ Of each of its first three updates, a rank has kept two arrays: "local.0" is wha
 optimizer was to apply in it. Only those of the first update have to be there, in both
 runs: so a program that fails, hangs or waits forever later may be right. (If it is, and
 the graphs of "two" were not tried for that reason, the verdict says so.) Of several
-gradients that are taken before an update, the first of more than one part is kept, once
-the model was trained on a batch. Two arrays are equal if their distance is less than
-1 % of the first one's length, as vectors.
+gradients of the same variables that are taken before an update, "local" is the first;
+"last", "mean" and "total" are the last one, their mean and their sum. The first of
+these that explains what was applied is meant by "local" below. Two arrays are equal if
+their distance is less than 1 % of the first one's length, as vectors.
 
 Horovod averages between the two: an optimizer that it wrapped does so in
 `_compute_gradients`, and a tape in its own `gradient`, which calls the one that is
@@ -24,20 +25,24 @@ array is missing, the reason is looked for there, too: crashed, for example.
     tampered          undecided: an array can't be read (`Run.arrays`), or has another
                       shape on the other rank, or than the array it is compared with
     no-difference     undecided: local is the same on both ranks
-    If applied is the mean in each update, clipped to one norm, that is right, too:
+    If applied is the mean in each update, clipped to one norm in two of them or more,
+    by different factors, that is right, too:
     wrapped-twice     (2 of 2) as below; nothing else
     If applied is the mean in the first update:
     wrapped-twice     (2 of 2) since the last forward pass before it, rank 0 had
-                      all-reduced more than 1.5 times its numbers
+                      all-reduced more than 1.5 times as many numbers
+                      as it trains
     not-always        a later update, if it was kept, is not the mean
     loss-divided      all ranks have divided their first losses by the size, which is
-                      known only where their images are known
+                      known only where their images are known (not for "total")
     If applied is each rank's own local:
     applied-directly  on all ranks, a wrapped optimizer made the first update, and rank
                       0 had all-reduced nothing since the last forward pass before it
     not-used          an optimizer was wrapped, but another one made the update
     not-averaged      all else
     If it is something else:
+    right             no multiple of the mean, but what was all-reduced was the mean,
+                      and all ranks apply the same in this update, or in all later ones
     not-the-mean      no multiple of the mean, the same on both ranks
     differs           no multiple of the mean, another on each rank
     scaled            a multiple of the mean, but not by the size
@@ -63,6 +68,8 @@ from distcheck.judges.steps.common import step, whatever_the_options
 from distcheck.recorder.interventions import UPDATES
 from distcheck.verdict import UNDECIDED
 
+KINDS = ("local", "last", "mean", "total")  # of several gradients before an update
+
 
 @step(
     3,
@@ -76,7 +83,10 @@ from distcheck.verdict import UNDECIDED
 @whatever_the_options
 def averages_gradients(run: Run) -> None:
     _raise_if_wrapped_endlessly(run)
-    local, applied = run.arrays("local.0"), run.arrays("applied.0")
+    computed = {kind: _computed(run, kind, 0) for kind in KINDS}
+    applied = run.arrays("applied.0")
+    kind = _kind_used(computed, applied)
+    local = computed[kind]
     if local.shape != applied.shape:
         raise Unreadable("the gradients")
     if _same(local[0], local[1]):
@@ -87,18 +97,53 @@ def averages_gradients(run: Run) -> None:
             state=UNDECIDED,
         )
     firsts = [rank.first("update") for rank in run.ranks]
-    mean = np.broadcast_to(local.mean(axis=0), local.shape)
-    used = classify(applied, {"mean": mean, "own": local}, _all_same)
-    if used != "own" and _is_clipped(run):
-        _raise_if_averaged_again(run, firsts, local[0].size)
+    used = _used(local, applied)
+    if used != "own" and any(_is_clipped(run, kind) for kind in KINDS):
+        _raise_if_averaged_again(run, firsts)
     elif used == "mean":
-        _raise_if_averaged_again(run, firsts, local[0].size)
-        _raise_if_not_always(run, firsts)
-        _raise_if_divided_too(run)
+        _raise_if_averaged_again(run, firsts)
+        _raise_if_not_always(run, firsts, kind)
+        if kind != "total":  # each may be of a loss that was divided by their number
+            _raise_if_divided_too(run)
     elif used == "own":
         _raise_own(run, firsts)
     else:
-        _raise_if_wrong_otherwise(run, firsts, applied, mean[0])
+        _raise_if_wrong_otherwise(run, firsts, kind, applied)
+
+
+def _kind_used(computed: dict[str, np.ndarray], applied: np.ndarray) -> str:
+    """The first of KINDS of which the ranks have applied the mean, or each its own; or
+    else a multiple of the mean. The first of all if that explains nothing."""
+    for explain in (_used, _factors):
+        for kind, local in computed.items():
+            if local.shape == applied.shape and explain(local, applied):
+                return kind
+    return KINDS[0]
+
+
+def _used(local: np.ndarray, applied: np.ndarray) -> str | None:
+    """Is what the ranks have applied the "mean" of these gradients, or each one's
+    "own"?"""
+    mean = np.broadcast_to(local.mean(axis=0), local.shape)
+    return classify(applied, {"mean": mean, "own": local}, _all_same)
+
+
+def _factors(local: np.ndarray, applied: np.ndarray) -> list[float] | None:
+    """By how much each rank has multiplied the mean of these gradients, if it has."""
+    mean = local.mean(axis=0)
+    factors = [float(gradient @ mean / (mean @ mean)) for gradient in applied]
+    return factors if _all_same(applied, np.outer(factors, mean)) else None
+
+
+def _computed(run: Run, kind: str, update: int) -> np.ndarray:
+    """What the ranks computed before an update, of a kind: (ranks, numbers). A rank
+    that took only one gradient has nothing else; one that took none, but a Jacobian
+    perhaps, may have given something to be all-reduced."""
+    names = f"{kind}.{update}", f"local.{update}", "given"
+    arrays = [rank.first_array(names[: 2 + (not update)]) for rank in run.ranks]
+    if len({array.shape for array in arrays}) != 1 or not arrays[0].size:
+        raise Unreadable("the gradients")
+    return np.stack(arrays)
 
 
 def _raise_if_wrapped_endlessly(run: Run) -> None:
@@ -119,9 +164,12 @@ def _wrappings(run: Run) -> list[int | None]:
     return [event["line"] for event in max(wrapped, key=len)]
 
 
-def _raise_if_averaged_again(run: Run, firsts: list[dict], numbers: int) -> None:
-    """Raise the Problem of gradients, of so many numbers, that are averaged twice."""
+def _raise_if_averaged_again(run: Run, firsts: list[dict]) -> None:
+    """Raise the Problem of gradients that are averaged twice."""
     lines, reduced = _wrappings(run), _reduced_numbers(run.ranks[0])
+    # The first gradient may be of a part of the weights.
+    local, start = _computed(run, KINDS[0], 0), run.ranks[0].array("start")
+    numbers = max(local[0].size, start.size)
     if reduced > 1.5 * numbers:
         raise Problem(
             "wrapped-twice",
@@ -155,16 +203,21 @@ def _raise_own(run: Run, firsts: list[dict]) -> NoReturn:
 
 
 def _raise_if_wrong_otherwise(
-    run: Run, firsts: list[dict], applied: np.ndarray, mean: np.ndarray
+    run: Run, firsts: list[dict], kind: str, applied: np.ndarray
 ) -> None:
     """Raise the Problem of gradients that are neither the mean nor the ranks' own;
-    unless they are the sum, of losses that were divided before."""
+    unless they are the sum, of losses that were divided before, or all ranks have
+    changed the mean in the same way."""
+    local = _computed(run, kind, 0)
     lines = _wrappings(run)
     by_wrapped = lines and all(update["wrapped"] for update in firsts)
     line = lines[-1] if by_wrapped else firsts[0]["line"]
-    factors = [float(gradient @ mean / (mean @ mean)) for gradient in applied]
-    if not _all_same(applied, np.outer(factors, mean)):
-        if _same(applied[0], applied[1]):
+    factors = _factors(local, applied)
+    if factors is None:
+        alike = _same(applied[0], applied[1])
+        if _got_the_mean(run) and (alike or _use_the_same_later(run)):
+            return
+        if alike:
             seen = "All ranks used the same gradient, but not the mean."
             raise Problem("not-the-mean", seen, line)
         raise Problem("differs", "The ranks used different gradients.", line)
@@ -174,16 +227,38 @@ def _raise_if_wrong_otherwise(
     if not all(_divided_loss(rank, run.size) for rank in run.ranks):
         seen = "All ranks used the sum of the gradients, not the mean."
         raise Problem("sum", seen, line)
-    _raise_if_not_always(run, firsts, run.size)
+    _raise_if_not_always(run, firsts, kind, run.size)
 
 
-def _is_clipped(run: Run) -> bool:
+def _got_the_mean(run: Run) -> bool:
+    """Has each rank got the mean of some kind of gradients, in whatever order, from
+    what was all-reduced between the last batch and the first update?"""
+    try:
+        reduced = np.sort(run.arrays("reduced"))
+    except Missing:
+        return False
+    means = (np.sort(_computed(run, kind, 0).mean(axis=0)) for kind in KINDS)
+    return any(
+        mean.shape == reduced[0].shape
+        and _all_same(reduced, np.broadcast_to(mean, reduced.shape))
+        for mean in means
+    )
+
+
+def _use_the_same_later(run: Run) -> bool:
+    """Do all ranks apply the same in each later update? In the first one, what they
+    add to the mean may depend on weights that are not the same yet."""
+    later = [applied for _, applied in _updates(run, KINDS[0])][1:]
+    return bool(later) and all(_all_same(one, one[::-1]) for one in later)
+
+
+def _is_clipped(run: Run, kind: str) -> bool:
     """Do all ranks use the mean, clipped to one norm, as far as it is longer than that?
 
     It has to be longer in several updates, by different factors: a single factor would
     not tell it from a mean that is scaled.
     """
-    means, used = zip(*_updates(run), strict=True)
+    means, used = zip(*_updates(run, kind), strict=True)
     limit = max(float(np.linalg.norm(gradients[0])) for gradients in used)
     lengths = [float(np.linalg.norm(mean)) for mean in means]
     factors = [min(1.0, limit / length) if length else 1.0 for length in lengths]
@@ -222,13 +297,15 @@ def _divided_loss(rank: Rank, size: int) -> dict | None:
     return None
 
 
-def _raise_if_not_always(run: Run, firsts: list[dict], factor: int = 1) -> None:
+def _raise_if_not_always(
+    run: Run, firsts: list[dict], kind: str, factor: int = 1
+) -> None:
     """Raise the Problem of gradients that are averaged for the first update, but not
     for a later one, as far as there were more.
 
     factor: so many times the mean is what the ranks should use."""
     word = "mean" if factor == 1 else "sum"
-    for update, (mean, applied) in enumerate(_updates(run)):
+    for update, (mean, applied) in enumerate(_updates(run, kind)):
         expected = np.broadcast_to(factor * mean, applied.shape)
         if update and not _all_same(applied, expected):
             raise Problem(
@@ -239,12 +316,12 @@ def _raise_if_not_always(run: Run, firsts: list[dict], factor: int = 1) -> None:
             )
 
 
-def _updates(run: Run) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Of each update that was kept, the mean of all ranks' gradients, and what each
-    rank applied."""
+def _updates(run: Run, kind: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Of each update that was kept, the mean of all ranks' gradients of a kind, and
+    what each rank applied."""
     for update in range(UPDATES):
         try:
-            local = run.arrays(f"local.{update}")
+            local = _computed(run, kind, update)
             yield local.mean(axis=0), run.arrays(f"applied.{update}")
         except Missing:
             return

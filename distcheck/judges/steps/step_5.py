@@ -138,8 +138,15 @@ def _epochs(rank: Rank) -> list[Epoch]:
     where training follows validation; what is validated before the first is in none."""
     events = [e for e in rank.events if e["what"] in ("forward", "callback")]
     forwards = rank.all("forward")
-    if any(event["fit"] and not event["training"] for event in forwards):
-        events = [e for e in events if e["what"] == "callback" or e["fit"]]
+    validated = [e for e in forwards if e["fit"] and not e["training"]]
+    if validated:
+        # What callbacks ask for counts where nothing else is validated.
+        alone = all(event["aside"] for event in validated)
+        events = [
+            e
+            for e in events
+            if e["what"] == "callback" or (e["fit"] and (alone or not e["aside"]))
+        ]
     elif rank.number == 0:
         # Where it doesn't validate in fit, nothing but its place tells the test at the
         # end, of all images once, from the validation.
@@ -149,6 +156,7 @@ def _epochs(rank: Rank) -> list[Epoch]:
             events = [e for e in events if id(e) not in left_out]
     epochs = [Epoch([], [])]
     ended = False
+    step = None  # of the last training batch
     for event in events:
         if event["what"] == "callback":
             ended = True
@@ -157,6 +165,12 @@ def _epochs(rank: Rank) -> list[Epoch]:
             epochs.append(Epoch([], []))
         ended = False
         steps = epochs[-1].trained if event["training"] else epochs[-1].validated
+        if event["training"] and event["step"] == step and steps:
+            # A part of the step before, or the same images again.
+            new = [n for n in event["images"] if n == UNKNOWN or n not in steps[-1]]
+            steps[-1] = steps[-1] + new
+            continue
+        step = event["step"] if event["training"] else step
         steps.append(event["images"])
     if len(epochs) > 1 and not epochs[0].trained:
         epochs = epochs[1:]
@@ -218,7 +232,7 @@ def _one_pass(epochs: list[Epoch]) -> bool:
         return False
     missing = TRAIN_IMAGES - sum(steps)
     in_a_step = len(epochs) * max(steps)
-    return -in_a_step / 2 < missing < in_a_step
+    return -in_a_step / 2 < missing <= in_a_step
 
 
 def _images(epochs: list[Epoch]) -> int:

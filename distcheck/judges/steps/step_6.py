@@ -25,10 +25,15 @@ def averages_metrics(runs: dict[str, Run]) -> None:
     try:
         _averages_in(runs["two"])
     except Problem as problem:
-        # A few images may give all ranks the same number by chance; not in OPPOSITE.
-        if problem.name != "no-difference" or OPPOSITE not in runs:
+        if problem.name not in _OPEN or OPPOSITE not in runs:
             raise
-        _averages_in(runs[OPPOSITE])
+        if problem.name == "gathered":
+            _raise_if_went_on_alone(runs[OPPOSITE])
+            if not _stop_together(runs):
+                raise
+        else:
+            # A few images may give all ranks the same number by chance; not here.
+            _averages_in(runs[OPPOSITE])
     if OTHER in runs:
         _raise_if_decided_alone(runs[OTHER])
         _raise_if_stopped_alone(runs[OTHER])
@@ -47,7 +52,7 @@ def averages_metrics(runs: dict[str, Run]) -> None:
 
 
 def _last_epoch(run: Run) -> Run | None:
-    """What was observed since the last validation within fit, if there were several."""
+    """What was observed from the last of several validations within fit on."""
     ranks = []
     for rank in run.ranks:
         starts = [
@@ -57,10 +62,19 @@ def _last_epoch(run: Run) -> Run | None:
         ]
         if len(starts) < 2:
             return None
-        fits = rank.all("fit")
+        start = starts[-1]
+        while _in_validation(rank.events[start - 1]):
+            start -= 1
         ranks.append(replace(rank))
-        ranks[-1].events = fits + rank.events[starts[-1] :]
+        ranks[-1].events = rank.all("fit") + rank.events[start:]
     return replace(run, ranks=ranks)
+
+
+def _in_validation(event: dict) -> bool:
+    """Can this event be one of the steps of a validation?"""
+    if event["what"] == "forward":
+        return not event["training"]
+    return event["what"].startswith("collective")
 
 
 def _averages_in(run: Run) -> None:
@@ -77,10 +91,18 @@ def _averages_in(run: Run) -> None:
         {k: v for k, v in _first_metrics(call, own).items() if k.startswith("val_")}
         for call, own in zip(calls, evaluated, strict=True)
     ]
-    if not any(computed) and all(rank.all("evaluated") for rank in run.ranks):
+    validated = [any(not e["training"] for e in r.all("forward")) for r in run.ranks]
+    if not any(computed) and all(validated):
         _averaged_by_hand(run)
         return
-    mean = _mean(computed)
+    try:
+        mean = _mean(computed)
+    except Problem as problem:
+        # Ranks that average in each validation step have the same metrics.
+        if problem.name != "no-difference" or not any(_small_exchanges(run.ranks[0])):
+            raise
+        _averaged_by_hand(run)
+        return
     for by_rank in _side_by_side(calls):
         _raise_if_combined(run, by_rank, computed)
     _raise_if_read_otherwise(run, calls, mean)
@@ -203,9 +225,23 @@ def _raise_if_stopped_alone(run: Run) -> None:
         )
 
 
+def _trained(run: Run) -> list[int]:
+    """On how many batches each rank trained."""
+    return [sum(e["training"] for e in r.all("forward")) for r in run.ranks]
+
+
+def _stop_together(runs: dict[str, Run]) -> bool:
+    """In OPPOSITE, do all ranks stop after the first epoch, the only one of "two"? By
+    the mean they do, but rank 0 doesn't by what it has validated."""
+    first, opposite = _trained(runs["two"]), runs[OPPOSITE]
+    stop = opposite.outcome == lab.ENDED and _trained(opposite) == first
+    # Others have a further epoch, if their program trains as many as it is told.
+    return stop and OTHER in runs and min(_trained(runs[OTHER])) > max(first)
+
+
 def _raise_if_went_on_alone(run: Run) -> None:
     """Raise the Problem of ranks that decide to stop by what each has validated."""
-    trained = [sum(e["training"] for e in r.all("forward")) for r in run.ranks]
+    trained = _trained(run)
     if run.outcome == lab.DEADLOCK and max(trained) > min(trained):
         raise Problem(
             "went-on-alone",
@@ -319,6 +355,8 @@ def _averaged_by_hand(run: Run) -> None:
     """A training loop of its own has no callbacks: look at what it lets reduce."""
     if run.outcome != lab.ENDED or not all(r.all("forward") for r in run.ranks):
         raise Missing
+    if not run.ranks[0].all("fit") and not run.ranks[0].all("update"):
+        raise Missing
     exchanges = zip(*(_small_exchanges(rank) for rank in run.ranks), strict=False)
     outcomes = [(*_outcome(by_rank), by_rank[0]["line"]) for by_rank in exchanges]
     if any(name == "mean" for name, _, _ in outcomes):
@@ -365,16 +403,14 @@ def _outcome(by_rank: tuple[dict, ...]) -> tuple[str, str]:
 
 
 def _small_exchanges(rank: Rank):
-    """The collectives that exchanged a few numbers after validating, as dicts with
-    what the rank gave and got.
+    """The collectives that exchanged a few numbers after validating, or gathered any,
+    as dicts with what the rank gave and got.
 
     What comes before the validation, such as the mean of the training loss, does not
     tell whether its metrics are averaged.
     """
     kinds = [event["what"] for event in rank.events]
-    if "update" not in kinds:
-        raise Missing
-    last = len(kinds) - kinds[::-1].index("update")
+    last = len(kinds) - kinds[::-1].index("update") if "update" in kinds else 0
     validated = next(
         (
             i
@@ -387,13 +423,10 @@ def _small_exchanges(rank: Rank):
     for event in rank.events[validated:]:
         if event["what"] == "collective_start":
             entered = event if event["op"].endswith(_EXCHANGES) else None
-        elif (
-            event["what"] == "collective_end"
-            and entered
-            and entered["given"]
-            and event["got"]
-        ):
-            yield {**entered, "got": event["got"]}
+        elif event["what"] == "collective_end" and entered:
+            few = entered["given"] and event["got"]
+            if few or entered["op"].endswith("allgather"):
+                yield {**entered, "got": event["got"]}
 
 
 def _all_near(metrics: dict, wanted: dict) -> bool:

@@ -107,7 +107,7 @@ class ScaledRecorder(HorovodRecorder):
     def _fit(self, original):
         def observed(model, *args, **kwargs):
             self.event("fit")
-            self.model = model
+            self._models = [model]
             with self.inside("fit"):
                 try:
                     return original(model, *args, **kwargs)
@@ -117,12 +117,12 @@ class ScaledRecorder(HorovodRecorder):
         return observed
 
     def _observe_update(self, make_update, optimizer, pairs: list):
-        if "update" in self.activities or self.model is None:
+        if "update" in self.activities or not self._models:
             return make_update()
         with self.inside("update"):
             result = make_update()
-        self._optimizer = optimizer
-        self._updates_begun += 1
+        self._optimizers = [optimizer]
+        self._gradients.updates += 1
         self.event("update", epoch=self._epoch, rate=_rate(optimizer))
         return result
 
@@ -170,8 +170,8 @@ class ScaledRecorder(HorovodRecorder):
         self._epoch = int(epoch)
 
     def _epoch_ends(self, result, callback_list, epoch, logs=None) -> None:
-        if self.model is not None:
-            weights = [v.numpy() for v in self.model.weights]
+        if self._models:
+            weights = [v.numpy() for v in self._models[0].weights]
             self._kept.append((weights, self._state()))
         files = {
             name: [facts.st_ino, facts.st_mtime_ns]

@@ -141,7 +141,7 @@ class SurviveRecorder(ScaledRecorder):
             training = bool(patches.argument("training", 1, args, kwargs))
             if training and "fit" in self.activities and not self._begun:
                 self._begun = True
-                self._optimizer = model.optimizer
+                self._optimizers = [model.optimizer]
                 statistics = [v.numpy() for v in model.non_trainable_weights]
                 facts = {"statistics": _digest(statistics), **self._digests()}
                 self.event("begins", epoch=self._epoch, **facts)
@@ -150,9 +150,9 @@ class SurviveRecorder(ScaledRecorder):
         return observed
 
     def _observe_update(self, make_update, optimizer, pairs: list):
-        if "update" in self.activities or self.model is None:
+        if "update" in self.activities or not self._models:
             return make_update()
-        self._optimizer = optimizer
+        self._optimizers = [optimizer]
         self.event("before", epoch=self._epoch, **self._digests())
         self._count += 1
         if self._count - 1 == self._failing:

@@ -56,7 +56,7 @@ class ZeroRecorder(HorovodRecorder):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self._sources: list = []  # what gradients were taken of
-        self._applied = 0
+        self._gradients_kept = self._applied = 0
 
     def hook_training(self, tf) -> None:
         self.after(tf.GradientTape, "gradient", self._gradient)
