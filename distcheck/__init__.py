@@ -1,7 +1,7 @@
 """Is a program distributed right? Run it for real, watched, and compare its workers.
 
-What `course check 3` does, in this order, which is also one to read it in: modules of
-`distcheck` and of `utils`, and their functions on the way.
+What `course check 3` does, roughly in this order, which is also one to read it in:
+modules of `distcheck` and of `utils`, and their functions on the way.
 
 Read the docstring of each module and the functions that are named, and no more; where
 none is named, all of the module. These are fewer than 2,500 lines, for an hour: 450 of
@@ -17,8 +17,8 @@ Those of "other options" have no GPU and other options, and begin with the files
 rank 0 of "two" has left; so they start when the programs of "two" have ended. (Both are
 at the end of `scenarios`; arrays are declared in `events`.) With the options of all
 scenarios, in `judges.steps.common`, a worker has seven steps in an epoch of 60 small
-images, real ones of `utils.checking.images`, or three once step 5 is done. The first
-three are computed; later ones are only counted.
+images, real ones of `utils.checking.images`, or three once step 5 is done. Of the steps
+that Keras makes, the first three are computed; later ones are only counted.
 
     utils.cli                 check
     utils.checking.checks     report_on
@@ -32,6 +32,8 @@ The lab's server hooks Horovod. Its forks become the workers; it sees to their e
 
     lab.server                main, Server.serve, Server._still_writes,
                               Server._start, Server._poll
+    recorder.horovod          prepare
+    recorder.patches          hook_horovod
     lab.messenger
     lab.server                Server._fork
     lab.running               Running.outcome, Running.waits, Running.tend
@@ -39,7 +41,7 @@ The lab's server hooks Horovod. Its forks become the workers; it sees to their e
     lab.outcomes              Watch.ended, Watch.gets_nowhere
     lab.server                Server._end
 
-A worker runs the program, and writes down what happens between the hooks:
+A worker runs the program, and writes down what its hooks see:
 
     lab.forked                become_worker, _pretend, _enter_home, _run_recorded
     recorder
@@ -47,14 +49,15 @@ A worker runs the program, and writes down what happens between the hooks:
                               Recorder.report_replaced
     worker                    run_program
     recorder.writer           Writer.event, Writer.keep
-    recorder.horovod          prepare, HorovodRecorder.at_work
-    recorder.patches          hook_horovod, hook_updates, _observed
+    recorder.horovod          HorovodRecorder.at_work
+    recorder.patches          hook_updates, _observed
     recorder.interventions    perturb_initial_weights, narrow, skip_steps
     recorder.horovod          HorovodRecorder.wraps, HorovodRecorder.collective
     recorder.keras            KerasRecorder.hook_training, KerasRecorder.intervene,
                               KerasRecorder.create_variable,
                               KerasRecorder._forward, KerasRecorder.answer,
-                              KerasRecorder._note_trained, KerasRecorder._gradient,
+                              KerasRecorder._report, KerasRecorder._note_trained,
+                              KerasRecorder._gradient,
                               KerasRecorder._report_loss,
                               KerasRecorder._observe_update
     recorder.gradients        Gradients.take, Gradients.apply, Gradients._begin_update
@@ -73,16 +76,18 @@ When both scenarios have ended, the step's judge raises what it finds as a Probl
     judges.steps.common       whatever_the_options
     judges.compiled           must_compile, _raise_if_eager_only
     judges.compare
-    judges.steps.step_3       averages_gradients, _kind_used, _used, _computed,
-                              _raise_own, _raise_if_wrong_otherwise, _got_the_mean,
-                              _updates
-    utils.checking.checks     stop_at_the_first, Report
+    judges.steps.step_3       averages_gradients, _computed, _kind_used, _used,
+                              _factors, _is_clipped, _raise_own, _got_the_mean,
+                              _raise_if_wrong_otherwise, _updates, _same, _all_same
+    utils.checking.checks     stop_at_the_first
 
-Whoever adds a verdict adds a hint for its id to exercises/hints.md, a row to the page
-of the step in `handbook`, and a program to tests/wrong_programs.toml.
+Whoever adds a verdict adds a hint for its id to exercises/hints.md, a program to
+tests/wrong_programs.toml, and, if teachers will meet it often, a row to the page of the
+step in `handbook`.
 
 Of little weight in step 3 are, of `recorder`: devices (for steps 1 and 2), files (2),
-metrics and callbacks (2, 5 and 6), and images, by which a batch is known again (5).
+metrics and callbacks (2, 5 and 6), and images, by which a batch is known again (5; in 3
+for its loss).
 recorder.audit, judges.audit and audit are for `course audit`. Whoever changes how
 processes are started needs mpi, too; and whoever changes what is reported, evidence:
 an event that isn't as declared, or is too large, leaves all parts undecided, as

@@ -63,7 +63,8 @@ class Scenario:
     """How many GPUs to pretend on each machine."""
 
     cuda_visible_devices: tuple[str, ...] = ()
-    """What a scheduler has set for each worker, by rank; without any, it is not set."""
+    """What a scheduler has set for each worker, by rank; without any, it is not set, or
+    -1 where nothing watches."""
 
     devices_only: bool = False
     """Does a worker end as soon as it has chosen its devices?"""

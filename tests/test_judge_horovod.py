@@ -323,6 +323,16 @@ def test_the_mean_is_of_the_first_gradient_the_last_or_of_all(report, applied, c
     assert verdict(report, 3).id == f"step-3.{caught}"
 
 
+def test_a_later_update_may_be_of_a_part_of_the_gradient(report):
+    """As where layers are frozen."""
+    mean = [GRADIENTS.mean(axis=0)] * 2
+    part = {"local_1": GRADIENTS, "applied_1": [[2.0, 2.0]] * 2}
+    events = [forward(True), update(), forward(True), update()]
+    arrays = {"start": GRADIENTS, "local_0": GRADIENTS, "applied_0": mean}
+    report([events] * 2, **arrays, **part)
+    assert verdict(report, 3).id == "step-3.right"
+
+
 @pytest.mark.parametrize(
     ("reduced", "caught"),
     [

@@ -14,12 +14,14 @@ If mpirun started the workers itself, each of them would import TensorFlow first
 takes longer than all else that a check does. A fork of the server becomes rank N in
 this way: a messenger that mpirun started as rank N sends its environment to the server,
 by a Unix socket; the fork takes that for its own before it starts MPI, which looks
-there for its rank. The messenger waits, and ends as the fork does.
+there for its rank. The messenger waits, and ends as the fork does, if
+that ends by itself.
 
 Who writes what, and who reads it. In the folder of the jobs:
 
     jobs.json          `prepare`                       the server
-    lab.txt            the server, and its libraries   `perform`, if the server fails
+    lab.txt            the server and its libraries;   `perform`, if the server fails
+                       its supervisor, and its forks
     reference.py       `Exercise.job`, if needed       a worker, as its program
 
 In FOLDER/<number of the job>/<scenario>/, where worker N has rank N:
@@ -60,18 +62,18 @@ from distcheck.scenarios import SCENARIOS
 #   deadlock  all wait, for different things, and sleep; as below, the seconds for which
 #             they sleep are added up since the last report
 #   hung      one of three, of the workers that don't wait in a collective, or of all
-#             if all wait for the same: since the last report of any worker they have
+#             if all wait: since the last report of any worker they have
 #             slept for outcomes.SLEEPING_FACTOR * MAY_COMPUTE seconds; one of them has
 #             computed for MAY_COMPUTE since then; or one of them has computed for
 #             outcomes.COMPUTING_LIMIT in all
-#   flood     a worker has printed more than OUTPUT
+#   flood     a worker has printed more than OUTPUT on one of its two outputs
 #   time-up   TIME_LIMIT has passed, while they still did something
 # Beside servers of tf.distribute, rank 0 alone has to end.
 ENDED, FAILED, DEADLOCK, HUNG = "ended", "failed", "deadlock", "hung"
 FLOOD, TIME_UP = "flood", "time-up"
 
 MAY_COMPUTE = 25.0  # seconds of processor that a worker may use without a report
-OUTPUT = 1_000_000  # bytes that a worker may print
+OUTPUT = 1_000_000  # bytes that a worker may print on one of its outputs
 # Seconds until the server ends a scenario that it can say nothing else of: many times
 # what a right program takes, as a machine may be slow, or busy.
 TIME_LIMIT = 600.0

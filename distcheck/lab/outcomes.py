@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from distcheck import lab
 
-FAILING = 1.0  # seconds that the other workers have left when one has failed
+FAILING = 1.0  # seconds that the other workers have at most when one has failed
 # Workers that all wait, for different things, are in a deadlock when they have slept
 # for so many seconds since the last report.
 DEADLOCK_AFTER = 4.0
@@ -47,7 +47,8 @@ class Watch:
     # processor of each rank.
     reported_then: int = -1
     computed_then: Mapping[int, float] = field(default_factory=dict)
-    # In sum since then, seconds for which no worker computed, or wanted to.
+    # In sum since then, seconds for which none of those that work, or of all if all
+    # wait, computed or wanted to.
     asleep: float = 0.0
 
     def ended(

@@ -1,11 +1,12 @@
 """What records, from inside a worker, what a program does.
 
 It runs in the process of that program and decides nothing: judges compare the workers.
-All recorders have `recorder` in common, and write with `writer`. Those of checks are
-`horovod`, on top of `keras` and `devices`; `metrics` hooks callbacks and evaluations,
-`gradients` keeps gradients, and `images` recognizes what a model is trained on. In a
-scenario with `build_graphs`, rank 0 builds in the end the `graphs` that training would
-compile. Audits have a recorder of their own, `audit`.
+All recorders have `recorder` in common, and write with `writer`. That of the six steps
+is `horovod`, on top of `keras` and `devices`: `metrics` hooks callbacks and
+evaluations, `gradients` keeps gradients, and `images` recognizes what a model is
+trained on. In a scenario with `build_graphs`, rank 0 builds in the end the `graphs`
+that training would compile. Other exercises have recorders of their own, in
+`utils.checking`, and audits have one, `audit`.
 
 Where a check of a Horovod program has hooks, what they report (events and arrays are
 declared in `distcheck.events`), and which steps' judges read some of it:
@@ -16,7 +17,8 @@ declared in `distcheck.events`), and which steps' judges read some of it:
     visible devices           devices, pinned                           1, 2
     fit, evaluate, callbacks  fit, fitted, callback, evaluated, output  1, 2, 5, 6
     making a variable         (it is noted, for `initial`)              4
-    Model.train_step          forward, of steps that are only counted
+    Model.train_step, and
+    Model.test_step           forward, of steps that are only counted   1-6
     Model.__call__            forward; initial, start; resumed, state   1-6
     GradientTape.gradient     loss; local                               3
     get_scaled_loss           (it is noted, for `local`)                3

@@ -8,8 +8,9 @@ a function is a training step if in this call a model was trained on a batch, or
 optimizer made an update. When the program has ended, it builds their graphs for the
 arguments of these calls, and reports what fails.
 
-While it builds, only the hooks of Horovod's functions are left. Nothing
-that is built is executed, and no other worker is waited for.
+While it builds, only the hooks of Horovod's functions are left, and the one that notes
+where callbacks are made. Nothing that is built is executed, and no other worker is
+waited for.
 """
 
 import functools

@@ -7,7 +7,8 @@ runs: so a program that fails, hangs or waits forever later may be right. (If it
 the graphs of "two" were not tried for that reason, the verdict says so.) Of several
 gradients of the same variables that are taken before an update, "local" is the first;
 "last", "mean" and "total" are the last one, their mean and their sum. The first of
-these that explains what was applied is meant by "local" below. Two arrays are equal if
+these that explains what was applied, as its mean or itself, or else as a multiple of
+the mean, is meant by "local" below. Two arrays are equal if
 their distance is less than 1 % of the first one's length, as vectors.
 
 Horovod averages between the two: an optimizer that it wrapped does so in
@@ -23,7 +24,8 @@ array is missing, the reason is looked for there, too: crashed, for example.
     too-large         an array has more numbers than are compared (`Rank.array`)
     not-finite        one of its numbers is infinite, or none (the same)
     tampered          undecided: an array can't be read (`Run.arrays`), or has another
-                      shape on the other rank, or than the array it is compared with
+                      shape on the other rank, or than what it is compared with in the
+                      first update
     no-difference     undecided: local is the same on both ranks
     If applied is the mean in each update, clipped to one norm in two of them or more,
     by different factors, that is right, too:
@@ -318,13 +320,16 @@ def _raise_if_not_always(
 
 def _updates(run: Run, kind: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Of each update that was kept, the mean of all ranks' gradients of a kind, and
-    what each rank applied."""
+    what each rank applied; until one applies only a part, as that isn't compared."""
     for update in range(UPDATES):
         try:
             local = _computed(run, kind, update)
-            yield local.mean(axis=0), run.arrays(f"applied.{update}")
+            applied = run.arrays(f"applied.{update}")
         except Missing:
             return
+        if local.shape != applied.shape:
+            return
+        yield local.mean(axis=0), applied
 
 
 def _reduced_numbers(rank: Rank) -> int:
