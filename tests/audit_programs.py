@@ -27,7 +27,7 @@ def served() -> Iterator[None]:
         with (
             supervise.owned(
                 [*command, folder],
-                1500,
+                7200,  # seconds: all audits of a busy machine
                 env={**mpi.clean_environment(), **lab.environment()},
                 stdout=subprocess.PIPE,
                 text=True,
