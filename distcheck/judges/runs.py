@@ -162,11 +162,12 @@ class Run:
         """The line that trains. Raises Missing where none was reached."""
         return self.ranks[0].first("fit")["line"]
 
-    def arrays(self, name: str) -> np.ndarray:
-        """(size, numbers). Raises Missing if a rank has none, Unreadable."""
-        arrays = [rank.array(name) for rank in self.ranks]
+    def arrays(self, *names: str) -> np.ndarray:
+        """(size, numbers): of each rank, the first of these that it has. Raises Missing
+        if a rank has none, Unreadable."""
+        arrays = [rank.first_array(names) for rank in self.ranks]
         if len({array.shape for array in arrays}) != 1 or not arrays[0].size:
-            raise Unreadable(f"{name}: the ranks differ in size")
+            raise Unreadable(f"{names[0]}: the ranks differ in size")
         return np.stack(arrays)
 
     def failures(self) -> list[tuple[Rank, dict]]:

@@ -247,8 +247,8 @@ def skip_steps(recorder, count_only: bool) -> None:
             def counted(model, batch):
                 key = id(model), training
                 done[key] += 1
-                first = computed and training and not recorder.has_updated()
-                if done[key] <= computed or first:
+                needed = computed and training and not recorder.has_updated()
+                if done[key] <= computed or needed:
                     known[key] = original(model, batch)  # which reports itself
                     return known[key]
                 if count_only and id(model) not in known:

@@ -4,6 +4,8 @@ Steps 2, 5 and 6 look at some of it, the others at nothing. Both functions hook 
 HorovodRecorder, which is at work.
 """
 
+import functools
+
 from distcheck.recorder import interventions, patches
 from distcheck.recorder.callbacks import TrackedLogs, numbers_in
 
@@ -66,14 +68,9 @@ def _shift_evaluations(recorder, tf) -> None:
     evaluations = 0
     collectives = 0  # before this evaluation
 
-    def evaluate(original):
-        def observed(*args, **kwargs):
-            nonlocal collectives
-            collectives = recorder.collectives
-            with recorder.inside("evaluate"):
-                return original(*args, **kwargs)
-
-        return observed
+    def begins(*args, **kwargs) -> None:
+        nonlocal collectives
+        collectives = recorder.collectives
 
     def shift_metrics(original):
         def observed(model, logs):
@@ -98,5 +95,7 @@ def _shift_evaluations(recorder, tf) -> None:
 
         return observed
 
+    evaluate = functools.partial(recorder.within, "evaluate")
     recorder.replace(tf.keras.Model, "evaluate", evaluate)
+    recorder.before(tf.keras.Model, "evaluate", begins)
     recorder.replace(*patches.evaluation_metrics(tf), shift_metrics)

@@ -8,8 +8,8 @@ the graphs of "two" were not tried for that reason, the verdict says so.) Of sev
 gradients of the same variables that are taken before an update, "local" is the first;
 "last", "mean" and "total" are the last one, their mean and their sum. The first of
 these that explains what was applied, as its mean or itself, or else as a multiple of
-the mean, is meant by "local" below. Two arrays are equal if
-their distance is less than 1 % of the first one's length, as vectors.
+the mean, is meant by "local" below. Two arrays are equal if their distance is less than
+1 % of the first one's length, as vectors.
 
 Horovod averages between the two: an optimizer that it wrapped does so in
 `_compute_gradients`, and a tape in its own `gradient`, which calls the one that is
@@ -32,8 +32,7 @@ array is missing, the reason is looked for there, too: crashed, for example.
     wrapped-twice     (2 of 2) as below; nothing else
     If applied is the mean in the first update:
     wrapped-twice     (2 of 2) since the last forward pass before it, rank 0 had
-                      all-reduced more than 1.5 times as many numbers
-                      as it trains
+                      all-reduced more than 1.5 times as many numbers as it trains
     not-always        a later update, if it was kept, is not the mean
     loss-divided      all ranks have divided their first losses by the size, which is
                       known only where their images are known (not for "total")
@@ -141,11 +140,8 @@ def _computed(run: Run, kind: str, update: int) -> np.ndarray:
     """What the ranks computed before an update, of a kind: (ranks, numbers). A rank
     that took only one gradient has nothing else; one that took none, but a Jacobian
     perhaps, may have given something to be all-reduced."""
-    names = f"{kind}.{update}", f"local.{update}", "given"
-    arrays = [rank.first_array(names[: 2 + (not update)]) for rank in run.ranks]
-    if len({array.shape for array in arrays}) != 1 or not arrays[0].size:
-        raise Unreadable("the gradients")
-    return np.stack(arrays)
+    names = [f"{kind}.{update}", f"local.{update}"]
+    return run.arrays(*names, "given") if update == 0 else run.arrays(*names)
 
 
 def _raise_if_wrapped_endlessly(run: Run) -> None:
